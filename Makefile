@@ -1,0 +1,81 @@
+# Every target can be read off `make help`. PYTHON chooses the interpreter that .venv is made from.
+
+PYTHON  ?= python3
+UV      ?= uv
+SEED    ?= 1
+COUNT   ?= 500
+DATA    ?= ./data
+PROFILE ?= ci
+
+VENV := .venv
+BIN  := $(VENV)/bin
+
+# The stamp is named after what the environment is made from, so `make setup` does nothing when nothing changed, and does
+# its work again when the lock, the project file or the place of the folder did.
+STAMP := $(VENV)/setup-$(shell { pwd; cat requirements/dev.txt pyproject.toml; } | cksum | cut -d ' ' -f 1)
+
+LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format sim sim-many crash bench bench-core docs lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv with the locked packages and a working .venv/bin/driftq
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "DriftQ needs Python 3.11 or newer, and '$(PYTHON)' is not. Try: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { \
+		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }
+	@echo "Installing the locked packages into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/setup-*
+	@touch $@
+	@echo "Ready: $$($(BIN)/driftq --version)"
+
+run: setup ## Set up, then run the server with its data in ./data (DATA=…)
+	$(BIN)/driftq serve --data $(DATA)
+
+test: setup check ## Check, then every test (PROFILE=dev|ci|release)
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial" --session-timeout 780
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 300 || [ $$? -eq 5 ]
+
+check: setup ## Lint, format, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports --no-logo
+
+format: setup ## Let ruff write what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: setup ## Run one simulation (SEED=…)
+	$(BIN)/python -m tests.simulation $(SEED)
+
+sim-many: setup ## Run many simulations (COUNT=…, from SEED=…)
+	$(BIN)/python -m tests.simulation $(SEED) --count $(COUNT)
+
+crash: setup ## Kill a real server under load, restart it, and audit what it acknowledged
+	$(BIN)/python -m pytest -m crash --profile $(PROFILE)
+
+bench: setup ## Measure everything; one JSON line per result
+	$(BIN)/python -m bench
+
+bench-core: setup ## Measure the core alone, without disk and network
+	$(BIN)/python -m bench.core
+
+docs: setup ## Rewrite the tables in docs/ that are made from code
+	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables
+
+lock: ## Renew requirements/ from pyproject.toml (needs uv)
+	$(LOCK) --output-file requirements/runtime.txt > /dev/null
+	$(LOCK) --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+
+clean: ## Remove everything that was made, except ./data
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

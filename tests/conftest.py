@@ -1,0 +1,123 @@
+"""What all tests share: markers by folder, sizes by profile, and the seed.
+
+A test is marked with the name of its folder under tests/, so `-m crash` needs no decoration in the files. The profile says
+how much is tried: `dev` while writing, `ci` at every change, `release` before a release. This file knows nothing about any
+single test.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+pytest.register_assert_rewrite("tests.support")
+
+TESTS = Path(__file__).parent
+
+KINDS = {
+    "tidy": "layers, sizes, bans, documents",
+    "unit": "arithmetic and single modules",
+    "scenarios": "semantics as transcripts (--rewrite regenerates them)",
+    "property": "laws, against a naive model",
+    "simulation": "seeded runs over a disk that forgets",
+    "crash": "a real process, killed under load",
+    "e2e": "a real server over real sockets",
+    "conformance": "the published streams suite and the golden queue API",
+    "browser": "the console in a real browser",
+    "spark": "exactly-once through Spark",
+    "bench": "that the benchmarks run",
+}
+SERIAL = {"browser", "spark", "bench"}  # They measure, or they fill the machine by themselves.
+TIMEOUTS_S = {"simulation": 600, "crash": 600, "e2e": 180, "conformance": 300, "browser": 300, "spark": 600, "bench": 300}
+
+_slow = (HealthCheck.too_slow, HealthCheck.data_too_large)
+settings.register_profile("dev", max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=_slow)
+settings.register_profile(
+    "ci",
+    max_examples=200,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=_slow,
+    derandomize=True,  # Two runs of the same commit give the same verdict; `dev` goes looking.
+    database=None,
+)
+settings.register_profile(
+    "release", max_examples=10_000, stateful_step_count=50, deadline=None, suppress_health_check=_slow
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("driftq")
+    group.addoption(
+        "--profile",
+        choices=("dev", "ci", "release"),
+        default=os.environ.get("DRIFTQ_PROFILE", "dev"),
+        help="how much to try (default: dev, or DRIFTQ_PROFILE)",
+    )
+    group.addoption("--seed", type=int, default=1, help="the seed of every test that takes one (default: 1)")
+    group.addoption("--rewrite", action="store_true", help="write scenario transcripts anew; review the diff")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for kind, meaning in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: {meaning}")
+    config.addinivalue_line("markers", "serial: runs alone, after everything else")
+    settings.load_profile(config.getoption("--profile"))
+
+
+def kind_of(path: Path) -> str | None:
+    """The name of the folder under tests/ that holds this file."""
+    parts = path.relative_to(TESTS).parts if path.is_relative_to(TESTS) else ()
+    return parts[0] if len(parts) > 1 and parts[0] in KINDS else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = kind_of(item.path)
+        if kind is None:
+            raise pytest.UsageError(f"{item.nodeid}: tests live in one of tests/{{{','.join(KINDS)}}}/")
+        item.add_marker(kind)
+        if kind in SERIAL:
+            item.add_marker("serial")
+        if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
+
+
+@pytest.fixture(scope="session")
+def profile(request: pytest.FixtureRequest) -> str:
+    """How much to try: `dev`, `ci` or `release`."""
+    return str(request.config.getoption("--profile"))
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """Where chance begins; the same number gives the same run."""
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture(scope="session")
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """True when transcripts are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line per kind: how many, how they ended, how long they took."""
+    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    seconds: collections.Counter[str] = collections.Counter()
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
+        for report in terminalreporter.getreports(outcome):
+            parts = report.nodeid.split("/")
+            kind = parts[1] if len(parts) > 2 and parts[1] in KINDS else "other"
+            outcomes[kind][outcome] += 1
+            seconds[kind] += getattr(report, "duration", 0.0)
+    if not outcomes:
+        return
+    terminalreporter.section("by kind")
+    for kind in sorted(outcomes, key=[*KINDS, "other"].index):
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes[kind].items())
+        terminalreporter.write_line(f"{kind:<12} {counts:<40} {seconds[kind]:8.1f} s")
