@@ -1,8 +1,8 @@
 """What all tests share: markers by folder, sizes by profile, and the seed.
 
-A test is marked with the name of its folder under tests/, so `-m crash` needs no decoration in the files. The profile says
-how much is tried: `dev` while writing, `ci` at every change, `release` before a release. This file knows nothing about any
-single test.
+A test is marked with the name of its folder under tests/, so `-m crash` needs no decoration in the files. The profile
+says how much is tried: `dev` while writing, `ci` at every change, `release` before a release. This file knows nothing
+about any single test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,15 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "spark", "bench"}  # They measure, or they fill the machine by themselves.
-TIMEOUTS_S = {"simulation": 600, "crash": 600, "e2e": 180, "conformance": 300, "browser": 300, "spark": 600, "bench": 300}
+TIMEOUTS_S = {
+    "simulation": 600,
+    "crash": 600,
+    "e2e": 180,
+    "conformance": 300,
+    "browser": 300,
+    "spark": 600,
+    "bench": 300,
+}
 
 _slow = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile("dev", max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=_slow)

@@ -1,8 +1,8 @@
 """The `driftq` command: finds the module of a subcommand and hands over to it.
 
-A subcommand `name` lives in `driftq.cli.name` and is a click command called `command` there. The line shown by `--help` is
-kept here, next to the name, so that help imports no subcommand and answers at once. A subcommand whose module does not
-exist is not offered. This module knows nothing about what the subcommands do.
+A subcommand `name` lives in `driftq.cli.name` and is a click command called `command` there. The line shown by `--help`
+is kept here, next to the name, so that help imports no subcommand and answers at once. A subcommand whose module does
+not exist is not offered. This module knows nothing about what the subcommands do.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Tables in docs/ that are made from code, so that they cannot be wrong.
+
+A table names a module, a document and a way to turn the module into rows. It stands in the document between two
+comments; `make docs` writes it, `test_tables.py` compares it. A table whose module does not exist yet is left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from tests.tidy.sources import ROOT
+
+Rows = Sequence[Sequence[str]]
+
+
+class Table(NamedTuple):
+    """One table: where it stands, what it is made from."""
+
+    name: str
+    title: str
+    document: str
+    module: str
+    header: Sequence[str]
+    rows: Callable[[ModuleType], Rows]
+
+
+def first_sentence(thing: object) -> str:
+    text = " ".join((inspect.getdoc(thing) or "").split())
+    return re.split(r"(?<=[.:])\s", text, maxsplit=1)[0]
+
+
+def structs(module: ModuleType) -> Rows:
+    """Every public struct of a module, in the order written: its tag, its name and its first sentence."""
+    import msgspec
+
+    found = []
+    for name, thing in vars(module).items():
+        mine = inspect.isclass(thing) and thing.__module__ == module.__name__ and not name.startswith("_")
+        if mine and issubclass(thing, msgspec.Struct) and thing.__struct_config__.tag is not None:
+            found.append((str(thing.__struct_config__.tag), f"`{name}`", first_sentence(thing)))
+    return found
+
+
+TABLES: tuple[Table, ...] = (
+    Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.facts", ("id", "fact", "meaning"), structs),
+)
+
+
+def is_active(table: Table) -> bool:
+    """True once the module exists. A module that exists and does not import is an error, not an absence."""
+    try:
+        return importlib.util.find_spec(table.module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def render(table: Table, module: ModuleType) -> str:
+    rows = [table.header, ["---"] * len(table.header), *table.rows(module)]
+    cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"<!-- made by `make docs`: {table.name} -->", *cells, f"<!-- end of {table.name} -->"])
+
+
+def updated(table: Table, module: ModuleType, text: str | None) -> str:
+    """The document with the table as it should be; a new document if there is none."""
+    if text is None:
+        return f"# {table.title}\n\n{render(table, module)}\n"
+    begin, end = f"<!-- made by `make docs`: {table.name} -->", f"<!-- end of {table.name} -->"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        return f"{text.rstrip()}\n\n{render(table, module)}\n"
+    return before + render(table, module) + after
+
+
+def main() -> None:
+    for table in TABLES:
+        if not is_active(table):
+            continue
+        path = ROOT / table.document
+        old = path.read_text(encoding="utf-8") if path.exists() else None
+        new = updated(table, importlib.import_module(table.module), old)
+        if new != old:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(new, encoding="utf-8")
+            print(f"wrote {table.document}")
+
+
+if __name__ == "__main__":
+    main()

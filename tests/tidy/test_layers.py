@@ -1,0 +1,60 @@
+"""Imports go down, never up: the contracts in pyproject.toml, and that they can fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT
+
+
+def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    command = (
+        "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(cache_dir=None, no_cache=True))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(root / "src")}
+    return subprocess.run(
+        [sys.executable, "-c", command], cwd=root, env=environ, capture_output=True, text=True, check=False
+    )
+
+
+def test_every_contract_is_kept():
+    result = lint_imports(ROOT)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("wire/planted.py", "import driftq.core", "Imports go down"),
+        ("storage/planted.py", "import driftq.core", "Imports go down"),
+        ("core/planted.py", "import time", "The core knows no clock"),
+        ("core/planted.py", "from random import Random", "The core knows no clock"),
+        ("client/planted.py", "import driftq.core", "client and spark never"),
+        ("spark/planted.py", "import driftq.storage", "client and spark never"),
+        ("server/planted.py", "import driftq.client", "server and engine never"),
+        ("engine/planted.py", "import driftq.client", "server and engine never"),
+        ("stray/planted.py", "", "Imports go down"),
+    ],
+)
+def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("cli", "server", "spark", "engine", "client", "core", "storage", "wire", "stray"):
+        if name in ("stray",) and not module.startswith(name):
+            continue
+        package = tmp_path / "src" / "driftq" / name
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+    (tmp_path / "src" / "driftq" / "__init__.py").touch()
+    assert module.startswith("stray") or lint_imports(tmp_path).returncode == 0
+
+    (tmp_path / "src" / "driftq" / module).write_text(line + "\n")
+    result = lint_imports(tmp_path)
+    assert result.returncode != 0, result.stdout
+    broken = [row for row in result.stdout.splitlines() if "BROKEN" in row]
+    assert any(row.startswith(contract) for row in broken), result.stdout
