@@ -32,7 +32,7 @@ class Table(NamedTuple):
 
 def first_sentence(thing: object) -> str:
     text = " ".join((inspect.getdoc(thing) or "").split())
-    return re.split(r"(?<=[.:])\s", text, maxsplit=1)[0]
+    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
 
 
 def structs(module: ModuleType) -> Rows:
