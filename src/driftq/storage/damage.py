@@ -1,0 +1,65 @@
+"""What is raised when bytes on disk are not what was written.
+
+Each exception carries the place and the range as attributes, and a message that a person can act on. Nothing here
+reads a file; and nothing that raises one of these has changed or deleted anything.
+"""
+
+from __future__ import annotations
+
+EXIT_CODE = 74  # EX_IOERR: what the command line ends with when the data folder is refused
+
+
+class Damaged(Exception):
+    """Stored bytes cannot be trusted. The folder is left exactly as it was found."""
+
+
+class CorruptJournal(Damaged):
+    """Frames that were, or may have been, acknowledged are damaged or missing."""
+
+    def __init__(self, file: str, position: int, first_lsn: int, last_lsn: int, reason: str) -> None:
+        upto = f"to {last_lsn}" if last_lsn else "on"
+        super().__init__(
+            f"{file}, byte {position}: {reason}. Affected: every change from lsn {first_lsn} {upto}. "
+            "Nothing was changed. Restore a backup, or see what is left with `driftq inspect DIR` and accept the loss "
+            "with `driftq repair DIR --accept-loss`."
+        )
+        self.file = file
+        self.position = position
+        self.first_lsn = first_lsn
+        self.last_lsn = last_lsn
+        self.reason = reason
+
+
+class CorruptLog(Damaged):
+    """A stored batch cannot be read; the rest of the log and all other logs can."""
+
+    def __init__(self, log_id: int, offset: int, file: str, position: int, reason: str) -> None:
+        super().__init__(f"log {log_id}, offset {offset}: {file}, byte {position}: {reason}")
+        self.log_id = log_id
+        self.offset = offset
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+
+class CorruptSnapshot(Damaged):
+    """A snapshot does not hold what was written into it."""
+
+    def __init__(self, file: str, position: int, reason: str) -> None:
+        super().__init__(f"{file}, byte {position}: {reason}")
+        self.file = file
+        self.position = position
+        self.reason = reason
+
+
+class FormatTooNew(Exception):
+    """Written by a later version. Nothing is wrong with the bytes; this version cannot read them."""
+
+    def __init__(self, file: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{file} has format {found}; this version reads up to format {known}. Nothing was changed. "
+            "Start the version that wrote it, or a later one."
+        )
+        self.file = file
+        self.found = found
+        self.known = known

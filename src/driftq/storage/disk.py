@@ -1,0 +1,220 @@
+"""The only door to the filesystem.
+
+Every call that changes something carries a label (`"journal.sync"`, `"snapshot.rename"`), so that a test can fail or
+crash exactly that call. What lies behind the door is either the operating system (`OsDisk`) or, in the tests, a disk
+that forgets. Nothing here knows what the bytes mean. Calls that only read raise `OSError` as the system gave it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NoReturn, Protocol
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class DiskFull(Exception):
+    """The filesystem has no room. What was asked for did not happen; new work is refused until room returns."""
+
+
+class DiskFailed(Exception):
+    """A write, sync, truncate or rename failed. Nothing after it can be trusted: the process stops."""
+
+    def __init__(self, label: str, path: str, reason: str) -> None:
+        super().__init__(f"{label}: {path}: {reason}")
+        self.label = label
+        self.path = path
+        self.reason = reason
+
+
+class File(Protocol):
+    """One open file. Positions are byte indexes; there is no cursor."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def write_at(self, label: str, position: int, data: bytes) -> None:
+        """All of `data` or an exception: `DiskFull` when there is no room, `DiskFailed` for anything else.
+
+        After either, the bytes from `position` to `position + len(data)` may be old, new or both; no others changed.
+        """
+
+    def sync(self, label: str) -> None:
+        """Returns when the bytes are on the device (fdatasync). Never retried: any failure is `DiskFailed`."""
+
+    def truncate(self, label: str, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files and folders by path."""
+
+    def create(self, label: str, path: str, allocate_bytes: int = 0) -> File:
+        """A new file, which must not exist; allocated bytes read as zeros and writing them cannot run out of room."""
+
+    def open(self, path: str, *, write: bool = False) -> File: ...
+
+    def rename(self, label: str, source: str, target: str) -> None: ...
+
+    def remove(self, label: str, path: str) -> None: ...
+
+    def make_folder(self, label: str, path: str) -> None:
+        """A folder that exists already is fine."""
+
+    def remove_folder(self, label: str, path: str) -> None:
+        """The folder must be empty."""
+
+    def sync_folder(self, label: str, path: str) -> None:
+        """Makes created, renamed and removed names of this folder durable."""
+
+    def list(self, path: str) -> list[str]:
+        """The names in a folder, sorted; empty when the folder does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+def _failed(label: str, path: str, error: OSError) -> NoReturn:
+    if error.errno in _NO_ROOM:
+        raise DiskFull(f"{label}: {path}: {error.strerror}") from error
+    raise DiskFailed(label, path, error.strerror or str(error)) from error
+
+
+class OsFile:
+    """A file descriptor and its path."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self.path = path
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (more := os.pread(self._fd, size - got, position + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def write_at(self, label: str, position: int, data: bytes) -> None:
+        try:
+            written = os.pwrite(self._fd, data, position)
+            # A filling disk writes a part first and names the reason only when asked again.
+            while written < len(data):
+                step = os.pwrite(self._fd, memoryview(data)[written:], position + written)
+                if step == 0:
+                    raise OSError(errno.EIO, "the system wrote nothing and gave no reason")
+                written += step
+        except OSError as error:
+            _failed(label, self.path, error)
+
+    def sync(self, label: str) -> None:
+        try:
+            _sync_data(self._fd)
+        except OSError as error:
+            # Even "no space" is final here: the kernel may have dropped the pages and would report success next time.
+            raise DiskFailed(label, self.path, error.strerror or str(error)) from error
+
+    def truncate(self, label: str, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            _failed(label, self.path, error)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class OsDisk:
+    """The real filesystem. Files are 0600, folders 0700, and a symbolic link is never followed into a file."""
+
+    def create(self, label: str, path: str, allocate_bytes: int = 0) -> File:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            _failed(label, path, error)
+        if allocate_bytes:
+            try:
+                _allocate(fd, allocate_bytes)
+            except OSError as error:
+                os.close(fd)
+                os.unlink(path)
+                _failed(label, path, error)
+        return OsFile(fd, path)
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        mode = os.O_RDWR if write else os.O_RDONLY
+        return OsFile(os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW), path)
+
+    def rename(self, label: str, source: str, target: str) -> None:
+        try:
+            os.rename(source, target)
+        except OSError as error:
+            _failed(label, source, error)
+
+    def remove(self, label: str, path: str) -> None:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            _failed(label, path, error)
+
+    def make_folder(self, label: str, path: str) -> None:
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as error:
+            _failed(label, path, error)
+
+    def remove_folder(self, label: str, path: str) -> None:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            _failed(label, path, error)
+
+    def sync_folder(self, label: str, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise DiskFailed(label, path, error.strerror or str(error)) from error
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+
+def _allocate(fd: int, size: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+        return
+    zeros = bytes(1 << 20)
+    for position in range(0, size, len(zeros)):
+        os.pwrite(fd, zeros[: size - position], position)

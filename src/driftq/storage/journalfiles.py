@@ -1,0 +1,131 @@
+"""The journal's folder, read: which segments there are, what their headers say, and the blocks of one of them in order.
+
+Only reads. What to do about what is found (accept, cut, refuse, repair) is decided by the callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from driftq.storage import blocks
+from driftq.storage.blocks import Ended, Scan
+from driftq.storage.damage import CorruptJournal, FormatTooNew
+from driftq.storage.disk import Disk, File
+from driftq.storage.headers import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    WATERMARK_BYTES,
+    SegmentHeader,
+    UnknownVersion,
+    Watermark,
+    read_segment_header,
+    read_watermark,
+)
+
+WATERMARK = "watermark"
+SUFFIX = ".journal"
+READ_BYTES = 1 << 20
+_ZEROS = bytes(READ_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment file whose header was read and is right."""
+
+    path: str
+    header: SegmentHeader
+    seed: int
+
+
+def segment_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:08d}{SUFFIX}"
+
+
+def segment_numbers(disk: Disk, folder: str) -> list[int]:
+    """The numbers of the segment files, ascending, read from their names."""
+    names = (name.removesuffix(SUFFIX) for name in disk.list(folder) if name.endswith(SUFFIX))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def load_watermark(disk: Disk, folder: str, store: bytes) -> Watermark | None:
+    """The watermark, or None if the file is missing or no slot of it is whole."""
+    path = f"{folder}/{WATERMARK}"
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        return read_watermark(file.read_at(0, WATERMARK_BYTES), store)
+    finally:
+        file.close()
+
+
+def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn: int = 1) -> Segment:
+    """Read and judge one header. Raises with the reason if the file is not segment `number` of this store.
+
+    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header cannot tell.
+    """
+    path = segment_path(folder, number)
+    file = disk.open(path)
+    try:
+        header = read_segment_header(file.read_at(0, HEADER_BYTES))
+        size = file.size()
+    finally:
+        file.close()
+    if isinstance(header, UnknownVersion):
+        raise FormatTooNew(path, header.version, FORMAT_VERSION)
+    if header is None:
+        raise CorruptJournal(path, 0, lowest_lsn, 0, "the segment's header is damaged")
+    if header.store != store:
+        reason = f"the segment belongs to another store ({header.store.hex()}, this one is {store.hex()})"
+        raise CorruptJournal(path, 0, header.first_lsn, 0, reason)
+    if header.number != number:
+        reason = f"this is segment {header.number} under the name of {number}"
+        raise CorruptJournal(path, 0, header.first_lsn, 0, reason)
+    if header.size_bytes != size:
+        reason = f"the segment was made with {header.size_bytes} bytes and now has {size}"
+        raise CorruptJournal(path, min(size, header.size_bytes), header.first_lsn, 0, reason)
+    return Segment(path, header, header.seed())
+
+
+def scan_segment(file: File, segment: Segment) -> Iterator[tuple[int, Scan]]:
+    """The blocks of a segment in runs, each with the position its run starts at.
+
+    Where the last run ends, the chain ends. Whether that is the end of the data or damage is for the caller to judge.
+    """
+    header = segment.header
+    position, prev_crc, next_lsn = HEADER_BYTES, header.prev_crc, header.first_lsn
+    want = READ_BYTES
+    while True:
+        data = file.read_at(position, min(want, header.size_bytes - position))
+        found = blocks.scan(data, 0, segment.seed, prev_crc, next_lsn)
+        more = found.ended is Ended.SHORT and position + len(data) < header.size_bytes and len(data) == want
+        if more and not found.position:
+            # One block is longer than what was read: its length is known now, and bounded by the segment.
+            want = max(want + READ_BYTES, blocks.HEADER.unpack_from(data)[3])
+            continue
+        yield position, found
+        position += found.position
+        prev_crc, next_lsn, want = found.prev_crc, found.next_lsn, READ_BYTES
+        if not more:
+            return
+
+
+def used_end(file: File, position: int, size: int) -> int:
+    """The position behind the last byte that is not zero at or behind `position`; `position` if there is none."""
+    end = position
+    while position < size:
+        data = file.read_at(position, min(READ_BYTES, size - position))
+        if not data:
+            break
+        if data != _ZEROS[: len(data)]:
+            end = position + len(data.rstrip(b"\0"))
+        position += len(data)
+    return end
+
+
+def find_block(file: File, segment: Segment, position: int, above_lsn: int) -> blocks.Found | None:
+    """The first valid block above an lsn at or behind `position`, wherever it begins (see `blocks.find`)."""
+    data = file.read_at(position, segment.header.size_bytes - position)
+    found = blocks.find(data, 0, segment.seed, above_lsn)
+    return found._replace(position=position + found.position) if found else None

@@ -1,0 +1,48 @@
+"""One process per data folder: a lock that the system lets go when the process ends, however it ends.
+
+The lock file also names its holder, so that the refused process can say whom to ask. Its content means nothing else:
+only the lock counts, and a stopped (not ended) holder still holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+
+class FolderInUse(Exception):
+    """Another process works in this folder."""
+
+    def __init__(self, folder: str, pid: int | None) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(f"{folder} is in use by {who}; two brokers cannot share a data folder")
+        self.folder = folder
+        self.pid = pid
+
+
+class FolderLock:
+    """Held from construction until `release` or the end of the process."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self._fd = os.open(f"{folder}/LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._fd, 32, 0).split(b"\n")[0]
+            self._close()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise FolderInUse(folder, int(holder) if holder.isdigit() else None) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """The file stays: removing it would let two processes lock two files of the same name."""
+        if self._fd >= 0:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)

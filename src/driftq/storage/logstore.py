@@ -1,0 +1,167 @@
+"""Where the records of each log live: written from facts that are durable already, read by range.
+
+A log store keeps packed batches exactly as they travel (see `wire.records`), keyed by log number and offset. Past the
+last checkpoint it is a cache: it can be cut back to the checkpoint and rebuilt from the journal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple, Protocol
+
+from driftq.wire.records import STAMP
+
+
+class Span(NamedTuple):
+    """A run of records that is kept or dropped together (a segment file on disk, a batch in memory)."""
+
+    first_offset: int
+    end_offset: int
+    size_bytes: int
+    last_ms: int
+
+
+class LogStore(Protocol):
+    """Ranges of packed batches per log."""
+
+    def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        """Add a stamped batch. `first_offset` equals `end(log_id)`, or the log is new (a fork starts above 0)."""
+
+    def end(self, log_id: int) -> int:
+        """The offset behind the last stored record; 0 for an unknown log."""
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        """Whole batches, in order, that cover [offset, end_offset): the first may begin before `offset`, the last may
+        end after `end_offset`. Stops before the batch that would exceed `max_bytes`, but returns at least one if there
+        is one. What lies below the log's start or behind its end is left out."""
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        """The first offset whose batch was appended at or after `at_ms`; the end if there is none."""
+
+    def spans(self, log_id: int) -> list[Span]:
+        """What retention can drop, oldest first; the last one is being written."""
+
+    def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
+        """After a restart: this log holds [start, end) durably; what lies beyond is cut off before the next append."""
+
+    def trim(self, log_id: int, start_offset: int) -> None:
+        """Records below are never read again. Files go at the next `collect`."""
+
+    def drop(self, log_id: int) -> None:
+        """The log is gone. Files go at the next `collect`."""
+
+    def sync(self) -> None:
+        """Returns when everything appended so far is on the device."""
+
+    def collect(self) -> None:
+        """Delete the files of trimmed spans and dropped logs. Only called when a snapshot that no longer needs them is
+        durable."""
+
+    def is_full(self) -> bool:
+        """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
+
+    def close(self) -> None: ...
+
+
+class MemoryLogStore:
+    """The twin for tests and for brokers that keep nothing: lists and bisect."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, _MemoryLog] = {}
+
+    def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        log = self._logs.get(log_id)
+        if log is None:
+            log = self._logs[log_id] = _MemoryLog(first_offset)
+        elif first_offset != log.end:
+            raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
+        log.firsts.append(first_offset)
+        log.batches.append(batch)
+        log.end = first_offset + count
+
+    def end(self, log_id: int) -> int:
+        log = self._logs.get(log_id)
+        return log.end if log else 0
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        log = self._logs.get(log_id)
+        found: list[bytes] = []
+        if log is None or max(offset, log.start) >= min(end_offset, log.end):
+            return found
+        size = 0
+        for index in range(log.find(max(offset, log.start)), len(log.firsts)):
+            batch = log.batches[index]
+            size += len(batch)
+            if log.firsts[index] >= end_offset or (found and size > max_bytes):
+                break
+            found.append(batch)
+        return found
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        log = self._logs.get(log_id)
+        if log is None:
+            return 0
+        for first_offset, batch in zip(log.firsts, log.batches, strict=True):
+            if batch_ms(batch) >= at_ms:
+                return max(first_offset, log.start)
+        return log.end
+
+    def spans(self, log_id: int) -> list[Span]:
+        log = self._logs.get(log_id)
+        if log is None:
+            return []
+        ends = [*log.firsts[1:], log.end]
+        return [
+            Span(first, end, len(batch), batch_ms(batch))
+            for first, end, batch in zip(log.firsts, ends, log.batches, strict=True)
+        ]
+
+    def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
+        log = self._logs.setdefault(log_id, _MemoryLog(start_offset))
+        keep = bisect_left(log.firsts, end_offset)
+        del log.firsts[keep:], log.batches[keep:]
+        log.start, log.end = start_offset, end_offset
+
+    def trim(self, log_id: int, start_offset: int) -> None:
+        log = self._logs.get(log_id)
+        if log is not None:
+            log.start = max(log.start, min(start_offset, log.end))
+
+    def drop(self, log_id: int) -> None:
+        self._logs.pop(log_id, None)
+
+    def sync(self) -> None:
+        pass
+
+    def collect(self) -> None:
+        for log in self._logs.values():
+            gone = len(log.firsts) if log.start == log.end else log.find(log.start)
+            if gone > 0:
+                del log.firsts[:gone], log.batches[:gone]
+
+    def is_full(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._logs.clear()
+
+
+class _MemoryLog:
+    """The batches of one log and the offsets they begin at."""
+
+    __slots__ = ("batches", "end", "firsts", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.firsts: list[int] = []
+        self.batches: list[bytes] = []
+
+    def find(self, offset: int) -> int:
+        return max(0, bisect_right(self.firsts, offset) - 1)
+
+
+def batch_ms(batch: bytes) -> int:
+    """When the broker stamped this batch."""
+    at_ms: int = STAMP.unpack_from(batch, 8)[1]
+    return at_ms

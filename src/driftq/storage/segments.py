@@ -1,0 +1,400 @@
+"""The records of every log in segment files: `SegmentLogStore`.
+
+Owns `logs/<log_id>/<first_offset>.log` and the index beside each. An append is one write into the page cache; `sync`
+makes everything durable before a snapshot relies on it. A log is opened when it is first touched, and whatever lies
+behind the end that the snapshot knew is cut then: the journal has it. Damage stops no append, only reads.
+
+It knows neither the journal nor snapshots; the caller keeps the order (sync, save the snapshot, collect, trim).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from driftq.storage.damage import CorruptLog
+from driftq.storage.disk import Disk, DiskFull, File
+from driftq.storage.logcache import OpenFiles, RunCache
+from driftq.storage.logfiles import (
+    HEADER_BYTES,
+    LogSegment,
+    encode_header,
+    encode_index,
+    read_index,
+    read_run,
+    walk,
+    wrong_header,
+)
+from driftq.storage.logstore import Span, batch_ms
+
+SEGMENT_BYTES = 64 << 20
+CACHE_BYTES = 64 << 20
+OPEN_FILES = 256
+
+
+class _Log:
+    """One log. Not `opened` means: the files were not looked at yet, only [start, end) is known."""
+
+    __slots__ = ("dirty", "end", "folder", "log_id", "new_names", "opened", "segments", "start", "unwritten", "written")
+
+    def __init__(self, log_id: int, folder: str, start: int, end: int) -> None:
+        self.log_id = log_id
+        self.folder = folder
+        self.start = start
+        self.end = end
+        self.written = end  # up to here the records are in the files; `unwritten` holds the rest
+        self.opened = False
+        self.segments: list[LogSegment] = []
+        self.unwritten: list[tuple[int, int, bytes]] = []
+        self.dirty: dict[str, LogSegment] = {}
+        self.new_names = False
+
+    def find(self, offset: int) -> int:
+        return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
+
+
+class SegmentLogStore:
+    """Logs as segment files under one folder. Called from one thread at a time."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        *,
+        store: bytes = bytes(16),
+        cache_bytes: int = CACHE_BYTES,
+        open_files: int = OPEN_FILES,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._store = store
+        self._logs: dict[int, _Log] = {}
+        self._files = OpenFiles(disk, open_files)
+        self._cache = RunCache(cache_bytes)
+        self._dirty: dict[int, _Log] = {}
+        self._waiting: dict[int, _Log] = {}
+        self._trimmed: dict[int, _Log] = {}
+        self._dropped: dict[int, None] = {}
+        self._new_folders = False
+        self._swept = False
+        disk.make_folder("log.root", folder)
+
+    # ----------------------------------------------------------------------------------------------------- writing
+
+    def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        log = self._logs.get(log_id)
+        if log is None:
+            log = self._new_log(log_id, first_offset)
+        elif first_offset != log.end:
+            raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
+        log.end = first_offset + count
+        if not log.unwritten:
+            try:
+                self._write(log, first_offset, count, batch)
+                return
+            except DiskFull:
+                pass
+        log.unwritten.append((first_offset, count, batch))
+        self._waiting[log_id] = log
+        if len(log.unwritten) > 1:
+            self._write_waiting(log)
+
+    def make_room(self) -> bool:
+        """Try again to write what a full disk refused. False while there is still no room."""
+        return all(self._write_waiting(log) for log in list(self._waiting.values()))
+
+    def is_full(self) -> bool:
+        return bool(self._waiting)
+
+    def sync(self) -> None:
+        """As the protocol says; raises `DiskFull` if something appended could not even be written."""
+        if not self.make_room():
+            raise DiskFull(f"{self._folder}: {len(self._waiting)} logs wait for room")
+        for log in list(self._dirty.values()):
+            for segment in log.dirty.values():
+                self._files[segment.path].sync("log.sync")
+                self._save_index(log, segment)
+            if log.new_names:
+                self._disk.sync_folder("log.sync_folder", log.folder)
+            log.dirty.clear()
+            log.new_names = False
+        if self._new_folders:
+            self._disk.sync_folder("log.root.sync_folder", self._folder)
+            self._disk.sync_folder("log.parent.sync_folder", self._folder.rpartition("/")[0] or "/")
+            self._new_folders = False
+        self._dirty.clear()
+
+    def _new_log(self, log_id: int, first_offset: int) -> _Log:
+        log = self._logs[log_id] = _Log(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
+        # Whatever has this number on disk is from before a crash, and the journal brings it again.
+        self._remove_files(log.folder)
+        self._dropped.pop(log_id, None)
+        log.opened = True
+        return log
+
+    def _write(self, log: _Log, first_offset: int, count: int, batch: bytes) -> None:
+        if not log.opened:
+            self._open_log(log)
+        segment = log.segments[-1] if log.segments else None
+        if (
+            segment is None
+            or segment.end_offset != first_offset
+            or (segment.runs and segment.size_bytes + len(batch) > self._segment_bytes)
+        ):
+            segment = self._new_segment(log, first_offset)
+        self._files[segment.path].write_at("log.append", segment.size_bytes, batch)
+        run = segment.add(first_offset, count, batch, batch_ms(batch))
+        if run.size_bytes == len(batch):
+            run.firsts, run.batches = [], []
+        if run.batches is not None and run.firsts is not None:
+            run.firsts.append(first_offset)
+            run.batches.append(batch)
+            self._cache.touch(run)
+        log.written = segment.end_offset
+        log.dirty[segment.path] = segment
+        self._dirty[log.log_id] = log
+
+    def _write_waiting(self, log: _Log) -> bool:
+        while log.unwritten:
+            try:
+                self._write(log, *log.unwritten[0])
+            except DiskFull:
+                return False
+            del log.unwritten[0]
+        self._waiting.pop(log.log_id, None)
+        return True
+
+    def _new_segment(self, log: _Log, first_offset: int) -> LogSegment:
+        path = f"{log.folder}/{first_offset:020d}.log"
+        if not log.segments:
+            self._disk.make_folder("log.folder", log.folder)
+            self._new_folders = True
+        if self._disk.exists(path):
+            # A segment of this name without a usable batch: the attempt before this one found no room, or damage did.
+            self._remove(path)
+        file = self._disk.create("log.create", path)
+        self._files.add(path, file)
+        log.new_names = True
+        self._dirty[log.log_id] = log
+        file.write_at("log.header", 0, encode_header(self._store, log.log_id, first_offset))
+        segment = LogSegment(path, first_offset)
+        log.segments.append(segment)
+        return segment
+
+    def _save_index(self, log: _Log, segment: LogSegment) -> None:
+        """Written without a sync of its own: it is a cache with a checksum, and a torn one is rebuilt."""
+        path = _index_path(segment)
+        data = encode_index(self._store, log.log_id, segment)
+        try:
+            file = (
+                self._disk.open(path, write=True)
+                if self._disk.exists(path)
+                else self._disk.create("index.create", path)
+            )
+        except DiskFull:
+            return
+        try:
+            file.write_at("index.write", 0, data)
+        except DiskFull:
+            return
+        finally:
+            file.close()
+
+    # ----------------------------------------------------------------------------------------------------- reading
+
+    def end(self, log_id: int) -> int:
+        log = self._logs.get(log_id)
+        return log.end if log else 0
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        log = self._logs.get(log_id)
+        found: list[bytes] = []
+        if log is None:
+            return found
+        offset, end_offset = max(offset, log.start), min(end_offset, log.end)
+        size = 0
+        while offset < end_offset:
+            firsts, batches, run_end = self._batches_at(log, offset)
+            for index in range(bisect_right(firsts, offset) - 1, len(firsts)):
+                if firsts[index] >= end_offset:
+                    return found
+                size += len(batches[index])
+                if found and size > max_bytes:
+                    return found
+                found.append(batches[index])
+            offset = run_end
+        return found
+
+    def _batches_at(self, log: _Log, offset: int) -> tuple[list[int], list[bytes], int]:
+        """The batches of the run that holds an offset, and the offset behind that run."""
+        if log.unwritten and offset >= log.unwritten[0][0]:
+            return [entry[0] for entry in log.unwritten], [entry[2] for entry in log.unwritten], log.end
+        if not log.opened:
+            self._open_log(log)
+        at = log.find(offset)
+        if at < 0 or offset >= log.segments[at].end_offset:
+            if at < 0:
+                raise CorruptLog(log.log_id, offset, log.folder, 0, "the records are missing")
+            missing = log.segments[at]
+            raise CorruptLog(log.log_id, offset, missing.path, missing.size_bytes, missing.wrong)
+        segment = log.segments[at]
+        index = segment.find(offset)
+        run = segment.runs[index]
+        run_end = segment.firsts[index + 1] if index + 1 < len(segment.runs) else segment.end_offset
+        if run.batches is None:
+            try:
+                wrong = read_run(self._files[segment.path], run)
+            except OSError as error:
+                wrong = f"cannot be read: {error.strerror}"
+            if wrong:
+                raise CorruptLog(log.log_id, offset, segment.path, run.position, wrong)
+        self._cache.touch(run)
+        assert run.firsts is not None
+        assert run.batches is not None
+        return run.firsts, run.batches, run_end
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        log = self._logs.get(log_id)
+        if log is None:
+            return 0
+        if not log.opened:
+            self._open_log(log)
+        for segment in log.segments:
+            for run, run_end in zip(segment.runs, [*segment.firsts[1:], segment.end_offset], strict=True):
+                if run.last_ms >= at_ms and run_end > log.start:
+                    firsts, batches, _ = self._batches_at(log, run.first_offset)
+                    late = (first for first, batch in zip(firsts, batches, strict=True) if batch_ms(batch) >= at_ms)
+                    return max(next(late), log.start)
+        late = (first for first, _, batch in log.unwritten if batch_ms(batch) >= at_ms)
+        return max(next(late, log.end), log.start)
+
+    def spans(self, log_id: int) -> list[Span]:
+        log = self._logs.get(log_id)
+        if log is None:
+            return []
+        if not log.opened:
+            self._open_log(log)
+        return [
+            Span(segment.first_offset, segment.end_offset, segment.size_bytes, segment.last_ms())
+            for segment in log.segments
+        ]
+
+    # ---------------------------------------------------------------------------------------- beginning and ending
+
+    def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
+        self._logs[log_id] = _Log(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
+
+    def trim(self, log_id: int, start_offset: int) -> None:
+        log = self._logs.get(log_id)
+        if log is not None and start_offset > log.start:
+            log.start = min(start_offset, log.end)
+            self._trimmed[log_id] = log
+
+    def drop(self, log_id: int) -> None:
+        log = self._logs.pop(log_id, None)
+        for table in (self._dirty, self._waiting, self._trimmed):
+            table.pop(log_id, None)
+        if log is not None:
+            self._dropped[log_id] = None
+
+    def collect(self) -> None:
+        for log in list(self._trimmed.values()):
+            if not log.opened:
+                self._open_log(log)
+            while log.segments and log.segments[0].end_offset <= log.start and not log.unwritten:
+                segment = log.segments.pop(0)
+                log.dirty.pop(segment.path, None)
+                self._remove(segment.path)
+        self._trimmed.clear()
+        if not self._swept:
+            # Folders of logs that were dropped before a crash: every log that lives is known by now.
+            found = [int(name) for name in self._disk.list(self._folder) if name.isascii() and name.isdigit()]
+            self._dropped.update((log_id, None) for log_id in found if log_id not in self._logs)
+            self._swept = True
+        for log_id in self._dropped:
+            folder = f"{self._folder}/{log_id}"
+            if self._disk.exists(folder):
+                self._remove_files(folder)
+                self._disk.remove_folder("log.folder.remove", folder)
+        self._dropped.clear()
+
+    def close(self) -> None:
+        self._files.close()
+        self._cache.clear()
+
+    # ----------------------------------------------------------------------------------------------- opening a log
+
+    def _open_log(self, log: _Log) -> None:
+        """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
+        end = log.written
+        log.segments = []
+        firsts = [int(name[:-4]) for name in self._disk.list(log.folder) if name.endswith(".log")]
+        kept = [first for first in firsts if first < end]
+        for first in firsts[len(kept) :]:
+            self._remove(f"{log.folder}/{first:020d}.log")
+            log.new_names = True
+        for first in kept:
+            segment = LogSegment(f"{log.folder}/{first:020d}.log", first)
+            self._load_segment(log, segment, end)
+            log.segments.append(segment)
+        log.opened = True
+        if log.new_names:
+            self._dirty[log.log_id] = log
+        if len(log.segments) > 1 and log.segments[1].first_offset <= log.start:
+            self._trimmed[log.log_id] = log
+
+    def _load_segment(self, log: _Log, segment: LogSegment, end: int) -> None:
+        file = self._files[segment.path]
+        size = file.size()
+        wrong = wrong_header(file.read_at(0, HEADER_BYTES), self._store, log.log_id, segment.first_offset)
+        if wrong:
+            segment.wrong = wrong  # it holds nothing that can be trusted, and a read says so
+            return
+        index = _index_path(segment)
+        if self._disk.exists(index):
+            beside = self._disk.open(index)
+            if not read_index(beside.read_at(0, beside.size()), self._store, log.log_id, segment):
+                segment.cut(0)
+            beside.close()
+        if segment.end_offset > end:
+            self._cut(file, segment, end)
+        elif segment.end_offset < end and size > segment.size_bytes:
+            # The index is older than the snapshot, or gone: walk through what it does not cover.
+            for walked in walk(file, segment.size_bytes, size, segment.end_offset):
+                if walked.first_offset >= end:
+                    break
+                segment.add(walked.first_offset, walked.records, walked.batch, walked.at_ms)
+            log.dirty[segment.path] = segment
+            self._dirty[log.log_id] = log
+        if size > segment.size_bytes and segment.end_offset == end:
+            file.truncate("log.cut", segment.size_bytes)
+            log.dirty[segment.path] = segment
+            self._dirty[log.log_id] = log
+
+    def _cut(self, file: File, segment: LogSegment, end: int) -> None:
+        """Forget what lies behind `end`. The run that holds it is read again, batch by batch."""
+        at = segment.find(end)
+        stop = segment.runs[at].position + segment.runs[at].size_bytes
+        segment.cut(at)
+        for walked in walk(file, segment.size_bytes, stop, segment.end_offset):
+            if walked.first_offset >= end:
+                break
+            segment.add(walked.first_offset, walked.records, walked.batch, walked.at_ms)
+
+    def _remove(self, path: str) -> None:
+        self._files.forget(path)
+        self._disk.remove("log.remove", path)
+        index = path.removesuffix(".log") + ".index"
+        if self._disk.exists(index):
+            self._disk.remove("index.remove", index)
+
+    def _remove_files(self, folder: str) -> None:
+        for name in self._disk.list(folder):
+            path = f"{folder}/{name}"
+            self._files.forget(path)
+            self._disk.remove("log.remove", path)
+
+
+def _index_path(segment: LogSegment) -> str:
+    return segment.path.removesuffix(".log") + ".index"
