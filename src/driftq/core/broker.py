@@ -1,0 +1,116 @@
+"""Commands in, facts out. `decide` reads and answers; `apply` is the only thing that changes state.
+
+The broker knows the rules. It does not know files, sockets, the clock or chance: records come from a reader, time and
+chance are arguments. Whoever drives it applies the facts of a decision before the next one, and lets the reply go
+when they are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core.case import Case, Chance, LogReader
+from driftq.core.facts import Fact
+from driftq.core.imaging import Placing, images
+from driftq.core.limits import Limits
+from driftq.core.replies import Decision, Rejected, Reply
+from driftq.core.rules import effects, settle, stages, streams, topics
+from driftq.core.rules.claim import claim
+from driftq.core.rules.outcome import outcome
+from driftq.core.rules.produce import produce
+from driftq.core.rules.sweep import sweep
+from driftq.core.state import State
+
+Rule = Callable[[Case, Any], Reply]
+
+RULES: dict[type[c.Command], Rule] = {
+    c.Produce: produce,
+    c.Claim: claim,
+    c.Ack: settle.ack,
+    c.AckThrough: settle.ack_through,
+    c.Nack: settle.nack,
+    c.Release: settle.release,
+    c.Reject: settle.reject,
+    c.Extend: settle.extend,
+    c.Cancel: settle.cancel,
+    c.AppendStream: streams.append,
+    c.CreateStream: streams.create,
+    c.DeleteStream: streams.delete,
+    c.TouchStream: streams.touch,
+    c.TrimStream: streams.trim,
+    c.BeginEffect: effects.begin,
+    c.CommitEffect: effects.commit,
+    c.FailEffect: effects.fail,
+    c.Outcome: outcome,
+    c.Stage: stages.stage,
+    c.Publish: stages.publish,
+    c.ForgetStages: stages.forget,
+    c.CreateTopic: topics.create_topic,
+    c.ConfigureTopic: topics.configure_topic,
+    c.DeleteTopic: topics.delete_topic,
+    c.TrimTopic: topics.trim_topic,
+    c.CreateGroup: topics.create_group,
+    c.SeekGroup: topics.seek_group,
+    c.PauseGroup: topics.pause_group,
+    c.DeleteGroup: topics.delete_group,
+    c.Sweep: sweep,
+}
+
+
+class Broker:
+    """The state machine."""
+
+    def __init__(self, limits: Limits, reader: LogReader, chance: Chance) -> None:
+        self.limits = limits
+        self.reader = reader
+        self.chance = chance
+        self.state = State()
+        self._folds = {**self.state.folds, **Placing(self.state).folds}
+
+    def decide(self, command: c.Command, now_ms: int) -> Decision:
+        """What becomes true because of a command, and what to answer. A refusal has no facts."""
+        case = Case(self.state, self.limits, self.reader, self.chance, now_ms)
+        reply = RULES[type(command)](case, command)
+        if isinstance(reply, Rejected):
+            return Decision([], reply)
+        return Decision(case.facts, reply)
+
+    def apply(self, fact: Fact) -> None:
+        """Fold a fact. Never fails on one that `decide` produced."""
+        self._folds[type(fact)](fact)
+
+    def snapshot(self) -> Iterator[Fact]:
+        """Facts that rebuild this state."""
+        return images(self.state)
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `due` next, at the latest."""
+        return self.state.deadlines.next_ms()
+
+    def due(self, now_ms: int) -> c.Sweep | None:
+        """The sweep that time has made necessary. What has merely moved is put back, with its new time."""
+        state = self.state
+        found: list[tuple[str, int, int]] = []
+        for subject in state.deadlines.take(now_ms):
+            at_ms = self._time_of(subject)
+            if at_ms is None:
+                continue
+            if at_ms > now_ms:
+                state.deadlines.push(subject, at_ms)
+            else:
+                found.append(subject)
+        return c.Sweep(tuple(found)) if found else None
+
+    def _time_of(self, subject: tuple[str, int, int]) -> int | None:
+        """When a subject really is due; None if it is gone."""
+        kind, number, log_id = subject
+        state = self.state
+        if kind == "group":
+            known = number in state.groups and log_id in state.logs
+            return state.progress_of(number, log_id).next_ms() if known else None
+        if kind == "stream":
+            stream = state.streams.by_log.get(number)
+            return stream.expires_ms() if stream is not None and not stream.soft_deleted else None
+        return state.stages.next_ms()

@@ -1,0 +1,70 @@
+"""One command being judged: what a rule may look at, and the facts it has written down so far.
+
+A case knows the tentative ends of logs, so that one command can append to the same log twice. Time and chance come in
+from outside; nothing is changed until the facts are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from driftq.core.facts import Appended, Appending, Fact
+from driftq.core.limits import Limits
+from driftq.core.logs import Log
+from driftq.core.state import State
+from driftq.wire.records import Record, stamp
+
+
+class LogReader(Protocol):
+    """The immutable records that are durable already. Only decisions read them, never the fold."""
+
+    def end(self, log_id: int) -> int:
+        """The durable end: nobody is shown a record at or above it."""
+
+    def record(self, log_id: int, offset: int) -> Record: ...
+
+    def batch_end(self, log_id: int, offset: int) -> int:
+        """The end of the append that holds this offset."""
+
+    def time_of(self, log_id: int, offset: int) -> int: ...
+
+    def offset_at(self, log_id: int, at_ms: int) -> int: ...
+
+    def spans(self, log_id: int) -> Sequence[tuple[int, int, int, int]]:
+        """(first offset, end offset, bytes, last time) of what retention can drop, oldest first."""
+
+
+class Chance(Protocol):
+    """Whatever must not be predictable."""
+
+    def uniform(self) -> float:
+        """In [0, 1)."""
+
+    def token(self) -> str:
+        """Unguessable and new."""
+
+
+class Case:
+    """Everything a rule needs to judge one command."""
+
+    __slots__ = ("chance", "ends", "facts", "limits", "now_ms", "reader", "state")
+
+    def __init__(self, state: State, limits: Limits, reader: LogReader, chance: Chance, now_ms: int) -> None:
+        self.state = state
+        self.limits = limits
+        self.reader = reader
+        self.chance = chance
+        self.now_ms = now_ms
+        self.facts: list[Fact] = []
+        self.ends: dict[int, int] = {}
+
+    def append(self, log: Log, batch: bytes, count: int, payload_bytes: int, along: Appending | None = None) -> int:
+        """Write down an append and return its first offset."""
+        first_offset = self.ends.get(log.log_id, log.end)
+        self.ends[log.log_id] = first_offset + count
+        now_ms = self.now_ms
+        self.facts.append(
+            Appended(log.log_id, first_offset, count, payload_bytes, now_ms, stamp(batch, first_offset, now_ms), along)
+        )
+        return first_offset

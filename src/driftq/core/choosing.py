@@ -1,0 +1,195 @@
+"""What a claim may take: which messages are due, which are fresh, and in which order. Reads state, changes nothing.
+
+Order of fresh messages: higher priority first, offset order inside a priority. A lane's head gains one level for every
+`ageing_ms` it has waited, so that low priority is slow but never starved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from driftq.core.holding import Lease
+from driftq.core.logs import LaneKey, Log
+from driftq.core.progress import Progress
+from driftq.core.ranges import Range
+
+TimeOf = Callable[[int, int], int]
+_Timed = TypeVar("_Timed", tuple[int, int], tuple[int, int, Lease])
+
+_HeadItem = tuple[int, int, int, LaneKey | None, Iterator[int]]  # (-level, offset, source number, lane, the rest)
+
+DUE_VISITED_MAX = 1_024
+DEFAULT_LANE = LaneKey(0, "", "")
+
+
+class Wanted(NamedTuple):
+    """A claim's filter; None asks for everything."""
+
+    task: str | None = None
+    label: str | None = None
+
+    @property
+    def anything(self) -> bool:
+        return self.task is None and self.label is None
+
+    def admits(self, lane: LaneKey) -> bool:
+        return self.task in (None, lane.task) and self.label in (None, lane.label)
+
+
+def due(log: Log, progress: Progress, now_ms: int, wanted: Wanted) -> list[int]:
+    """Resting messages whose time has come, urgent ones first, then those due for longest."""
+    found: list[tuple[int, int, int]] = []
+    for retry_at_ms, offset in _heap_until(progress.resting_heap, now_ms):
+        entry = progress.entries.get(offset)
+        if entry is None or entry.held or entry.retry_at_ms != retry_at_ms:
+            continue
+        lane = (log.lane_of(offset) if log.marked else None) or DEFAULT_LANE
+        if wanted.admits(lane):
+            found.append((-lane.priority, retry_at_ms, offset))
+    found.sort()
+    return [offset for _, _, offset in found]
+
+
+def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
+    """Held offsets whose lease has run out."""
+    over = {lease for until_ms, _, lease in _heap_until(progress.lease_heap, now_ms) if _is_over(lease, until_ms)}
+    if not over:
+        return []
+    found: list[int] = []
+    for first, end, lease in progress.held:
+        if lease in over:
+            found.extend(range(first, end))
+    found.extend(offset for offset, entry in progress.entries.items() if entry.held and entry.lease in over)
+    found.sort()
+    return found[:most]
+
+
+def _is_over(lease: Lease, until_ms: int) -> bool:
+    return lease.live > 0 and lease.until_ms == until_ms
+
+
+def _heap_until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
+    """The items of a heap up to a time, without changing it: a child is only looked at if its parent is in."""
+    stack = [0]
+    visited = 0
+    while stack and visited < DUE_VISITED_MAX:
+        index = stack.pop()
+        if index >= len(heap) or heap[index][0] > now_ms:
+            continue
+        visited += 1
+        yield heap[index]
+        stack.append(2 * index + 2)
+        stack.append(2 * index + 1)
+
+
+class Fresh(NamedTuple):
+    """A run of fresh offsets of one lane (None: the default lane)."""
+
+    lane: LaneKey | None
+    first: int
+    end: int
+
+
+def fresh(
+    log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted, ageing_ms: int, time_of: TimeOf
+) -> list[Fresh]:
+    """Up to `most` never-delivered offsets below `end`, in the order in which they are handed out."""
+    plain = _plain(log, progress, end) if wanted.anything else iter(())
+    if not log.lanes:
+        return _only_plain(plain, most)
+    heads: list[_HeadItem] = []
+    sources: list[tuple[LaneKey | None, Iterator[int]]] = [
+        (key, _laned(log, key, progress, end)) for key in log.lanes if wanted.admits(key)
+    ]
+    sources.append((None, (offset for first, stop in plain for offset in range(first, stop))))
+    for number, (key, offsets) in enumerate(sources):
+        _push_head(heads, number, key, offsets, log, now_ms, ageing_ms, time_of)
+    picked: list[Fresh] = []
+    for _ in range(most):
+        if not heads:
+            break
+        _, offset, number, key, offsets = heapq.heappop(heads)
+        if picked and picked[-1].lane == key and picked[-1].end == offset:
+            picked[-1] = Fresh(key, picked[-1].first, offset + 1)
+        else:
+            picked.append(Fresh(key, offset, offset + 1))
+        _push_head(heads, number, key, offsets, log, now_ms, ageing_ms, time_of)
+    return picked
+
+
+def _only_plain(plain: Iterator[Range], most: int) -> list[Fresh]:
+    picked: list[Fresh] = []
+    for first, stop in plain:
+        stop = min(stop, first + most)
+        picked.append(Fresh(None, first, stop))
+        most -= stop - first
+        if most <= 0:
+            break
+    return picked
+
+
+def _push_head(
+    heads: list[_HeadItem],
+    number: int,
+    key: LaneKey | None,
+    offsets: Iterator[int],
+    log: Log,
+    now_ms: int,
+    ageing_ms: int,
+    time_of: TimeOf,
+) -> None:
+    offset = next(offsets, None)
+    if offset is None:
+        return
+    if key is None:
+        level, since_ms = 0, time_of(log.log_id, offset)
+    else:
+        lane = log.lanes[key]
+        level, since_ms = key.priority, lane.times[bisect_left(lane.offsets, offset)]
+    if ageing_ms:
+        level += max(0, now_ms - since_ms) // ageing_ms
+    heapq.heappush(heads, (-level, offset, number, key, offsets))
+
+
+def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
+    """The default lane: what came back unseen, then everything from the cursor that no other lane and no settled
+    range has."""
+    if log.marked:
+        yield from ((first, first + 1) for first in _ready(progress) if first not in log.marked)
+    else:
+        yield from progress.ready
+    settled, marked = progress.settled, log.marked
+    position = max(progress.cursor, progress.floor)
+    while position < end:
+        stop = end
+        moved = False
+        for taken in (settled, marked):
+            index = bisect_right(taken.firsts, position)
+            if index and taken.ends[index - 1] > position:
+                position = taken.ends[index - 1]
+                moved = True
+                break
+            if index < len(taken.firsts):
+                stop = min(stop, taken.firsts[index])
+        if not moved:
+            yield position, stop
+            position = stop
+
+
+def _laned(log: Log, key: LaneKey, progress: Progress, end: int) -> Iterator[int]:
+    """An explicit lane from the group's cursor in it; a delayed message has an entry already and is passed over."""
+    offsets = log.lanes[key].offsets
+    yield from (offset for offset in _ready(progress) if log.lane_of(offset) == key)
+    index = bisect_left(offsets, max(progress.lane_cursors.get(key, 0), progress.floor))
+    while index < len(offsets) and offsets[index] < end:
+        offset = offsets[index]
+        if offset not in progress.entries and offset not in progress.settled:
+            yield offset
+        index += 1
+
+
+def _ready(progress: Progress) -> Iterator[int]:
+    return (offset for first, end in progress.ready for offset in range(first, end))

@@ -1,0 +1,322 @@
+"""Everything one can ask of the broker. A command is a value: it has been parsed and bounded, not yet judged.
+
+Payloads arrive packed (`wire.records`), so the core never looks into a record unless a message fails.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from driftq.core.deadlines import Subject
+from driftq.core.facts import ByProducer, Mark, TopicConfig
+
+
+class Command(Struct, frozen=True, gc=False):
+    """Base of all commands."""
+
+
+class Held(Struct, frozen=True, gc=False):
+    """A run of messages somebody says they hold: offsets [first, end) of a partition, under a token or the owner's
+    name."""
+
+    partition: int
+    first: int
+    end: int
+    token: str = ""
+
+
+# --- topics and groups ----------------------------------------------------------------------------------------------
+
+
+class CreateTopic(Command, frozen=True):
+    topic: str
+    partitions: int = 1
+    config: TopicConfig = TopicConfig()
+
+
+class ConfigureTopic(Command, frozen=True):
+    topic: str
+    config: TopicConfig
+
+
+class DeleteTopic(Command, frozen=True):
+    topic: str
+
+
+class TrimTopic(Command, frozen=True):
+    """Forget the records of a partition below an offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class CreateGroup(Command, frozen=True):
+    """Register a group. `start` is "earliest", "latest", or a time in milliseconds."""
+
+    topic: str
+    group: str
+    start: str | int = "earliest"
+
+
+class SeekGroup(Command, frozen=True):
+    """Start over: at an offset of one partition, or everywhere at "earliest", "latest" or a time."""
+
+    topic: str
+    group: str
+    to: str | int
+    partition: int | None = None
+
+
+class PauseGroup(Command, frozen=True):
+    topic: str
+    group: str
+    paused: bool = True
+
+
+class DeleteGroup(Command, frozen=True):
+    topic: str
+    group: str
+
+
+# --- producing ------------------------------------------------------------------------------------------------------
+
+
+class ProduceKey(Struct, frozen=True, gc=False):
+    """Idempotency of a produce: scope (tenant, requested topic, key)."""
+
+    tenant: str
+    topic: str
+    key: str
+    digest: int = 0
+    ttl_ms: int = 0
+    strict: bool = False
+
+
+class Produce(Command, frozen=True):
+    """Append a packed batch to one partition: the one named, or the one its key hashes to."""
+
+    topic: str
+    batch: bytes
+    count: int
+    payload_bytes: int
+    key: bytes = b""
+    partition: int | None = None
+    producer: ByProducer | None = None
+    once: ProduceKey | None = None
+    marks: tuple[Mark, ...] = ()
+
+
+# --- consuming ------------------------------------------------------------------------------------------------------
+
+
+class Claim(Command, frozen=True):
+    """Take up to `max_messages` for an owner. Registers the group if it is new."""
+
+    topic: str
+    group: str
+    owner: str
+    max_messages: int
+    lease_ms: int | None = None
+    start: str | int = "earliest"
+    task: str | None = None
+    label: str | None = None
+
+
+class Ack(Command, frozen=True):
+    topic: str
+    group: str
+    owner: str
+    held: tuple[Held, ...]
+
+
+class AckThrough(Command, frozen=True):
+    """Ack everything a group holds in a partition up to and with `offset`; all of it must be the caller's."""
+
+    topic: str
+    group: str
+    owner: str
+    partition: int
+    offset: int
+    token: str = ""
+
+
+class Nack(Command, frozen=True):
+    topic: str
+    group: str
+    owner: str
+    held: tuple[Held, ...]
+    reason: str = ""
+    delay_ms: int | None = None
+
+
+class Release(Command, frozen=True):
+    """Give messages back without counting the attempt; `sent` is False if nobody ever saw them."""
+
+    topic: str
+    group: str
+    owner: str
+    held: tuple[Held, ...]
+    sent: bool = True
+    delay_ms: int = 0
+
+
+class Reject(Command, frozen=True):
+    """Straight to the dead letters."""
+
+    topic: str
+    group: str
+    owner: str
+    held: tuple[Held, ...]
+    reason: str = ""
+
+
+class Extend(Command, frozen=True):
+    topic: str
+    group: str
+    owner: str
+    held: tuple[Held, ...]
+    lease_ms: int | None = None
+
+
+class Cancel(Command, frozen=True):
+    """Settle a message for every group that has not finished it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+# --- idempotent effects ---------------------------------------------------------------------------------------------
+
+
+class EffectKey(Struct, frozen=True, gc=False):
+    """Identity of an effect: scope (tenant, topic, group, key)."""
+
+    tenant: str
+    topic: str
+    group: str
+    key: str
+
+
+class BeginEffect(Command, frozen=True):
+    """Ask to work on a key. With the message it belongs to, it is remembered until that message is settled."""
+
+    key: EffectKey
+    owner: str
+    lease_ms: int | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+class CommitEffect(Command, frozen=True):
+    key: EffectKey
+    fence: int
+    result: bytes = b""
+    ttl_ms: int = 0
+
+
+class FailEffect(Command, frozen=True):
+    key: EffectKey
+    fence: int
+    error: str = ""
+
+
+# --- streams --------------------------------------------------------------------------------------------------------
+
+
+class CreateStream(Command, frozen=True):
+    """Create a stream, or match the one that is there. Forks name their source."""
+
+    path: str
+    content_type: str = ""
+    ttl_s: int | None = None
+    expires_at_ms: int | None = None
+    expires_text: str = ""
+    closed: bool = False
+    source: str | None = None
+    fork_offset: int | None = None
+    fork_sub_offset: int | None = None
+    batch: bytes = b""
+    count: int = 0
+    payload_bytes: int = 0
+
+
+class AppendStream(Command, frozen=True):
+    """Append to a stream, close it, or both. `producer.epoch` -1 means that the server manages epochs."""
+
+    path: str
+    content_type: str = ""
+    batch: bytes = b""
+    count: int = 0
+    payload_bytes: int = 0
+    producer: ByProducer | None = None
+    stream_seq: str = ""
+    if_match: int | None = None
+    close: bool = False
+    gaps_allowed: bool = False
+
+
+class DeleteStream(Command, frozen=True):
+    path: str
+
+
+class TouchStream(Command, frozen=True):
+    """A read reached the stream: renew a sliding lifetime."""
+
+    path: str
+
+
+class TrimStream(Command, frozen=True):
+    path: str
+    offset: int
+
+
+# --- staged appends -------------------------------------------------------------------------------------------------
+
+
+class Stage(Command, frozen=True):
+    """Keep a batch durable and invisible under a handle, for a partition of a topic or a stream."""
+
+    writer: str
+    handle: str
+    batch: bytes
+    count: int
+    payload_bytes: int
+    topic: str = ""
+    key: bytes = b""
+    partition: int | None = None
+    path: str = ""
+    ttl_ms: int = 0
+
+
+class Publish(Command, frozen=True):
+    """Make the named handles visible, in this order, once for (writer, batch number)."""
+
+    writer: str
+    batch_number: int
+    handles: tuple[str, ...]
+
+
+class ForgetStages(Command, frozen=True):
+    writer: str
+    handles: tuple[str, ...]
+
+
+# --- together -------------------------------------------------------------------------------------------------------
+
+
+class Outcome(Command, frozen=True):
+    """What one piece of work did, all or nothing: acks, produced messages, stream appends, committed effects."""
+
+    acks: tuple[Ack, ...] = ()
+    produces: tuple[Produce, ...] = ()
+    appends: tuple[AppendStream, ...] = ()
+    commits: tuple[CommitEffect, ...] = ()
+
+
+class Sweep(Command, frozen=True):
+    """Time has passed: end what has run out (leases, streams, stages; with `retention`, old records too)."""
+
+    subjects: tuple[Subject, ...] = ()
+    retention: bool = False

@@ -1,0 +1,70 @@
+"""Facts as bytes: one command's facts are one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from driftq.core import facts as f
+from driftq.core import images as i
+
+AnyFact = (
+    f.TopicCreated
+    | f.TopicConfigured
+    | f.TopicDeleted
+    | f.Appended
+    | f.Trimmed
+    | f.HoleMade
+    | f.StreamCreated
+    | f.StreamClosed
+    | f.StreamDeleted
+    | f.StreamTouched
+    | f.GroupCreated
+    | f.GroupSought
+    | f.GroupPaused
+    | f.GroupDeleted
+    | f.Leased
+    | f.Extended
+    | f.Failed
+    | f.Released
+    | f.Settled
+    | f.KeyBegun
+    | f.KeyCommitted
+    | f.KeyFailed
+    | f.Staged
+    | f.Published
+    | f.StagesForgotten
+    | i.NumbersPlaced
+    | i.TopicPlaced
+    | i.LogPlaced
+    | i.ProducerPlaced
+    | i.StreamPlaced
+    | i.GroupPlaced
+    | i.CursorPlaced
+    | i.HeldPlaced
+    | i.EntryPlaced
+    | i.KeyPlaced
+    | i.EffectPlaced
+    | i.StagePlaced
+    | i.WriterPlaced
+)
+
+
+class UnknownFact(Exception):
+    """The frame was written by a newer version, or is not a frame."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyFact])
+
+
+def encode(facts: Sequence[f.Fact]) -> bytes:
+    return _encoder.encode(facts)
+
+
+def decode(frame: bytes) -> list[AnyFact]:
+    try:
+        return _decoder.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise UnknownFact(f"not a frame this version can read: {error}") from None

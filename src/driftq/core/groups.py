@@ -1,0 +1,37 @@
+"""The groups that read topics, and the topics themselves: names to numbers, nothing that judges."""
+
+from __future__ import annotations
+
+from driftq.core.facts import TopicConfig
+from driftq.core.progress import Progress
+
+DEAD_PREFIX = "dlq."
+
+
+class Topic:
+    """A name, its partitions' logs and its own settings. A dead-letter topic knows whose it is."""
+
+    __slots__ = ("config", "created_ms", "dead_of", "groups", "log_ids", "name")
+
+    def __init__(self, name: str, log_ids: tuple[int, ...], created_ms: int, config: TopicConfig, dead_of: str) -> None:
+        self.name = name
+        self.log_ids = log_ids
+        self.created_ms = created_ms
+        self.config = config
+        self.dead_of = dead_of
+        self.groups: dict[str, Group] = {}
+
+
+class Group:
+    """A name under which a topic is read, with its progress in each partition."""
+
+    __slots__ = ("created_ms", "group_id", "name", "paused", "progress", "topic", "turn")
+
+    def __init__(self, group_id: int, topic: str, name: str, created_ms: int) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self.name = name
+        self.created_ms = created_ms
+        self.paused = False
+        self.turn = 0  # the partition a claim looks at first; moves on with every claim
+        self.progress: list[Progress] = []

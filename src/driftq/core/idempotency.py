@@ -1,0 +1,174 @@
+"""Remembers keys until they expire, in two tables that never mix.
+
+*Produced* keys say that a message is in a log: scope (tenant, requested topic, key). *Effect* keys say that somebody
+works on, finished or failed an effect: scope (tenant, topic, group, key). Expiry is lazy: an entry past its time
+counts as absent, and a few old ones are dropped with every new one, so the cost of a call does not depend on how many
+keys there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from driftq.core.commands import EffectKey, ProduceKey
+from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
+from driftq.core.images import EffectPlaced, KeyPlaced
+
+DROPPED_AT_ONCE = 2
+_SEPARATOR = "\x1f"
+
+
+class ProducedKey(NamedTuple):
+    """Where the message of a key went."""
+
+    log_id: int
+    offset: int
+    records: int
+    digest: int
+    expires_ms: int
+
+
+def produce_scope(once: ProduceKey) -> str:
+    return _SEPARATOR.join((once.tenant, once.topic, once.key))
+
+
+def effect_scope(key: EffectKey) -> str:
+    return _SEPARATOR.join((key.tenant, key.topic, key.group, key.key))
+
+
+class ProducedKeys:
+    """Keys in order of arrival; with one lifetime for all, that is the order of expiry too."""
+
+    __slots__ = ("_arrivals", "_keys")
+
+    def __init__(self) -> None:
+        self._keys: dict[str, ProducedKey] = {}
+        self._arrivals: deque[str] = deque()  # a dict's front is slow to find once many have left it
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, scope: str, now_ms: int) -> ProducedKey | None:
+        found = self._keys.get(scope)
+        return found if found is not None and found.expires_ms > now_ms else None
+
+    def remember(self, scope: str, key: ProducedKey, now_ms: int) -> None:
+        for _ in range(DROPPED_AT_ONCE):
+            if not self._arrivals:
+                break
+            oldest = self._keys.get(self._arrivals[0])
+            if oldest is not None:
+                if oldest.expires_ms > now_ms:
+                    break
+                del self._keys[self._arrivals[0]]
+            self._arrivals.popleft()
+        self._keys.pop(scope, None)  # an expired one must not keep its old place in the order
+        self._place(scope, key)
+
+    def _place(self, scope: str, key: ProducedKey) -> None:
+        self._keys[scope] = key
+        self._arrivals.append(scope)
+
+    def images(self, now_ms: int) -> Iterator[KeyPlaced]:
+        for scope, key in self._keys.items():
+            if key.expires_ms > now_ms:
+                yield KeyPlaced(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms)
+
+    def place(self, image: KeyPlaced) -> None:
+        self._place(image.key, ProducedKey(image.log_id, image.offset, image.count, image.digest, image.expires_ms))
+
+
+class Status(IntEnum):
+    PENDING = 0
+    COMMITTED = 1
+    FAILED = 2
+
+
+class Effect:
+    """One effect key. `until_ms` ends the lease while pending, and the memory afterwards."""
+
+    __slots__ = ("at_ms", "error", "fence", "group_id", "log_id", "offset", "owner", "result", "status", "until_ms")
+
+    def __init__(self) -> None:
+        self.status = Status.PENDING
+        self.fence = 0
+        self.owner = ""
+        self.at_ms = 0
+        self.until_ms = 0
+        self.group_id = 0
+        self.log_id = 0
+        self.offset = -1
+        self.result = b""
+        self.error = ""
+
+
+class Effects:
+    """Effect keys, in order of their last change."""
+
+    __slots__ = ("_effects", "_rounds")
+
+    def __init__(self) -> None:
+        self._effects: dict[str, Effect] = {}
+        self._rounds: deque[str] = deque()  # each key once; the front is looked at next
+
+    def __len__(self) -> int:
+        return len(self._effects)
+
+    def find(self, scope: str) -> Effect | None:
+        return self._effects.get(scope)
+
+    def begin(self, fact: KeyBegun) -> None:
+        effect = self._changed(fact.key)
+        effect.status = Status.PENDING
+        effect.fence, effect.owner = fact.fence, fact.owner
+        effect.at_ms, effect.until_ms = fact.at_ms, fact.until_ms
+        effect.group_id, effect.log_id, effect.offset = fact.group_id, fact.log_id, fact.offset
+        effect.result, effect.error = b"", ""
+
+    def commit(self, fact: KeyCommitted) -> None:
+        effect = self._changed(fact.key)
+        effect.status, effect.fence = Status.COMMITTED, fact.fence
+        effect.at_ms, effect.until_ms = fact.at_ms, fact.expires_ms
+        effect.result, effect.error = fact.result, ""
+
+    def fail(self, fact: KeyFailed) -> None:
+        effect = self._changed(fact.key)
+        effect.status, effect.fence = Status.FAILED, fact.fence
+        effect.at_ms, effect.until_ms = fact.at_ms, fact.expires_ms
+        effect.error = fact.error
+
+    def _changed(self, scope: str) -> Effect:
+        effect = self._effects.pop(scope, None)
+        if effect is None:
+            effect = Effect()
+            self._rounds.append(scope)
+        self._effects[scope] = effect
+        return effect
+
+    def forget_some(self, is_over: Callable[[Effect], bool]) -> None:
+        """Look at a few keys and drop those that are over; the others come round again."""
+        for _ in range(min(DROPPED_AT_ONCE, len(self._rounds))):
+            scope = self._rounds.popleft()
+            if is_over(self._effects[scope]):
+                del self._effects[scope]
+            else:
+                self._rounds.append(scope)
+
+    def images(self, is_over: Callable[[Effect], bool]) -> Iterator[EffectPlaced]:
+        for scope, effect in self._effects.items():
+            if not is_over(effect):
+                yield EffectPlaced(
+                    scope, effect.status, effect.fence, effect.owner, effect.at_ms, effect.until_ms, effect.group_id,
+                    effect.log_id, effect.offset, effect.result, effect.error,
+                )  # fmt: skip
+
+    def place(self, image: EffectPlaced) -> None:
+        effect = self._changed(image.key)
+        effect.status = Status(image.status)
+        effect.fence, effect.owner = image.fence, image.owner
+        effect.at_ms, effect.until_ms = image.at_ms, image.until_ms
+        effect.group_id, effect.log_id, effect.offset = image.group_id, image.log_id, image.offset
+        effect.result, effect.error = image.result, image.error

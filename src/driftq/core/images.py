@@ -1,0 +1,181 @@
+"""What a snapshot holds: facts that place a thing as it is, instead of telling how it came to be.
+
+A snapshot is a shorter journal: loading it is folding these. They follow the same rules of evolution as `core.facts`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from driftq.core.facts import ByProducer, Fact, Part, StreamCreated, TopicConfig
+from driftq.core.ranges import Range
+
+
+class NumbersPlaced(Fact, tag=90, frozen=True):
+    """The numbers that were given out; no log or group gets one of them again."""
+
+    next_log_id: int
+    next_group_id: int
+    next_fence: int
+    at_ms: int
+
+
+class TopicPlaced(Fact, tag=91, frozen=True):
+    """Image of a topic."""
+
+    topic: str
+    log_ids: tuple[int, ...]
+    created_ms: int
+    config: TopicConfig
+    dead_of: str
+
+
+class LaneImage(Struct, frozen=True, array_like=True, gc=False):
+    """Image of a lane: its offsets and times as packed 64-bit integers."""
+
+    priority: int
+    task: str
+    label: str
+    offsets: bytes
+    times: bytes
+
+
+class LogPlaced(Fact, tag=92, frozen=True):
+    """Image of a log."""
+
+    log_id: int
+    start_offset: int
+    end_offset: int
+    payload_bytes: int
+    last_ms: int
+    lanes: tuple[LaneImage, ...]
+    delayed: tuple[Range, ...]
+    deadline_offsets: bytes
+    deadlines_ms: bytes
+    size_offsets: bytes
+    size_totals: bytes
+
+
+class ProducerPlaced(Fact, tag=93, frozen=True):
+    """Image of a producer's state in a log."""
+
+    log_id: int
+    producer: str
+    epoch: int
+    seq: int
+    at_ms: int
+    first_digest: int
+    window: tuple[tuple[int, int, int, int], ...]
+
+
+class StreamPlaced(Fact, tag=94, frozen=True):
+    """Image of a stream."""
+
+    created: StreamCreated
+    closed: bool
+    closed_by: ByProducer | None
+    stream_seq: str
+    touched_ms: int
+    soft_deleted: bool
+
+
+class GroupPlaced(Fact, tag=95, frozen=True):
+    """Image of a group."""
+
+    group_id: int
+    topic: str
+    group: str
+    created_ms: int
+    paused: bool
+    turn: int
+
+
+class CursorPlaced(Fact, tag=96, frozen=True):
+    """Image of a group's progress in one log."""
+
+    group_id: int
+    log_id: int
+    floor: int
+    cursor: int
+    fresh_version: int
+    top_version: int
+    lane_cursors: tuple[tuple[int, str, str, int], ...]
+    settled: tuple[Range, ...]
+    ready: tuple[Range, ...]
+
+
+class HeldPlaced(Fact, tag=97, frozen=True):
+    """Image of offsets held on their first attempt."""
+
+    group_id: int
+    log_id: int
+    ranges: tuple[Range, ...]
+    owner: str
+    token: str
+    at_ms: int
+    until_ms: int
+
+
+class EntryPlaced(Fact, tag=98, frozen=True):
+    """Image of a message that has a history in a group."""
+
+    group_id: int
+    log_id: int
+    offset: int
+    attempts: int
+    version: int
+    failures: int
+    lease_losses: int
+    releases: int
+    retry_at_ms: int
+    error: str
+    held: bool
+    owner: str
+    token: str
+    at_ms: int
+    until_ms: int
+
+
+class KeyPlaced(Fact, tag=99, frozen=True):
+    """Image of a produced key."""
+
+    key: str
+    log_id: int
+    offset: int
+    count: int
+    digest: int
+    expires_ms: int
+
+
+class EffectPlaced(Fact, tag=100, frozen=True):
+    """Image of an effect key."""
+
+    key: str
+    status: int
+    fence: int
+    owner: str
+    at_ms: int
+    until_ms: int
+    group_id: int
+    log_id: int
+    offset: int
+    result: bytes
+    error: str
+
+
+class StagePlaced(Fact, tag=101, frozen=True):
+    """Image of a stage: its batches as (target log, staging offset, count, payload bytes)."""
+
+    handle: str
+    writer: str
+    expires_ms: int
+    batches: tuple[tuple[int, int, int, int], ...]
+
+
+class WriterPlaced(Fact, tag=102, frozen=True):
+    """Image of a writer of published batches, with its last result."""
+
+    writer: str
+    batch_number: int
+    at_ms: int
+    parts: tuple[Part, ...]

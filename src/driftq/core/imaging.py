@@ -1,0 +1,103 @@
+"""Takes a snapshot of the state as facts, and puts such facts back: the two halves of one table.
+
+`fold(images(state)) == state` is an invariant; the order of images matters (a topic before its logs, a group before its
+progress).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from driftq.core import images as i
+from driftq.core.facts import Fact
+from driftq.core.logs import Log
+from driftq.core.progress import Progress
+from driftq.core.state import State
+
+
+def images(state: State) -> Iterator[Fact]:
+    """Facts that rebuild this state."""
+    yield i.NumbersPlaced(state.next_log_id, state.next_group_id, state.next_fence, state.last_ms)
+    for topic in state.topics.values():
+        yield i.TopicPlaced(topic.name, topic.log_ids, topic.created_ms, topic.config, topic.dead_of)
+    yield from state.streams.images()
+    for log in state.logs.values():
+        yield log.image()
+        yield from log.producers.images(log.log_id)
+    for group in state.groups.values():
+        yield i.GroupPlaced(group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn)
+        for progress in group.progress:
+            yield from progress.images()
+    yield from state.keys.images(state.last_ms)
+    yield from state.effects.images(state.is_forgettable)
+    yield from state.stages.images()
+
+
+class Placing:
+    """Puts images into a state."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.folds: dict[type, Callable[[Any], None]] = {
+            i.NumbersPlaced: self._numbers,
+            i.TopicPlaced: self._topic,
+            i.LogPlaced: self._log,
+            i.ProducerPlaced: self._producer,
+            i.StreamPlaced: self._stream,
+            i.GroupPlaced: self._group,
+            i.CursorPlaced: self._cursor,
+            i.HeldPlaced: self._held,
+            i.EntryPlaced: self._entry,
+            i.KeyPlaced: state.keys.place,
+            i.EffectPlaced: state.effects.place,
+            i.StagePlaced: self._stage,
+            i.WriterPlaced: state.stages.place_writer,
+        }
+
+    def _numbers(self, image: i.NumbersPlaced) -> None:
+        state = self._state
+        state.next_log_id, state.next_group_id = image.next_log_id, image.next_group_id
+        state.next_fence, state.last_ms = image.next_fence, image.at_ms
+
+    def _topic(self, image: i.TopicPlaced) -> None:
+        log_ids = range(image.log_ids[0], image.log_ids[-1] + 1)
+        self._state.add_topic(image.topic, log_ids, image.created_ms, image.config, image.dead_of)
+
+    def _log(self, image: i.LogPlaced) -> None:
+        self._state.logs[image.log_id].place(image)
+
+    def _producer(self, image: i.ProducerPlaced) -> None:
+        self._state.logs[image.log_id].producers.place(image)
+
+    def _stream(self, image: i.StreamPlaced) -> None:
+        state = self._state
+        state.streams.place(image)
+        stream = state.streams.by_log[image.created.log_id]
+        state.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
+        state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
+
+    def _group(self, image: i.GroupPlaced) -> None:
+        group = self._state.add_group(image.group_id, image.topic, image.group, image.created_ms)
+        group.paused, group.turn = image.paused, image.turn
+
+    def _cursor(self, image: i.CursorPlaced) -> None:
+        progress = Progress(image.group_id, image.log_id, image.floor)
+        progress.place(image)
+        self._state.groups[image.group_id].progress.append(progress)
+        log = self._state.logs[image.log_id]
+        log.low_floor = min(log.low_floor, image.floor) if len(log.readers) > 1 else image.floor
+
+    def _held(self, image: i.HeldPlaced) -> None:
+        progress = self._state.progress_of(image.group_id, image.log_id)
+        progress.place_held(image)
+        self._state.schedule(progress)
+
+    def _entry(self, image: i.EntryPlaced) -> None:
+        progress = self._state.progress_of(image.group_id, image.log_id)
+        progress.place_entry(image)
+        self._state.schedule(progress)
+
+    def _stage(self, image: i.StagePlaced) -> None:
+        self._state.stages.place_stage(image)
+        self._state.deadlines.push(("stages", 0, 0), image.expires_ms)

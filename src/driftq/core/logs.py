@@ -1,0 +1,201 @@
+"""Where each log begins and ends, and what its records ask for beyond plain order.
+
+A log's default lane is implicit: every offset that no other lane names, in order, at no cost per record. A record
+with a priority, a task or a label belongs to an explicit lane, which costs sixteen bytes until retention drops it.
+Groups keep a cursor for each lane (see `core.progress`). Nothing here knows who reads.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.core.facts import Mark
+from driftq.core.images import LaneImage, LogPlaced
+from driftq.core.producers import ProducerTable
+from driftq.core.ranges import Range, RangeSet
+
+SIZES_MAX = 8_192
+
+
+class LaneKey(NamedTuple):
+    """What puts records of one log side by side: higher priority first, claims may ask for a task or a label."""
+
+    priority: int
+    task: str
+    label: str
+
+
+class Lane:
+    """The offsets of one explicit lane and when each was appended, both ascending."""
+
+    __slots__ = ("offsets", "times")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.times = array("q")
+
+
+class Log:
+    """One append-only sequence: a topic's partition, a stream, or the staging log."""
+
+    __slots__ = (
+        "deadline_offsets", "deadlines_ms", "delayed", "end", "lanes", "last_ms", "log_id", "low_floor", "marked",
+        "payload_bytes", "partition", "producers", "readers", "size_offsets", "size_totals", "start", "topic",
+    )  # fmt: skip
+
+    def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
+        self.log_id = log_id
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = start
+        self.payload_bytes = 0  # of everything ever appended
+        self.last_ms = 0
+        self.producers = ProducerTable()
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.marked = RangeSet()  # offsets that belong to an explicit lane
+        self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
+        self.deadline_offsets = array("q")
+        self.deadlines_ms = array("q")
+        self.size_offsets = array("q", [start])
+        self.size_totals = array("q", [0])
+        self.readers: list[int] = []  # the groups that read it
+        self.low_floor = start  # a lower bound of the readers' floors
+
+    def extend(self, count: int, payload_bytes: int, at_ms: int) -> None:
+        """`count` records arrived at the end."""
+        self.end += count
+        self.payload_bytes += payload_bytes
+        self.last_ms = at_ms
+        if self.topic:
+            self._note_size()
+
+    def _note_size(self) -> None:
+        """Remember how many bytes lie before this end, in bounded memory: past the bound every second note goes."""
+        self.size_offsets.append(self.end)
+        self.size_totals.append(self.payload_bytes)
+        if len(self.size_offsets) > SIZES_MAX:
+            self.size_offsets = self.size_offsets[::2]
+            self.size_totals = self.size_totals[::2]
+
+    def bytes_from(self, offset: int) -> int:
+        """The payload bytes at and above `offset`: exact at noted ends, in proportion between them."""
+        if offset >= self.end:
+            return 0
+        index = bisect_right(self.size_offsets, offset) - 1
+        if index < 0:
+            return self.payload_bytes
+        before, total = self.size_offsets[index], self.size_totals[index]
+        if offset > before:
+            last = index + 1 == len(self.size_offsets)
+            next_offset = self.end if last else self.size_offsets[index + 1]
+            next_total = self.payload_bytes if last else self.size_totals[index + 1]
+            total += (next_total - total) * (offset - before) // (next_offset - before)
+        return self.payload_bytes - total
+
+    def mark(self, marks: tuple[Mark, ...], first_offset: int, at_ms: int) -> None:
+        """Put the records that are not plain into their lanes."""
+        while self.delayed and self.delayed[0][0] <= at_ms:
+            heapq.heappop(self.delayed)
+        for mark in marks:
+            offset = first_offset + mark.index
+            if mark.deadline_ms:
+                self.deadline_offsets.append(offset)
+                self.deadlines_ms.append(mark.deadline_ms)
+            if mark.not_before_ms > at_ms:
+                heapq.heappush(self.delayed, (mark.not_before_ms, offset))
+            elif not (mark.priority or mark.task or mark.label):
+                continue
+            key = LaneKey(mark.priority, mark.task, mark.label)
+            lane = self.lanes.get(key)
+            if lane is None:
+                lane = self.lanes[key] = Lane()
+            lane.offsets.append(offset)
+            lane.times.append(at_ms)
+            self.marked.add(offset, offset + 1)
+
+    def lane_of(self, offset: int) -> LaneKey | None:
+        """The explicit lane of an offset, or None for the default lane."""
+        if offset not in self.marked:
+            return None
+        for key, lane in self.lanes.items():
+            index = bisect_left(lane.offsets, offset)
+            if index < len(lane.offsets) and lane.offsets[index] == offset:
+                return key
+        return None
+
+    def deadline_of(self, offset: int) -> int:
+        """0 if the record has none."""
+        index = bisect_left(self.deadline_offsets, offset)
+        if index < len(self.deadline_offsets) and self.deadline_offsets[index] == offset:
+            return self.deadlines_ms[index]
+        return 0
+
+    def overdue(self, first: int, end: int, now_ms: int) -> list[int]:
+        """The offsets of a range whose deadline has passed."""
+        if not self.deadline_offsets:
+            return []
+        low = bisect_left(self.deadline_offsets, first)
+        high = bisect_left(self.deadline_offsets, end, low)
+        return [self.deadline_offsets[i] for i in range(low, high) if self.deadlines_ms[i] <= now_ms]
+
+    def trim(self, start: int) -> None:
+        """Records below `start` are gone."""
+        self.start = start
+        self.marked.discard(0, start)
+        for lane in self.lanes.values():
+            cut = bisect_left(lane.offsets, start)
+            del lane.offsets[:cut], lane.times[:cut]
+        cut = bisect_left(self.deadline_offsets, start)
+        del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
+        self.delayed = [item for item in self.delayed if item[1] >= start]
+        heapq.heapify(self.delayed)
+        self.low_floor = max(self.low_floor, start)
+
+    def image(self) -> LogPlaced:
+        return LogPlaced(
+            self.log_id,
+            self.start,
+            self.end,
+            self.payload_bytes,
+            self.last_ms,
+            tuple(LaneImage(*key, lane.offsets.tobytes(), lane.times.tobytes()) for key, lane in self.lanes.items()),
+            tuple(sorted(self.delayed)),
+            self.deadline_offsets.tobytes(),
+            self.deadlines_ms.tobytes(),
+            self.size_offsets.tobytes(),
+            self.size_totals.tobytes(),
+        )
+
+    def place(self, image: LogPlaced) -> None:
+        """Become what the image shows."""
+        self.start, self.end = image.start_offset, image.end_offset
+        self.payload_bytes, self.last_ms = image.payload_bytes, image.last_ms
+        for shown in image.lanes:
+            lane = self.lanes[LaneKey(shown.priority, shown.task, shown.label)] = Lane()
+            lane.offsets.frombytes(shown.offsets)
+            lane.times.frombytes(shown.times)
+        for offset in sorted(offset for lane in self.lanes.values() for offset in lane.offsets):
+            self.marked.add(offset, offset + 1)
+        self.delayed = list(image.delayed)
+        self.deadline_offsets = array("q", image.deadline_offsets)
+        self.deadlines_ms = array("q", image.deadlines_ms)
+        self.size_offsets = array("q", image.size_offsets)
+        self.size_totals = array("q", image.size_totals)
+        self.low_floor = self.start
+
+
+def without(ranges: Iterator[Range], taken: list[int]) -> Iterator[Range]:
+    """Cut single offsets out of ranges; both ascend."""
+    for first, end in ranges:
+        for offset in taken:
+            if first <= offset < end:
+                if first < offset:
+                    yield first, offset
+                first = offset + 1
+        if first < end:
+            yield first, end

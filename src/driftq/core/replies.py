@@ -1,0 +1,150 @@
+"""What an answer can be. A refusal is a value like any other reply; it carries a code that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from driftq.core.facts import Fact
+from driftq.wire.errors import Code
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """Base of all replies."""
+
+
+class Done(Reply, frozen=True):
+    """It is so now (or was before): nothing else to say."""
+
+    changed: bool = True
+
+
+class Rejected(Reply, frozen=True):
+    """No, and why. `details` goes to the caller as it is."""
+
+    code: Code
+    message: str
+    details: dict[str, Any] = {}
+
+
+class TopicReady(Reply, frozen=True):
+    topic: str
+    partitions: int
+    created: bool
+
+
+class Produced(Reply, frozen=True):
+    topic: str
+    partition: int
+    first_offset: int
+    count: int
+    duplicate: bool = False
+
+
+class Delivery(Struct, frozen=True, gc=False):
+    """A run of messages handed out together; all share token, lease and history."""
+
+    partition: int
+    log_id: int
+    first: int
+    end: int
+    attempts: int
+    version: int
+    error: str = ""
+
+
+class Claimed(Reply, frozen=True):
+    """What was claimed; `next_ms` is when waiting messages may become due, if nothing else happens."""
+
+    group_id: int
+    deliveries: tuple[Delivery, ...]
+    token: str
+    until_ms: int
+    next_ms: int | None = None
+
+
+class Refusal(Struct, frozen=True, gc=False):
+    """One message of a settling call that was refused."""
+
+    partition: int
+    offset: int
+    code: Code
+    message: str
+
+
+class Settlement(Reply, frozen=True):
+    """Which messages of a settling call were refused; all others took effect."""
+
+    refused: tuple[Refusal, ...] = ()
+    until_ms: int = 0
+
+
+class Begun(Reply, frozen=True):
+    """Work on the key: yours under this fence."""
+
+    fence: int
+    until_ms: int
+
+
+class AlreadyDone(Reply, frozen=True):
+    """The key's effect happened before; here is its result."""
+
+    result: bytes
+    at_ms: int
+
+
+class StreamReady(Reply, frozen=True):
+    log_id: int
+    created: bool
+    end_offset: int
+    closed: bool
+    content_type: str
+
+
+class StreamAppended(Reply, frozen=True):
+    first_offset: int
+    end_offset: int
+    closed: bool
+    duplicate: bool = False
+    epoch: int = 0
+    seq: int = 0
+
+
+class StagedReply(Reply, frozen=True):
+    handle: str
+    count: int
+    expires_ms: int
+
+
+class PublishedPart(Struct, frozen=True, gc=False):
+    log_id: int
+    first_offset: int
+    count: int
+
+
+class PublishedReply(Reply, frozen=True):
+    batch_number: int
+    parts: tuple[PublishedPart, ...]
+    duplicate: bool = False
+
+
+class OutcomeReply(Reply, frozen=True):
+    """The replies of an outcome's parts, in order."""
+
+    produced: tuple[Reply, ...] = ()
+    appended: tuple[Reply, ...] = ()
+
+
+class Swept(Reply, frozen=True):
+    """Which groups may have something to claim now."""
+
+    group_ids: tuple[int, ...] = ()
+    facts: int = 0
+
+
+class Decision(NamedTuple):
+    """What `decide` returns: the facts that become true and the answer, which waits until they are durable."""
+
+    facts: list[Fact]
+    reply: Reply

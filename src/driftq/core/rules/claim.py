@@ -1,0 +1,166 @@
+"""Claiming: which messages an owner gets. Due retries are offered a share first, fresh messages get the rest, and
+retries fill what is left, so neither starves the other."""
+
+from __future__ import annotations
+
+from driftq.core import choosing
+from driftq.core.case import Case
+from driftq.core.choosing import Fresh, Wanted
+from driftq.core.commands import Claim
+from driftq.core.facts import Leased
+from driftq.core.groups import Group
+from driftq.core.logs import LaneKey, Log
+from driftq.core.progress import Progress
+from driftq.core.ranges import Range
+from driftq.core.replies import Claimed, Delivery, Rejected, Reply
+from driftq.core.rules.failing import bury, expire_leases
+from driftq.core.rules.topics import find_group
+from driftq.wire.errors import Code
+
+
+class _Share:
+    """What one partition gives to a claim."""
+
+    __slots__ = ("deliveries", "log", "progress", "ranges", "room")
+
+    def __init__(self, log: Log, progress: Progress, room: int) -> None:
+        self.log = log
+        self.progress = progress
+        self.room = room  # in-flight slots that are free
+        self.ranges: dict[LaneKey | None, list[Range]] = {}
+        self.deliveries: list[Delivery] = []
+
+
+def claim(case: Case, command: Claim) -> Reply:
+    if not 1 <= command.max_messages <= case.limits.claim_max:
+        return Rejected(Code.INVALID_ARGUMENT, f"max must be 1 to {case.limits.claim_max}")
+    group = find_group(case, command.topic, command.group, command.start)
+    if isinstance(group, Rejected):
+        return group
+    config = case.state.topics[command.topic].config
+    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or case.limits.lease_ms
+    refused = bad_lease(case, lease_ms)
+    if refused is not None:
+        return refused
+    if group.paused:
+        return Claimed(group.group_id, (), "", 0)
+    shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max)
+    _fill(case, group, shares, command.max_messages, Wanted(command.task, command.label))
+    return _hand_out(case, group, shares, command.owner, lease_ms)
+
+
+def bad_lease(case: Case, lease_ms: int) -> Rejected | None:
+    low, high = case.limits.lease_ms_min, case.limits.lease_ms_max
+    if low <= lease_ms <= high:
+        return None
+    return Rejected(Code.INVALID_ARGUMENT, f"lease_ms must be {low} to {high}")
+
+
+def _shares(case: Case, group: Group, in_flight_max: int) -> list[_Share]:
+    """The partitions in turn, each with its free slots. Lost leases are ended on the way and free theirs."""
+    shares: list[_Share] = []
+    count = len(group.progress)
+    for step in range(count):
+        progress = group.progress[(group.turn + step) % count]
+        lost = expire_leases(case, group, progress, case.limits.sweep_max) if progress.lease_heap else 0
+        room = in_flight_max - progress.in_flight + lost
+        if room > 0:
+            shares.append(_Share(case.state.logs[progress.log_id], progress, room))
+    return shares
+
+
+def _fill(case: Case, group: Group, shares: list[_Share], most: int, wanted: Wanted) -> None:
+    quota = min(most, max(1, int(most * case.limits.retry_ratio)))
+    due = [(share, choosing.due(share.log, share.progress, case.now_ms, wanted)) for share in shares]
+    given = 0
+    for share, offsets in due:
+        given += _give_due(case, group, share, offsets, quota - given)
+    for share in shares:
+        if given == most:
+            return
+        given += _give_fresh(case, group, share, most - given, wanted)
+    for share, offsets in due:
+        given += _give_due(case, group, share, offsets, most - given)
+
+
+def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most: int) -> int:
+    """Take from the front of `offsets`; what is taken is removed."""
+    progress = share.progress
+    given = 0
+    while offsets and given < most and share.room:
+        offset = offsets.pop(0)
+        deadline_ms = share.log.deadline_of(offset) if share.log.deadline_offsets else 0
+        if 0 < deadline_ms <= case.now_ms and not case.state.topics[group.topic].dead_of:
+            bury(case, group, progress, offset, "deadline_exceeded", "")
+            continue
+        entry = progress.entries[offset]
+        share.ranges.setdefault(None, []).append((offset, offset + 1))
+        share.deliveries.append(
+            Delivery(
+                share.log.partition,
+                share.log.log_id,
+                offset,
+                offset + 1,
+                entry.attempts + 1,
+                entry.version + 1,
+                entry.error,
+            )
+        )
+        given += 1
+        share.room -= 1
+    return given
+
+
+def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Wanted) -> int:
+    log, progress = share.log, share.progress
+    if len(progress.settled) >= case.limits.gaps_max:
+        return 0  # something below has been stuck for long: first it has to move
+    end = min(log.end, case.reader.end(log.log_id))
+    picked = choosing.fresh(
+        log, progress, end, min(most, share.room), case.now_ms, wanted, case.limits.ageing_ms, case.reader.time_of
+    )
+    given = 0
+    for lane, first, stop in _without_overdue(case, group, share, picked):
+        share.ranges.setdefault(lane, []).append((first, stop))
+        share.deliveries.append(Delivery(log.partition, log.log_id, first, stop, 1, progress.fresh_version))
+        given += stop - first
+    share.room -= given
+    return given
+
+
+def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh]) -> list[Fresh]:
+    """Messages past their deadline go to the dead letters instead."""
+    if not share.log.deadline_offsets or case.state.topics[group.topic].dead_of:
+        return picked
+    kept: list[Fresh] = []
+    for lane, first, stop in picked:
+        for offset in share.log.overdue(first, stop, case.now_ms):
+            bury(case, group, share.progress, offset, "deadline_exceeded", "")
+            if first < offset:
+                kept.append(Fresh(lane, first, offset))
+            first = offset + 1
+        if first < stop:
+            kept.append(Fresh(lane, first, stop))
+    return kept
+
+
+def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
+    deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
+    if not deliveries:
+        return Claimed(group.group_id, (), "", 0, _next_ms(group, case.now_ms))
+    token = case.chance.token()
+    until_ms = case.now_ms + lease_ms
+    for share in shares:
+        for lane, ranges in share.ranges.items():
+            case.facts.append(
+                Leased(
+                    group.group_id, share.log.log_id, tuple(ranges), owner, token, case.now_ms, until_ms,
+                    (lane.priority, lane.task, lane.label) if lane is not None else None,
+                )
+            )  # fmt: skip
+    return Claimed(group.group_id, deliveries, token, until_ms)
+
+
+def _next_ms(group: Group, now_ms: int) -> int | None:
+    times = [ms for progress in group.progress if (ms := progress.next_ms()) is not None]
+    return max(now_ms, min(times)) if times else None

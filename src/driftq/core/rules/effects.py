@@ -1,0 +1,90 @@
+"""Effects that happen once: begin under a fence, commit with a result, or fail and let somebody else try."""
+
+from __future__ import annotations
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.case import Case
+from driftq.core.idempotency import Effect, Status, effect_scope
+from driftq.core.replies import AlreadyDone, Begun, Done, Rejected, Reply
+from driftq.core.rules.failing import bounded
+from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.wire.errors import Code
+
+
+def begin(case: Case, command: c.BeginEffect) -> Reply:
+    message = _message(case, command)
+    if isinstance(message, Rejected):
+        return message
+    scope = effect_scope(command.key)
+    effect = case.state.effects.find(scope)
+    if effect is not None:
+        if effect.status is Status.COMMITTED and not case.state.is_forgettable_at(effect, case.now_ms):
+            return AlreadyDone(effect.result, effect.at_ms)
+        # The same owner may begin again: it lost the first answer, or it got the message back.
+        if effect.status is Status.PENDING and effect.until_ms > case.now_ms and effect.owner != command.owner:
+            wait_ms = effect.until_ms - case.now_ms
+            return Rejected(
+                Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
+            )
+    lease_ms = command.lease_ms if command.lease_ms is not None else case.limits.effect_lease_ms
+    until_ms = case.now_ms + lease_ms
+    fence = case.state.next_fence
+    case.facts.append(f.KeyBegun(scope, fence, command.owner, case.now_ms, until_ms, *message))
+    return Begun(fence, until_ms)
+
+
+def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
+    """(group, log, offset) of the message that the key belongs to, if one is named."""
+    if command.offset is None or command.partition is None:
+        return 0, 0, -1
+    topic = case.state.topics.get(command.key.topic)
+    if topic is None:
+        return no_such_topic(command.key.topic)
+    group = topic.groups.get(command.key.group)
+    if group is None:
+        return no_such_group(command.key.topic, command.key.group)
+    if not 0 <= command.partition < len(topic.log_ids):
+        return bad_partition(command.partition, topic)
+    return group.group_id, topic.log_ids[command.partition], command.offset
+
+
+def commit(case: Case, command: c.CommitEffect) -> Reply:
+    if len(command.result) > case.limits.result_bytes:
+        message = f"a result has at most {case.limits.result_bytes} bytes; store it elsewhere and keep its address"
+        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": case.limits.result_bytes})
+    effect = _held(case, command.key, command.fence)
+    if isinstance(effect, Rejected):
+        return effect
+    if effect.status is Status.COMMITTED:
+        return Done(changed=False)
+    expires_ms = case.now_ms + (command.ttl_ms or case.limits.effect_ttl_ms)
+    scope = effect_scope(command.key)
+    case.facts.append(f.KeyCommitted(scope, command.fence, case.now_ms, expires_ms, command.result))
+    return Done()
+
+
+def fail(case: Case, command: c.FailEffect) -> Reply:
+    effect = _held(case, command.key, command.fence)
+    if isinstance(effect, Rejected):
+        return effect
+    if effect.status is Status.COMMITTED:
+        return Rejected(Code.CONFLICT, "the effect was committed; it cannot fail any more")
+    if effect.status is Status.FAILED:
+        return Done(changed=False)
+    expires_ms = case.now_ms + case.limits.effect_ttl_ms
+    error = bounded(command.error, case.limits.error_bytes)
+    case.facts.append(f.KeyFailed(effect_scope(command.key), command.fence, case.now_ms, expires_ms, error))
+    return Done()
+
+
+def _held(case: Case, key: c.EffectKey, fence: int) -> Effect | Rejected:
+    """The effect, if the caller's fence is the newest. A lease that ran out still counts until somebody else begins."""
+    effect = case.state.effects.find(effect_scope(key))
+    if effect is None:
+        return Rejected(Code.NOT_FOUND, f"nobody has begun {key.key!r}")
+    if effect.fence != fence:
+        return Rejected(
+            Code.NOT_OWNER, f"fence {fence} is stale: {effect.fence} is the newest", {"fence": effect.fence}
+        )
+    return effect

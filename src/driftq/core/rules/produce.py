@@ -1,0 +1,153 @@
+"""Producing: the idempotency key, the producer's sequence, the limits, then the append. Order matters: a repeat is
+answered with the first result even when the partition is full."""
+
+from __future__ import annotations
+
+from driftq.core.case import Case
+from driftq.core.commands import Produce
+from driftq.core.facts import Appending, ByProducer, Mark
+from driftq.core.groups import Topic
+from driftq.core.idempotency import produce_scope
+from driftq.core.logs import LaneKey, Log
+from driftq.core.producers import Judgement, Verdict
+from driftq.core.replies import Produced, Rejected, Reply
+from driftq.core.routing import partition_of
+from driftq.core.rules.topics import bad_partition, no_such_topic
+from driftq.wire.errors import Code
+from driftq.wire.message import PRIORITY_MAX
+
+
+def produce(case: Case, command: Produce) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    log = target_log(case, topic, command.partition, command.key)
+    if isinstance(log, Rejected):
+        return log
+    if command.once is not None:
+        repeated = _repeated(case, command)
+        if repeated is not None:
+            return repeated
+    by = command.producer
+    if by is not None:
+        judgement = log.producers.judge(by)
+        if judgement.verdict is not Verdict.ACCEPT:
+            return _answer(judgement, by, topic, log, command.count)
+    refused = _refused(case, topic, log, command)
+    if refused is not None:
+        return refused
+    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, _along(case, command))
+    return Produced(topic.name, log.partition, first_offset, command.count)
+
+
+def target_log(case: Case, topic: Topic, partition: int | None, key: bytes) -> Log | Rejected:
+    """The partition's log: named, or by the key's hash."""
+    if topic.dead_of:
+        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
+    log_ids = topic.log_ids
+    if partition is None:
+        partition = partition_of(key, len(log_ids))
+    elif not 0 <= partition < len(log_ids):
+        return bad_partition(partition, topic)
+    return case.state.logs[log_ids[partition]]
+
+
+def _repeated(case: Case, command: Produce) -> Reply | None:
+    once = command.once
+    assert once is not None
+    first = case.state.keys.find(produce_scope(once), case.now_ms)
+    if first is None:
+        return None
+    if once.strict and first.digest != once.digest:
+        return Rejected(
+            Code.KEY_CONFLICT,
+            f"idempotency key {once.key!r} was used with another payload",
+            {"offset": first.offset, "idempotency_key": once.key},
+        )
+    log = case.state.logs.get(first.log_id)
+    partition = log.partition if log is not None else 0
+    return Produced(log.topic if log is not None else command.topic, partition, first.offset, first.records, True)
+
+
+def _answer(judgement: Judgement, by: ByProducer, topic: Topic, log: Log, count: int) -> Reply:
+    if judgement.verdict is Verdict.DUPLICATE:
+        return Produced(topic.name, log.partition, judgement.first_offset, count, duplicate=True)
+    return not_accepted(judgement, by)
+
+
+def not_accepted(judgement: Judgement, by: ByProducer) -> Rejected:
+    """The refusal that belongs to a verdict; the same words for topics and streams."""
+    details = {"epoch": judgement.epoch, "expected_seq": judgement.seq + 1, "received_seq": by.seq}
+    match judgement.verdict:
+        case Verdict.STALE_EPOCH:
+            message = (
+                f"producer {by.producer!r} has moved on to epoch {judgement.epoch}; epoch {by.epoch} may not write"
+            )
+            return Rejected(Code.STALE_EPOCH, message, details)
+        case Verdict.GAP:
+            message = f"producer {by.producer!r}: seq {judgement.seq + 1} comes next, not {by.seq}"
+            return Rejected(Code.SEQUENCE_GAP, message, details)
+        case Verdict.EPOCH_NOT_AT_ZERO:
+            return Rejected(Code.INVALID_ARGUMENT, f"a new epoch starts at seq 0, not {by.seq}", details)
+        case _:
+            message = f"producer {by.producer!r}: seq {by.seq} was used with other bytes"
+            return Rejected(Code.SEQUENCE_MISMATCH, message, details)
+
+
+def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected | None:
+    limits = case.limits
+    most_bytes = topic.config.backlog_bytes_max or limits.partition_bytes
+    size = command.payload_bytes
+    if size > most_bytes or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
+        largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
+        return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
+    if command.marks:
+        refused = _bad_marks(case, log, command.marks)
+        if refused is not None:
+            return refused
+    if not log.readers:
+        return None  # nobody is behind: retention rules
+    most = topic.config.backlog_messages_max or limits.partition_messages
+    end = case.ends.get(log.log_id, log.end) + command.count
+    if end - log.low_floor <= most and log.bytes_from(log.low_floor) + size <= most_bytes:
+        return None
+    floor = case.state.lowest_floor(log)  # the noted floor may lag behind
+    if end - floor > most:
+        return _overloaded(case, "partition_buffer_full", f"{end - command.count - floor} of {most} messages wait")
+    waiting = log.bytes_from(floor)
+    if waiting + size > most_bytes:
+        return _overloaded(case, "partition_buffer_bytes_full", f"{waiting} of {most_bytes} bytes wait")
+    return None
+
+
+def _overloaded(case: Case, reason: str, why: str) -> Rejected:
+    details = {"reason": reason, "retry_after_ms": case.limits.overload_retry_ms}
+    return Rejected(Code.OVERLOADED, f"producer overload: {reason} ({why})", details)
+
+
+def _bad_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> Rejected | None:
+    for mark in marks:
+        if not 0 <= mark.priority <= PRIORITY_MAX:
+            return Rejected(Code.INVALID_ARGUMENT, f"priority must be 0 to {PRIORITY_MAX}")
+        if mark.deadline_ms and mark.deadline_ms <= case.now_ms:
+            return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
+    lanes = {LaneKey(mark.priority, mark.task, mark.label) for mark in marks}.union(log.lanes)
+    if len(lanes) > case.limits.lanes_per_log_max:
+        message = f"a partition holds at most {case.limits.lanes_per_log_max} different tasks, labels and priorities"
+        return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
+    return None
+
+
+def _along(case: Case, command: Produce) -> Appending | None:
+    once = command.once
+    if once is None:
+        if command.producer is None and not command.marks:
+            return None
+        return Appending(producer=command.producer, marks=command.marks)
+    return Appending(
+        producer=command.producer,
+        key=produce_scope(once),
+        key_digest=once.digest,
+        key_expires_ms=case.now_ms + (once.ttl_ms or case.limits.key_ttl_ms),
+        marks=command.marks,
+    )

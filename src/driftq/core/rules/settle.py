@@ -1,0 +1,231 @@
+"""Settling what was claimed: ack, nack, release, reject, extend, cancel. Every call is checked against the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.case import Case
+from driftq.core.groups import Group
+from driftq.core.holding import Lease
+from driftq.core.progress import Place, Progress
+from driftq.core.ranges import Range
+from driftq.core.replies import Done, Refusal, Rejected, Reply, Settlement
+from driftq.core.rules.claim import bad_lease
+from driftq.core.rules.failing import bury, fail
+from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.wire.errors import Code
+
+Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
+
+
+class _Sorted:
+    """The messages of a call, sorted by what may be done with them."""
+
+    __slots__ = ("held", "refused", "resting")
+
+    def __init__(self) -> None:
+        self.held: list[tuple[Progress, Range]] = []
+        self.resting: list[tuple[Progress, int]] = []  # lost or nacked before, but not redelivered
+        self.refused: list[Refusal] = []
+
+
+def _sort(case: Case, group: Group, command: Settling) -> _Sorted | Rejected:
+    found = _Sorted()
+    if len(command.held) > 1 and _overlap(command.held):
+        return Rejected(Code.INVALID_ARGUMENT, "a message is named twice in one call")
+    for held in command.held:
+        if not 0 <= held.partition < len(group.progress):
+            return bad_partition(held.partition, case.state.topics[group.topic])
+        if not 0 <= held.first < held.end:
+            return Rejected(Code.INVALID_ARGUMENT, "offset cannot be negative, and a range has at least one")
+        progress = group.progress[held.partition]
+        lease = progress.held.lease_at(held.first)
+        if lease is not None and progress.held.lease_at(held.end - 1) is lease and _is_run(progress, held):
+            if _is_holder(lease, held.token, command.owner):
+                found.held.append((progress, (held.first, held.end)))
+                continue
+        for offset in range(held.first, min(held.end, case.state.logs[progress.log_id].end + 1)):
+            _sort_one(found, progress, held, offset, command.owner)
+    return found
+
+
+def _overlap(held: tuple[c.Held, ...]) -> bool:
+    runs = sorted((run.partition, run.first, run.end) for run in held)
+    return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(runs))
+
+
+def _is_run(progress: Progress, held: c.Held) -> bool:
+    """Whether one held range covers the whole run (its ends may belong to two ranges of one lease)."""
+    pieces = list(progress.held.overlapping(held.first, held.end))
+    return len(pieces) == 1 and pieces[0][:2] == (held.first, held.end)
+
+
+def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, owner: str) -> None:
+    place, lease, _ = progress.place_of(offset)
+    if place is Place.SETTLED:
+        return  # done before: a repeat is as good as the first
+    if lease is None:
+        refusal = "message was not delivered to this group", Code.NOT_DELIVERED
+        if place is Place.RESTING:
+            refusal = "not owner: the message was given back", Code.NOT_OWNER
+        found.refused.append(Refusal(held.partition, offset, refusal[1], refusal[0]))
+    elif not _is_holder(lease, held.token, owner):
+        found.refused.append(Refusal(held.partition, offset, Code.NOT_OWNER, "not owner"))
+    elif place is Place.HELD:
+        found.held.append((progress, (offset, offset + 1)))
+    else:
+        found.resting.append((progress, offset))
+
+
+def _is_holder(lease: Lease, token: str, owner: str) -> bool:
+    return lease.token == token if token else lease.owner == owner
+
+
+def _find(case: Case, topic_name: str, group_name: str) -> Group | Rejected:
+    topic = case.state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    return topic.groups.get(group_name) or no_such_group(topic_name, group_name)
+
+
+def _settling(case: Case, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
+    group = _find(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    found = _sort(case, group, command)
+    if isinstance(found, Rejected):
+        return found
+    act(group, found)
+    return Settlement(tuple(found.refused))
+
+
+def _by_log(held: list[tuple[Progress, Range]]) -> dict[int, list[Range]]:
+    ranges: dict[int, list[Range]] = {}
+    for progress, (first, end) in held:
+        known = ranges.setdefault(progress.log_id, [])
+        if known and known[-1][1] == first:
+            known[-1] = (known[-1][0], end)
+        else:
+            known.append((first, end))
+    return ranges
+
+
+def ack(case: Case, command: c.Ack) -> Reply:
+    """A late ack counts as long as nobody else got the message."""
+
+    def act(group: Group, found: _Sorted) -> None:
+        late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
+        for log_id, ranges in _by_log(found.held + late).items():
+            case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED))
+
+    return _settling(case, command, act)
+
+
+def nack(case: Case, command: c.Nack) -> Reply:
+    """A repeated nack finds the message resting already: nothing more happens."""
+
+    def act(group: Group, found: _Sorted) -> None:
+        for progress, (first, end) in found.held:
+            for offset in range(first, end):
+                fail(case, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
+
+    return _settling(case, command, act)
+
+
+def reject(case: Case, command: c.Reject) -> Reply:
+    def act(group: Group, found: _Sorted) -> None:
+        late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
+        for progress, (first, end) in found.held + late:
+            for offset in range(first, end):
+                if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
+                    case.facts.append(f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD))
+                else:
+                    bury(case, group, progress, offset, "rejected", command.reason)
+
+    return _settling(case, command, act)
+
+
+def release(case: Case, command: c.Release) -> Reply:
+    def act(group: Group, found: _Sorted) -> None:
+        retry_at_ms = case.now_ms + command.delay_ms
+        for log_id, ranges in _by_log(found.held).items():
+            case.facts.append(f.Released(group.group_id, log_id, tuple(ranges), retry_at_ms, command.sent))
+
+    return _settling(case, command, act)
+
+
+def extend(case: Case, command: c.Extend) -> Reply:
+    """Only a live lease can be extended: a message that rests after a lost one is lost to this holder."""
+    group = _find(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    config = case.state.topics[command.topic].config
+    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or case.limits.lease_ms
+    refused = bad_lease(case, lease_ms)
+    if refused is not None:
+        return refused
+    found = _sort(case, group, command)
+    if isinstance(found, Rejected):
+        return found
+    until_ms = case.now_ms + lease_ms
+    for log_id, ranges in _by_log(found.held).items():
+        case.facts.append(f.Extended(group.group_id, log_id, tuple(ranges), until_ms))
+    lost = list(found.refused)
+    for progress, offset in found.resting:
+        partition = case.state.logs[progress.log_id].partition
+        lost.append(Refusal(partition, offset, Code.NOT_OWNER, "the lease was lost"))
+    lost.extend(_settled_before(case, group, command))
+    return Settlement(tuple(lost), until_ms)
+
+
+def _settled_before(case: Case, group: Group, command: c.Extend) -> list[Refusal]:
+    """A heartbeat for something that is settled tells the worker to stop."""
+    found: list[Refusal] = []
+    for held in command.held:
+        progress = group.progress[held.partition]
+        for offset in range(held.first, min(held.end, case.state.logs[progress.log_id].end)):
+            if progress.place_of(offset)[0] is Place.SETTLED:
+                found.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
+    return found
+
+
+def ack_through(case: Case, command: c.AckThrough) -> Reply:
+    group = _find(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    if not 0 <= command.partition < len(group.progress):
+        return bad_partition(command.partition, case.state.topics[group.topic])
+    progress = group.progress[command.partition]
+    end = command.offset + 1
+    if end <= progress.floor:
+        return Settlement()
+    for offset in range(progress.floor, end):
+        place, lease, _ = progress.place_of(offset)
+        if place is Place.SETTLED:
+            continue
+        if place is not Place.HELD or lease is None:
+            return Rejected(Code.NOT_DELIVERED, f"offset {offset} is not in flight; nothing was acked")
+        if not _is_holder(lease, command.token, command.owner):
+            return Rejected(Code.NOT_OWNER, f"not owner of offset {offset}; nothing was acked")
+    case.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED))
+    return Settlement()
+
+
+def cancel(case: Case, command: c.Cancel) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    if not 0 <= command.partition < len(topic.log_ids):
+        return bad_partition(command.partition, topic)
+    log = case.state.logs[topic.log_ids[command.partition]]
+    if not log.start <= command.offset < log.end:
+        return Rejected(Code.NOT_FOUND, f"offset {command.offset} is not in the log ({log.start} to {log.end})")
+    for group in topic.groups.values():
+        progress = group.progress[command.partition]
+        if progress.place_of(command.offset)[0] is not Place.SETTLED:
+            run = ((command.offset, command.offset + 1),)
+            case.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED))
+    return Done(changed=bool(case.facts))

@@ -1,0 +1,86 @@
+"""What time ends by itself: leases, streams, stages and old records. Sweeps are bounded; what is left over is swept
+next."""
+
+from __future__ import annotations
+
+from driftq.core.case import Case
+from driftq.core.commands import Sweep
+from driftq.core.facts import StagesForgotten, Trimmed
+from driftq.core.groups import Topic
+from driftq.core.logs import Log
+from driftq.core.replies import Reply, Swept
+from driftq.core.rules.failing import expire_leases
+from driftq.core.rules.streams import delete_over
+
+
+def sweep(case: Case, command: Sweep) -> Reply:
+    woken: dict[int, None] = {}
+    room = case.limits.sweep_max
+    gone: set[int] = set()
+    for kind, number, log_id in command.subjects:
+        if room <= 0:
+            break
+        if kind == "group":
+            room -= _sweep_group(case, number, log_id, room)
+            woken[number] = None
+        elif kind == "stream":
+            _sweep_stream(case, number, gone)
+        else:
+            _sweep_stages(case)
+    if command.retention:
+        for topic in case.state.topics.values():
+            if topic.config.retention_ms or topic.config.retention_bytes:
+                _retain(case, topic)
+    return Swept(tuple(woken), len(case.facts))
+
+
+def _sweep_group(case: Case, group_id: int, log_id: int, most: int) -> int:
+    group = case.state.groups.get(group_id)
+    if group is None or log_id not in case.state.logs:
+        return 0
+    return expire_leases(case, group, case.state.progress_of(group_id, log_id), most)
+
+
+def _sweep_stream(case: Case, log_id: int, gone: set[int]) -> None:
+    stream = case.state.streams.by_log.get(log_id)
+    if stream is None or stream.soft_deleted or not stream.is_over(case.now_ms):
+        return
+    # Two forks of one softly deleted source in one sweep: the source waits for the last, which comes in the next.
+    source = stream.created.source_log_id
+    if source is not None:
+        if source in gone:
+            return
+        gone.add(source)
+    if log_id not in gone:
+        gone.add(log_id)
+        delete_over(case, stream)
+
+
+def _sweep_stages(case: Case) -> None:
+    over = tuple(handle for handle, entry in case.state.stages.by_handle.items() if entry.expires_ms <= case.now_ms)
+    if over:
+        case.facts.append(StagesForgotten(over))
+
+
+def _retain(case: Case, topic: Topic) -> None:
+    for log_id in topic.log_ids:
+        log = case.state.logs[log_id]
+        start = _retained_from(case, topic, log)
+        if start > log.start:
+            case.facts.append(Trimmed(log_id, start))
+
+
+def _retained_from(case: Case, topic: Topic, log: Log) -> int:
+    """Whole spans go, oldest first; the one being written stays."""
+    spans = case.reader.spans(log.log_id)
+    start = log.start
+    size = sum(span[2] for span in spans)
+    config = topic.config
+    for _, end, span_bytes, last_ms in spans[:-1]:
+        too_old = config.retention_ms and last_ms <= case.now_ms - config.retention_ms
+        too_much = config.retention_bytes and size > config.retention_bytes
+        if not (too_old or too_much):
+            break
+        start = max(start, end)
+        size -= span_bytes
+    return start

@@ -1,0 +1,188 @@
+"""Topics and groups: create, configure, delete, start over."""
+
+from __future__ import annotations
+
+import re
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.case import Case
+from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.progress import Progress
+from driftq.core.replies import Done, Rejected, Reply, TopicReady
+from driftq.wire.errors import Code
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,249}", re.ASCII)
+
+
+def no_such_topic(topic: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"topic does not exist (create it first): {topic}")
+
+
+def no_such_group(topic: str, group: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"topic {topic} has no group {group}; groups exist from their first claim on")
+
+
+def bad_name(kind: str, name: str) -> Rejected | None:
+    if _NAME.fullmatch(name):
+        return None
+    return Rejected(
+        Code.INVALID_ARGUMENT, f"a {kind} name has 1 to 249 characters of A-Z a-z 0-9 . _ - : (got {name!r})"
+    )
+
+
+def create_topic(case: Case, command: c.CreateTopic) -> Reply:
+    refused = bad_name("topic", command.topic)
+    if refused:
+        return refused
+    if command.topic.startswith(DEAD_PREFIX):
+        return Rejected(Code.INVALID_ARGUMENT, f"the prefix {DEAD_PREFIX} is reserved for dead letters")
+    if not 1 <= command.partitions <= case.limits.partitions_max:
+        return Rejected(Code.INVALID_ARGUMENT, f"partitions must be 1 to {case.limits.partitions_max}")
+    topic = case.state.topics.get(command.topic)
+    if topic is not None:
+        count = len(topic.log_ids)
+        if count == command.partitions:
+            return TopicReady(command.topic, count, created=False)
+        return Rejected(
+            Code.ALREADY_EXISTS, f"topic already exists: {command.topic} with {count} partitions", {"partitions": count}
+        )
+    if len(case.state.topics) >= 2 * case.limits.topics_max:  # each topic has its dead-letter twin
+        return Rejected(Code.OVERLOADED, f"there are {case.limits.topics_max} topics, the most allowed")
+    case.facts.append(
+        f.TopicCreated(command.topic, case.state.next_log_id, command.partitions, case.now_ms, command.config)
+    )
+    return TopicReady(command.topic, command.partitions, created=True)
+
+
+def configure_topic(case: Case, command: c.ConfigureTopic) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    if topic.config == command.config:
+        return Done(changed=False)
+    case.facts.append(f.TopicConfigured(command.topic, command.config))
+    return Done()
+
+
+def delete_topic(case: Case, command: c.DeleteTopic) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    if topic.dead_of:
+        return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
+    case.facts.append(f.TopicDeleted(command.topic))
+    return Done()
+
+
+def trim_topic(case: Case, command: c.TrimTopic) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    if not 0 <= command.partition < len(topic.log_ids):
+        return bad_partition(command.partition, topic)
+    log = case.state.logs[topic.log_ids[command.partition]]
+    if not log.start <= command.offset <= log.end:
+        return Rejected(Code.INVALID_ARGUMENT, f"offset must be {log.start} to {log.end}")
+    if command.offset == log.start:
+        return Done(changed=False)
+    case.facts.append(f.Trimmed(log.log_id, command.offset))
+    return Done()
+
+
+def bad_partition(partition: int, topic: Topic) -> Rejected:
+    return Rejected(
+        Code.INVALID_ARGUMENT, f"partition {partition} is out of range: {topic.name} has {len(topic.log_ids)}"
+    )
+
+
+# --- groups ---
+
+
+def create_group(case: Case, command: c.CreateGroup) -> Reply:
+    found = find_group(case, command.topic, command.group, command.start)
+    return found if isinstance(found, Rejected) else Done(changed=bool(case.facts))
+
+
+def find_group(case: Case, topic_name: str, name: str, start: str | int) -> Group | Rejected:
+    """The group, or a new one that this case registers."""
+    topic = case.state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    group = topic.groups.get(name)
+    if group is not None:
+        return group
+    refused = bad_name("group", name)
+    if refused:
+        return refused
+    if len(topic.groups) >= case.limits.groups_per_topic_max:
+        return Rejected(
+            Code.OVERLOADED, f"topic {topic_name} has {len(topic.groups)} groups, the most allowed; delete one"
+        )
+    starts = tuple(_start_offset(case, log_id, start) for log_id in topic.log_ids)
+    group_id = case.state.next_group_id
+    case.facts.append(f.GroupCreated(group_id, topic_name, name, case.now_ms, starts))
+    group = Group(group_id, topic_name, name, case.now_ms)
+    for log_id, offset in zip(topic.log_ids, starts, strict=True):
+        progress = Progress(group_id, log_id, offset)
+        progress.delay_all(case.state.logs[log_id].delayed, case.now_ms)
+        group.progress.append(progress)
+    return group
+
+
+def _start_offset(case: Case, log_id: int, start: str | int) -> int:
+    """Where "earliest", "latest" or a time lies in a log."""
+    log = case.state.logs[log_id]
+    if start == "earliest":
+        return log.start
+    if start == "latest":
+        return log.end
+    assert isinstance(start, int), f"a start is earliest, latest or a time, not {start!r}"
+    return max(log.start, min(log.end, case.reader.offset_at(log_id, start)))
+
+
+def seek_group(case: Case, command: c.SeekGroup) -> Reply:
+    """`to` is an offset when a partition is named; else "earliest", "latest" or a time for all partitions."""
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    group = topic.groups.get(command.group)
+    if group is None:
+        return no_such_group(command.topic, command.group)
+    if command.partition is None:
+        targets = [(log_id, _start_offset(case, log_id, command.to)) for log_id in topic.log_ids]
+    else:
+        if not 0 <= command.partition < len(topic.log_ids):
+            return bad_partition(command.partition, topic)
+        log = case.state.logs[topic.log_ids[command.partition]]
+        offset = command.to if isinstance(command.to, int) else _start_offset(case, log.log_id, command.to)
+        if not log.start <= offset <= log.end:
+            return Rejected(Code.INVALID_ARGUMENT, f"offset must be {log.start} to {log.end}")
+        targets = [(log.log_id, offset)]
+    for log_id, offset in targets:
+        case.facts.append(f.GroupSought(group.group_id, log_id, offset, case.now_ms))
+    return Done()
+
+
+def pause_group(case: Case, command: c.PauseGroup) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    group = topic.groups.get(command.group)
+    if group is None:
+        return no_such_group(command.topic, command.group)
+    if group.paused == command.paused:
+        return Done(changed=False)
+    case.facts.append(f.GroupPaused(group.group_id, command.paused))
+    return Done()
+
+
+def delete_group(case: Case, command: c.DeleteGroup) -> Reply:
+    topic = case.state.topics.get(command.topic)
+    if topic is None:
+        return no_such_topic(command.topic)
+    group = topic.groups.get(command.group)
+    if group is None:
+        return no_such_group(command.topic, command.group)
+    case.facts.append(f.GroupDeleted(group.group_id))
+    return Done()

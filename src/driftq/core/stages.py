@@ -1,0 +1,101 @@
+"""Batches that wait to be published, and the writers that publish them.
+
+A stage is a handle over batches in the staging log: durable, invisible, gone after a while. A writer publishes once
+for each batch number; the last result is kept, so that a repeat is answered with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.core.facts import Part, Published, Staged
+from driftq.core.images import StagePlaced, WriterPlaced
+
+WRITERS_MAX = 10_000
+
+
+class StagedBatch(NamedTuple):
+    target_log_id: int
+    offset: int  # in the staging log
+    records: int
+    payload_bytes: int
+
+
+class StageEntry:
+    """What one handle holds."""
+
+    __slots__ = ("batches", "expires_ms", "handle", "writer")
+
+    def __init__(self, handle: str, writer: str, expires_ms: int) -> None:
+        self.handle = handle
+        self.writer = writer
+        self.expires_ms = expires_ms
+        self.batches: list[StagedBatch] = []
+
+
+class Writer(NamedTuple):
+    """The last publication of a writer."""
+
+    batch_number: int
+    at_ms: int
+    parts: tuple[Part, ...]
+
+
+class Stages:
+    """All stages and writers."""
+
+    __slots__ = ("by_handle", "payload_bytes", "writers")
+
+    def __init__(self) -> None:
+        self.by_handle: dict[str, StageEntry] = {}
+        self.writers: dict[str, Writer] = {}
+        self.payload_bytes = 0
+
+    def stage(self, fact: Staged) -> None:
+        entry = self.by_handle.get(fact.handle)
+        if entry is None:
+            entry = self.by_handle[fact.handle] = StageEntry(fact.handle, fact.writer, fact.expires_ms)
+        entry.expires_ms = fact.expires_ms
+        entry.batches.append(StagedBatch(fact.target_log_id, fact.first_offset, fact.count, fact.payload_bytes))
+        self.payload_bytes += fact.payload_bytes
+
+    def publish(self, fact: Published) -> None:
+        """Every stage of the writer goes: it was published, or it was left over."""
+        self.forget(tuple(handle for handle, entry in self.by_handle.items() if entry.writer == fact.writer))
+        self.writers.pop(fact.writer, None)
+        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)
+        if len(self.writers) > WRITERS_MAX:
+            del self.writers[next(iter(self.writers))]
+
+    def forget(self, handles: tuple[str, ...]) -> None:
+        for handle in handles:
+            entry = self.by_handle.pop(handle, None)
+            if entry is not None:
+                self.payload_bytes -= sum(batch.payload_bytes for batch in entry.batches)
+
+    def lowest_offset(self) -> int | None:
+        """Below it the staging log is not needed."""
+        return min((entry.batches[0].offset for entry in self.by_handle.values()), default=None)
+
+    def next_ms(self) -> int | None:
+        return min((entry.expires_ms for entry in self.by_handle.values()), default=None)
+
+    def images(self) -> Iterator[StagePlaced | WriterPlaced]:
+        for entry in self.by_handle.values():
+            yield StagePlaced(
+                entry.handle,
+                entry.writer,
+                entry.expires_ms,
+                tuple((b.target_log_id, b.offset, b.records, b.payload_bytes) for b in entry.batches),
+            )
+        for name, writer in self.writers.items():
+            yield WriterPlaced(name, writer.batch_number, writer.at_ms, writer.parts)
+
+    def place_stage(self, image: StagePlaced) -> None:
+        entry = self.by_handle[image.handle] = StageEntry(image.handle, image.writer, image.expires_ms)
+        entry.batches = [StagedBatch(*batch) for batch in image.batches]
+        self.payload_bytes += sum(batch.payload_bytes for batch in entry.batches)
+
+    def place_writer(self, image: WriterPlaced) -> None:
+        self.writers[image.writer] = Writer(image.batch_number, image.at_ms, image.parts)

@@ -1,0 +1,312 @@
+"""The broker's state: the fold of all facts. `apply` is the only thing that changes it.
+
+`apply` never refuses and never asks for the time: whatever a decision needed to know is written in the fact. Restart,
+checkpoint and simulation are this fold and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftq.core import facts as f
+from driftq.core.deadlines import Deadlines
+from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.idempotency import Effect, Effects, ProducedKey, ProducedKeys
+from driftq.core.logs import Log
+from driftq.core.progress import Progress
+from driftq.core.stages import Stages
+from driftq.core.streams import Stream, StreamTable
+
+
+class State:
+    """Everything the broker knows, by name and by number."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.logs: dict[int, Log] = {f.STAGING_LOG: Log(f.STAGING_LOG)}
+        self.groups: dict[int, Group] = {}
+        self.streams = StreamTable()
+        self.keys = ProducedKeys()
+        self.effects = Effects()
+        self.stages = Stages()
+        self.deadlines = Deadlines()
+        self.next_log_id = f.STAGING_LOG + 1
+        self.next_group_id = 1
+        self.next_fence = 1
+        self.last_ms = 0  # the time of the last fact that has one
+        self.folds: dict[type, Callable[[Any], None]] = {
+            f.Appended: self._appended,
+            f.Leased: self._leased,
+            f.Settled: self._settled,
+            f.Failed: self._failed,
+            f.Extended: self._extended,
+            f.Released: self._released,
+            f.TopicCreated: self._topic_created,
+            f.TopicConfigured: self._topic_configured,
+            f.TopicDeleted: self._topic_deleted,
+            f.Trimmed: self._trimmed,
+            f.HoleMade: _nothing,
+            f.StreamCreated: self._stream_created,
+            f.StreamClosed: self._stream_closed,
+            f.StreamDeleted: self._stream_deleted,
+            f.StreamTouched: self._stream_touched,
+            f.GroupCreated: self._group_created,
+            f.GroupSought: self._group_sought,
+            f.GroupPaused: self._group_paused,
+            f.GroupDeleted: self._group_deleted,
+            f.KeyBegun: self._key_begun,
+            f.KeyCommitted: self._key_committed,
+            f.KeyFailed: self._key_failed,
+            f.Staged: self._staged,
+            f.Published: self._published,
+            f.StagesForgotten: self._stages_forgotten,
+        }
+
+    def apply(self, fact: f.Fact) -> None:
+        self.folds[type(fact)](fact)
+
+    def progress_of(self, group_id: int, log_id: int) -> Progress:
+        return self.groups[group_id].progress[self.logs[log_id].partition]
+
+    # --- topics and records ---
+
+    def _topic_created(self, fact: f.TopicCreated) -> None:
+        first, count = fact.first_log_id, fact.partitions
+        dead = DEAD_PREFIX + fact.topic
+        self.add_topic(fact.topic, range(first, first + count), fact.at_ms, fact.config, "")
+        self.add_topic(dead, range(first + count, first + 2 * count), fact.at_ms, f.TopicConfig(), fact.topic)
+        self._passed(fact.at_ms)
+
+    def add_topic(self, name: str, log_ids: range, at_ms: int, config: f.TopicConfig, dead_of: str) -> None:
+        self.topics[name] = Topic(name, tuple(log_ids), at_ms, config, dead_of)
+        for partition, log_id in enumerate(log_ids):
+            self.logs[log_id] = Log(log_id, topic=name, partition=partition)
+        self.next_log_id = max(self.next_log_id, log_ids.stop)
+
+    def _topic_configured(self, fact: f.TopicConfigured) -> None:
+        self.topics[fact.topic].config = fact.config
+
+    def _topic_deleted(self, fact: f.TopicDeleted) -> None:
+        for name in (fact.topic, DEAD_PREFIX + fact.topic):
+            topic = self.topics.pop(name)
+            for group in topic.groups.values():
+                del self.groups[group.group_id]
+            for log_id in topic.log_ids:
+                del self.logs[log_id]
+
+    def _appended(self, fact: f.Appended) -> None:
+        log = self.logs[fact.log_id]
+        assert log.end == fact.first_offset, f"log {fact.log_id} ends at {log.end}, not at {fact.first_offset}"
+        log.extend(fact.count, fact.payload_bytes, fact.at_ms)
+        self._passed(fact.at_ms)
+        if fact.along is not None:
+            self._along(log, fact, fact.along)
+        if not log.topic:
+            self._stream_appended(fact)
+        if log.readers and not fact.first_offset & 0xFF:
+            log.low_floor = self.lowest_floor(log)
+
+    def _along(self, log: Log, fact: f.Appended, along: f.Appending) -> None:
+        if along.producer is not None:
+            log.producers.remember(along.producer, fact.first_offset, log.end, fact.at_ms)
+        if along.key:
+            key = ProducedKey(log.log_id, fact.first_offset, fact.count, along.key_digest, along.key_expires_ms)
+            self.keys.remember(along.key, key, fact.at_ms)
+        if along.marks:
+            log.mark(along.marks, fact.first_offset, fact.at_ms)
+            for mark in along.marks:
+                if mark.not_before_ms > fact.at_ms:
+                    for group_id in log.readers:
+                        self._delay(self.progress_of(group_id, log.log_id), fact.first_offset + mark.index, mark)
+
+    def _delay(self, progress: Progress, offset: int, mark: f.Mark) -> None:
+        progress.delay(offset, mark.not_before_ms)
+        self.schedule(progress)
+
+    def lowest_floor(self, log: Log) -> int:
+        """The floor of the slowest group that reads a log; its start if nobody does."""
+        floors = (self.progress_of(group_id, log.log_id).floor for group_id in log.readers)
+        return min(floors, default=log.start)
+
+    def _trimmed(self, fact: f.Trimmed) -> None:
+        log = self.logs[fact.log_id]
+        log.trim(fact.start_offset)
+        for group_id in log.readers:
+            self.progress_of(group_id, log.log_id).trim(fact.start_offset)
+
+    # --- groups ---
+
+    def _group_created(self, fact: f.GroupCreated) -> None:
+        group = self.add_group(fact.group_id, fact.topic, fact.group, fact.at_ms)
+        for log_id, start in zip(self.topics[fact.topic].log_ids, fact.starts, strict=True):
+            group.progress.append(Progress(fact.group_id, log_id, start))
+            self._restart(group.progress[-1], start, fact.at_ms)
+        self._passed(fact.at_ms)
+
+    def add_group(self, group_id: int, topic: str, name: str, at_ms: int) -> Group:
+        group = Group(group_id, topic, name, at_ms)
+        self.groups[group_id] = self.topics[topic].groups[name] = group
+        for log_id in self.topics[topic].log_ids:
+            self.logs[log_id].readers.append(group_id)
+        self.next_group_id = max(self.next_group_id, group_id + 1)
+        return group
+
+    def _restart(self, progress: Progress, start: int, at_ms: int) -> None:
+        """A group begins at an offset: messages that are still delayed rest for it too."""
+        log = self.logs[progress.log_id]
+        log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
+        progress.delay_all(log.delayed, at_ms)
+        self.schedule(progress)
+
+    def _group_sought(self, fact: f.GroupSought) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        progress.seek(fact.offset)
+        self._restart(progress, fact.offset, fact.at_ms)
+
+    def _group_paused(self, fact: f.GroupPaused) -> None:
+        self.groups[fact.group_id].paused = fact.paused
+
+    def _group_deleted(self, fact: f.GroupDeleted) -> None:
+        group = self.groups.pop(fact.group_id)
+        topic = self.topics[group.topic]
+        del topic.groups[group.name]
+        for log_id in topic.log_ids:
+            self.logs[log_id].readers.remove(fact.group_id)
+
+    def _leased(self, fact: f.Leased) -> None:
+        group = self.groups[fact.group_id]
+        partition = self.logs[fact.log_id].partition
+        group.turn = (partition + 1) % len(group.progress)
+        progress = group.progress[partition]
+        progress.lease(fact)
+        self.schedule(progress)
+        self._passed(fact.at_ms)
+
+    def _extended(self, fact: f.Extended) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        progress.extend(fact)
+        self.schedule(progress)
+
+    def _failed(self, fact: f.Failed) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        progress.fail(fact)
+        self.schedule(progress)
+        self._passed(fact.at_ms)
+
+    def _released(self, fact: f.Released) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        progress.release(fact)
+        self.schedule(progress)
+
+    def _settled(self, fact: f.Settled) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        for first, end in fact.ranges:
+            progress.settle(first, end)
+        self.schedule(progress)
+
+    def schedule(self, progress: Progress) -> None:
+        self.deadlines.push(("group", progress.group_id, progress.log_id), progress.next_ms())
+
+    # --- streams ---
+
+    def _stream_created(self, fact: f.StreamCreated) -> None:
+        self.add_stream(Stream(fact))
+        self._passed(fact.at_ms)
+
+    def add_stream(self, stream: Stream) -> None:
+        self.streams.add(stream)
+        self.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
+        self.next_log_id = max(self.next_log_id, stream.log_id + 1)
+        self.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
+
+    def _stream_closed(self, fact: f.StreamClosed) -> None:
+        stream = self.streams.by_log[fact.log_id]
+        if fact.producer is not None:
+            log = self.logs[fact.log_id]
+            log.producers.remember(fact.producer, log.end, log.end, fact.at_ms)
+        self._stream_moved(stream, fact.at_ms, fact.stream_seq, True, fact.producer)
+
+    def _stream_appended(self, fact: f.Appended) -> None:
+        along = fact.along or f.Appending()
+        stream = self.streams.by_log[fact.log_id]
+        self._stream_moved(stream, fact.at_ms, along.stream_seq, along.closes, along.producer)
+
+    def _stream_moved(self, stream: Stream, at_ms: int, seq: str, closes: bool, by: f.ByProducer | None) -> None:
+        stream.touched_ms = max(stream.touched_ms, at_ms)
+        if seq:
+            stream.stream_seq = seq
+        if closes:
+            stream.closed = True
+            stream.closed_by = by
+
+    def _stream_deleted(self, fact: f.StreamDeleted) -> None:
+        stream = self.streams.by_log[fact.log_id]
+        if fact.soft:
+            stream.soft_deleted = True
+            return
+        self.streams.remove(stream)
+        del self.logs[fact.log_id]
+
+    def _stream_touched(self, fact: f.StreamTouched) -> None:
+        stream = self.streams.by_log[fact.log_id]
+        stream.touched_ms = max(stream.touched_ms, fact.at_ms)
+
+    # --- effects and stages ---
+
+    def _key_begun(self, fact: f.KeyBegun) -> None:
+        self._passed(fact.at_ms)
+        self.next_fence = max(self.next_fence, fact.fence + 1)
+        self.effects.forget_some(self.is_forgettable)
+        self.effects.begin(fact)
+
+    def _key_committed(self, fact: f.KeyCommitted) -> None:
+        self._passed(fact.at_ms)
+        self.effects.commit(fact)
+
+    def _key_failed(self, fact: f.KeyFailed) -> None:
+        self._passed(fact.at_ms)
+        self.effects.fail(fact)
+
+    def is_forgettable(self, effect: Effect) -> bool:
+        return self.is_forgettable_at(effect, self.last_ms)
+
+    def is_forgettable_at(self, effect: Effect, now_ms: int) -> bool:
+        """Past its time, and its message (if it named one) settled for the group. Fences rise over all keys together,
+        so that whoever held a forgotten key is still late."""
+        if effect.until_ms > now_ms:
+            return False
+        if effect.group_id not in self.groups or effect.log_id not in self.logs:
+            return True
+        progress = self.progress_of(effect.group_id, effect.log_id)
+        return effect.offset < progress.floor or effect.offset in progress.settled
+
+    def _staged(self, fact: f.Staged) -> None:
+        self.logs[f.STAGING_LOG].extend(fact.count, fact.payload_bytes, fact.at_ms)
+        self.stages.stage(fact)
+        self.deadlines.push(("stages", 0, 0), fact.expires_ms)
+        self._passed(fact.at_ms)
+
+    def _published(self, fact: f.Published) -> None:
+        for part in fact.parts:
+            self.logs[part.log_id].extend(part.count, part.payload_bytes, fact.at_ms)
+        self.stages.publish(fact)
+        self._trim_staging()
+        self._passed(fact.at_ms)
+
+    def _stages_forgotten(self, fact: f.StagesForgotten) -> None:
+        self.stages.forget(fact.handles)
+        self._trim_staging()
+
+    def _trim_staging(self) -> None:
+        log = self.logs[f.STAGING_LOG]
+        lowest = self.stages.lowest_offset()
+        log.trim(log.end if lowest is None else lowest)
+
+    def _passed(self, at_ms: int) -> None:
+        if at_ms > self.last_ms:
+            self.last_ms = at_ms
+
+
+def _nothing(_: object) -> None:
+    pass

@@ -1,0 +1,106 @@
+"""The life of a stream: what it was created as, whether it has ended, how long it lives and who forked it.
+
+A fork owns the records from `start_offset` on and reads everything below from its source, so a chain of forks is a
+chain of ranges. Nothing here judges; `core.rules.streams` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.core.facts import ByProducer, StreamCreated
+from driftq.core.images import StreamPlaced
+
+
+class ReadRange(NamedTuple):
+    """Where some offsets of a stream are kept."""
+
+    log_id: int
+    first: int
+    end: int
+
+
+class Stream:
+    """One stream, alive or softly deleted."""
+
+    __slots__ = ("closed", "closed_by", "created", "forks", "soft_deleted", "stream_seq", "touched_ms")
+
+    def __init__(self, created: StreamCreated) -> None:
+        self.created = created
+        self.closed = created.closed
+        self.closed_by: ByProducer | None = None
+        self.stream_seq = ""
+        self.touched_ms = created.at_ms
+        self.soft_deleted = False
+        self.forks = 0  # streams that read from this one
+
+    @property
+    def log_id(self) -> int:
+        return self.created.log_id
+
+    @property
+    def path(self) -> str:
+        return self.created.path
+
+    def expires_ms(self) -> int | None:
+        """When it ends by itself; reads and writes push a sliding lifetime on, never a fixed one."""
+        if self.created.ttl_s is not None:
+            return self.touched_ms + 1_000 * self.created.ttl_s
+        return self.created.expires_at_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        expires_ms = self.expires_ms()
+        return expires_ms is not None and expires_ms <= now_ms
+
+    def image(self) -> StreamPlaced:
+        return StreamPlaced(
+            self.created, self.closed, self.closed_by, self.stream_seq, self.touched_ms, self.soft_deleted
+        )
+
+
+class StreamTable:
+    """Streams by path and by log."""
+
+    __slots__ = ("by_log", "by_path")
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, Stream] = {}
+        self.by_log: dict[int, Stream] = {}
+
+    def add(self, stream: Stream) -> None:
+        self.by_path[stream.path] = stream
+        self.by_log[stream.log_id] = stream
+        if stream.created.source_log_id is not None:
+            self.by_log[stream.created.source_log_id].forks += 1
+
+    def remove(self, stream: Stream) -> None:
+        del self.by_log[stream.log_id]
+        if self.by_path.get(stream.path) is stream:
+            del self.by_path[stream.path]
+        if stream.created.source_log_id is not None:
+            self.by_log[stream.created.source_log_id].forks -= 1
+
+    def resolve(self, stream: Stream, offset: int, end: int) -> list[ReadRange]:
+        """Where [offset, end) of a stream is kept, in order."""
+        ranges: list[ReadRange] = []
+        while True:
+            start = stream.created.start_offset
+            if end > max(offset, start):
+                ranges.append(ReadRange(stream.log_id, max(offset, start), end))
+            if offset >= start or stream.created.source_log_id is None:
+                return ranges[::-1]
+            end = min(end, start)
+            stream = self.by_log[stream.created.source_log_id]
+
+    def images(self) -> Iterator[StreamPlaced]:
+        """Sources come before their forks, because numbers only rise."""
+        for log_id in sorted(self.by_log):
+            yield self.by_log[log_id].image()
+
+    def place(self, image: StreamPlaced) -> None:
+        stream = Stream(image.created)
+        stream.closed, stream.closed_by = image.closed, image.closed_by
+        stream.stream_seq, stream.touched_ms = image.stream_seq, image.touched_ms
+        stream.soft_deleted = image.soft_deleted
+        self.add(stream)

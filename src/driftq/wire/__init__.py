@@ -1,0 +1,1 @@
+"""What travels: shared by server, client and Spark; imports nothing else of ours."""

@@ -1,0 +1,95 @@
+"""The message and its envelope as both sides see them.
+
+A record's *head* is the JSON text that rides beside its key and value: the agent envelope, the router's decision, the
+job's schedule and, on a dead letter, where it came from. Producers write the envelope and the job; the broker writes
+the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct, json
+
+PRIORITY_MAX = 9
+
+Jitter = Literal["none", "full", "equal", "decorrelated"]
+
+
+class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How often and how fast to try again. `max_attempts` counts deliveries; 0 means without limit."""
+
+    max_attempts: int = 0
+    backoff_ms: int = 0
+    max_backoff_ms: int = 0
+    jitter: Jitter = "none"
+
+
+class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an agent says about its message; never changes the payload."""
+
+    run_id: str = ""
+    step_id: str = ""
+    parent_step_id: str = ""
+    tenant_id: str = ""
+    idempotency_key: str = ""
+    target_topic: str = ""
+    partition_override: int | None = None
+    deadline: str = ""
+    retry_policy: RetryPolicy | None = None
+    labels: dict[str, str] | None = None
+    traceparent: str = ""
+
+
+class Routing(Struct, frozen=True, omit_defaults=True):
+    """The router's decision, stored with the message."""
+
+    label: str = ""
+    meta: dict[str, str] | None = None
+
+
+class Job(Struct, frozen=True, omit_defaults=True):
+    """A message that is work: which handler, how urgent, not before when, how long it may run."""
+
+    id: str = ""
+    task: str = ""
+    priority: int = 0
+    not_before_ms: int = 0
+    timeout_ms: int = 0
+
+
+class DeadLetter(Struct, frozen=True, omit_defaults=False):
+    """Where a dead letter came from and why it is dead."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str
+    attempts: int
+    lease_losses: int
+    last_error: str
+    reason: str
+    dead_at: str
+
+
+class Head(Struct, frozen=True, omit_defaults=True):
+    """Everything that rides beside key and value."""
+
+    envelope: Envelope | None = None
+    routing: Routing | None = None
+    job: Job | None = None
+    dlq: DeadLetter | None = None
+
+
+_encoder = json.Encoder()
+_decoder = json.Decoder(Head)
+
+
+def encode_head(head: Head) -> bytes:
+    """Empty bytes for an empty head, so that plain messages carry nothing."""
+    text = _encoder.encode(head)
+    return b"" if text == b"{}" else text
+
+
+def decode_head(text: bytes) -> Head:
+    return _decoder.decode(text) if text else Head()

@@ -1,0 +1,272 @@
+"""The one binary form of records: the same bytes on the wire, in the journal, in the log's segment and in Spark.
+
+A *batch* is a fixed header, an optional producer name and a body of columns (keys, heads, values), so that a reader
+can hand whole columns to Arrow and a broker can store a batch it never looked into. `docs/internals/formats.md` has
+the byte table.
+
+The broker owns two fields, `first_offset` and `at_ms`: it stamps them on arrival, so the checksum starts behind them.
+This module knows neither what a head means nor where a batch is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import google_crc32c
+import zstandard
+
+MAGIC = b"DQB\x01"
+HEADER = struct.Struct("<4sIqqIHHIIqq")
+HEADER_BYTES = HEADER.size  # 56
+STAMP = struct.Struct("<qq")  # first_offset, at_ms: bytes 8..24
+CHECKED_FROM = 28  # the checksum covers everything from `attributes` on
+
+ZSTD = 0x1
+KEYS = 0x2
+HEADS = 0x4
+SCHEDULED = 0x8  # some head carries a lane, a delay, a deadline or a key: the broker must look inside
+KNOWN_ATTRIBUTES = ZSTD | KEYS | HEADS | SCHEDULED
+
+COUNT_MAX = 100_000
+RAW_BYTES_MAX = 64 << 20
+PRODUCER_BYTES_MAX = 256
+
+NO_EPOCH = -1
+
+
+class BadBatch(Exception):
+    """The bytes are not a batch this version can read; the message says why."""
+
+
+class Record(NamedTuple):
+    """One entry of a log. `head` is JSON text (see `wire.message.Head`) or empty."""
+
+    value: bytes
+    key: bytes = b""
+    head: bytes = b""
+
+
+class Header(NamedTuple):
+    """The fixed part of a batch, read."""
+
+    length: int
+    first_offset: int
+    at_ms: int
+    crc: int
+    attributes: int
+    count: int  # type: ignore[assignment]  # a tuple has a method of that name; nobody counts fields here
+    raw_bytes: int
+    producer: str
+    epoch: int
+    seq: int
+    body_at: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.count
+
+
+def _padded(size: int) -> int:
+    return (size + 7) & ~7
+
+
+def pack(
+    records: Sequence[Record],
+    *,
+    producer: str = "",
+    epoch: int = NO_EPOCH,
+    seq: int = 0,
+    compress: bool = False,
+    scheduled: bool = False,
+) -> bytes:
+    """Pack records into one unstamped batch."""
+    if not records:
+        raise BadBatch("a batch holds at least one record")
+    if len(records) > COUNT_MAX:
+        raise BadBatch(f"{len(records)} records in a batch; at most {COUNT_MAX} are allowed")
+    values, keys, heads = zip(*records, strict=True)
+    attributes = SCHEDULED if scheduled else 0
+    ends: list[bytes] = []
+    texts: list[bytes] = []
+    if any(keys):
+        attributes |= KEYS
+        ends.append(_ends(keys))
+        texts.extend(keys)
+    if any(heads):
+        attributes |= HEADS
+        ends.append(_ends(heads))
+        texts.extend(heads)
+    ends.append(_ends(values))
+    texts.extend(values)
+    body = b"".join((*ends, *texts))
+    if len(body) > RAW_BYTES_MAX:
+        raise BadBatch(f"{len(body)} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
+    raw_bytes = len(body)
+    if compress:
+        squeezed = zstandard.ZstdCompressor(level=1).compress(body)
+        if len(squeezed) < raw_bytes:
+            body = squeezed
+            attributes |= ZSTD
+    return _assemble(body, raw_bytes, len(records), attributes, producer, epoch, seq)
+
+
+def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bool = False) -> bytes:
+    """`pack` for the single record of a plain produce, without the loops."""
+    attributes = SCHEDULED if scheduled else 0
+    parts = b""
+    if key:
+        attributes |= KEYS
+        parts = struct.pack("<II", 0, len(key))
+    if head:
+        attributes |= HEADS
+        parts += struct.pack("<II", 0, len(head))
+    body = b"".join((parts, struct.pack("<II", 0, len(value)), key, head, value))
+    return _assemble(body, len(body), 1, attributes, "", NO_EPOCH, 0)
+
+
+def _ends(texts: Sequence[bytes]) -> bytes:
+    ends = array("I", bytes(4 * (len(texts) + 1)))
+    end = 0
+    for index, text in enumerate(texts, 1):
+        end += len(text)
+        ends[index] = end
+    return ends.tobytes()
+
+
+def _assemble(body: bytes, raw_bytes: int, count: int, attributes: int, producer: str, epoch: int, seq: int) -> bytes:
+    name = producer.encode()
+    if len(name) > PRODUCER_BYTES_MAX:
+        raise BadBatch(f"the producer name has {len(name)} bytes; at most {PRODUCER_BYTES_MAX} are allowed")
+    used = HEADER_BYTES + _padded(len(name)) + len(body)
+    length = _padded(used)
+    header = HEADER.pack(MAGIC, length, 0, 0, 0, attributes, len(name), count, raw_bytes, epoch, seq)
+    tail = b"".join((header[CHECKED_FROM:], name.ljust(_padded(len(name)), b"\0"), body, bytes(length - used)))
+    return b"".join((header[: CHECKED_FROM - 4], google_crc32c.value(tail).to_bytes(4, "little"), tail))
+
+
+def stamp(batch: bytes, first_offset: int, at_ms: int) -> bytes:
+    """The same batch with the broker's fields filled in."""
+    return b"".join((batch[:8], STAMP.pack(first_offset, at_ms), batch[24:]))
+
+
+def read_header(data: bytes, position: int = 0) -> Header:
+    """Read the header at `position`. Checks its shape, not the checksum."""
+    if len(data) - position < HEADER_BYTES:
+        raise BadBatch(f"{len(data) - position} bytes are too few for a batch header ({HEADER_BYTES})")
+    magic, length, first_offset, at_ms, crc, attributes, name_bytes, count, raw_bytes, epoch, seq = HEADER.unpack_from(
+        data, position
+    )
+    if magic != MAGIC:
+        if magic[:3] == MAGIC[:3]:
+            raise BadBatch(f"batch format {magic[3]} is not known here (this version reads {MAGIC[3]})")
+        raise BadBatch(f"not a batch: magic {magic!r}")
+    body_at = HEADER_BYTES + _padded(name_bytes)
+    if length % 8 or length < body_at or name_bytes > PRODUCER_BYTES_MAX:
+        raise BadBatch(f"impossible batch length {length}")
+    name = data[position + HEADER_BYTES : position + HEADER_BYTES + name_bytes] if name_bytes else b""
+    try:
+        producer = name.decode() if name else ""
+    except UnicodeDecodeError:
+        raise BadBatch("the producer name is not UTF-8") from None
+    return Header(length, first_offset, at_ms, crc, attributes, count, raw_bytes, producer, epoch, seq, body_at)
+
+
+def check(batch: bytes) -> Header:
+    """Everything a broker must know before it stores bytes it did not make: shape, checksum, bounds, columns."""
+    header = read_header(batch)
+    if header.length != len(batch):
+        raise BadBatch(f"the header says {header.length} bytes, {len(batch)} arrived")
+    if google_crc32c.value(batch[CHECKED_FROM:]) != header.crc:
+        raise BadBatch("checksum mismatch")
+    if header.attributes & ~KNOWN_ATTRIBUTES:
+        raise BadBatch(f"unknown attribute bits {header.attributes & ~KNOWN_ATTRIBUTES:#x}")
+    if not 1 <= header.count <= COUNT_MAX:
+        raise BadBatch(f"{header.count} records in a batch; 1 to {COUNT_MAX} are allowed")
+    if header.raw_bytes > RAW_BYTES_MAX:
+        raise BadBatch(f"{header.raw_bytes} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
+    if (header.epoch < 0) != (not header.producer) or header.epoch < NO_EPOCH or header.seq < 0:
+        raise BadBatch("producer name, epoch and seq belong together")
+    _columns(batch, header)
+    return header
+
+
+def verify(batch: bytes) -> bool:
+    """Whether the bytes still are what was packed. Cheaper than `check`: for bytes that passed it once."""
+    return bool(google_crc32c.value(batch[CHECKED_FROM:]) == int.from_bytes(batch[24:28], "little"))
+
+
+def body(batch: bytes, header: Header) -> bytes:
+    """The columns, uncompressed."""
+    if not header.attributes & ZSTD:
+        return batch[header.body_at : header.body_at + header.raw_bytes]
+    packed = batch[header.body_at :]
+    try:
+        # The declared size is checked first, so that a few bytes cannot ask for gigabytes.
+        if zstandard.get_frame_parameters(packed).content_size != header.raw_bytes:
+            raise BadBatch("the compressed body and the header disagree about its size")
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=header.raw_bytes)
+    except zstandard.ZstdError as error:
+        raise BadBatch(f"the body does not decompress: {error}") from None
+
+
+class _Columns(NamedTuple):
+    raw: bytes
+    keys: list[int] | None
+    keys_at: int
+    heads: list[int] | None
+    heads_at: int
+    values: list[int]
+    values_at: int
+
+
+def _columns(batch: bytes, header: Header) -> _Columns:
+    """Find the columns and make sure that every end lies where it may."""
+    raw = body(batch, header)
+    size = 4 * (header.count + 1)
+    columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
+    at = size * columns
+    if at > len(raw):
+        raise BadBatch(f"{header.count} records do not fit into {len(raw)} bytes")
+    found: list[tuple[list[int], int]] = []
+    for column in range(columns):
+        ends = array("I", raw[column * size : (column + 1) * size]).tolist()
+        if ends[0] != 0 or ends != sorted(ends):
+            raise BadBatch("a column's ends are not in order")
+        found.append((ends, at))
+        at += ends[-1]
+    if at != len(raw):
+        raise BadBatch(f"the columns cover {at} bytes, the body has {len(raw)}")
+    rest = iter(found)
+    keys, keys_at = next(rest) if header.attributes & KEYS else (None, 0)
+    heads, heads_at = next(rest) if header.attributes & HEADS else (None, 0)
+    values, values_at = next(rest)
+    return _Columns(raw, keys, keys_at, heads, heads_at, values, values_at)
+
+
+def unpack(batch: bytes, header: Header | None = None, *, first: int = 0, count: int | None = None) -> list[Record]:
+    """The records of a batch, or `count` of them from index `first`."""
+    header = header or read_header(batch)
+    raw, keys, keys_at, heads, heads_at, values, values_at = _columns(batch, header)
+    end = header.count if count is None else min(header.count, first + count)
+    return [
+        Record(
+            raw[values_at + values[i] : values_at + values[i + 1]],
+            raw[keys_at + keys[i] : keys_at + keys[i + 1]] if keys else b"",
+            raw[heads_at + heads[i] : heads_at + heads[i + 1]] if heads else b"",
+        )
+        for i in range(first, end)
+    ]
+
+
+def split(data: bytes) -> Iterator[bytes]:
+    """Cut a run of batches, as fetched, into single ones."""
+    position = 0
+    while position < len(data):
+        length = read_header(data, position).length
+        if position + length > len(data):
+            raise BadBatch(f"the batch at {position} is cut off")
+        yield data[position : position + length]
+        position += length
