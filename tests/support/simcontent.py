@@ -1,0 +1,75 @@
+"""What a simulated disk holds: each file's bytes and each folder's names, as shown and as durable, and the way between.
+
+Knows neither faults nor paths; `simdisk` decides what is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+SECTOR_BYTES = 512
+
+
+class Bytes:
+    """A file's content in both worlds."""
+
+    __slots__ = ("durable", "pending", "shown")
+
+    def __init__(self) -> None:
+        self.shown = bytearray()
+        self.durable = bytearray()
+        # (position, bytes) for a write, (size, None) for a new size.
+        self.pending: list[tuple[int, bytes | None]] = []
+
+
+class Folder:
+    """A folder's names in both worlds, and the moves between them: (name that goes, name that comes, what it names)."""
+
+    __slots__ = ("durable", "moves", "shown")
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Bytes | Folder] = {}
+        self.durable: dict[str, Bytes | Folder] = {}
+        self.moves: list[tuple[str, str, Bytes | Folder]] = []
+
+    def move(self, source: str, target: str, node: Bytes | Folder) -> None:
+        move = (source, target, node)
+        apply_move(self.shown, move)
+        self.moves.append(move)
+
+
+def apply_move(names: dict[str, Bytes | Folder], move: tuple[str, str, Bytes | Folder]) -> None:
+    source, target, node = move
+    if source and names.get(source) is node:
+        del names[source]
+    if target:
+        names[target] = node
+
+
+def settle(content: Bytes) -> None:
+    for position, data in content.pending:
+        put(content.durable, position, data)
+    content.pending.clear()
+
+
+def put(durable: bytearray, position: int, data: bytes | None) -> None:
+    if data is None or position > len(durable):
+        resize(durable, position)
+    if data is not None:
+        durable[position : position + len(data)] = data
+
+
+def resize(data: bytearray, size: int) -> None:
+    if size < len(data):
+        del data[size:]
+    else:
+        data.extend(bytes(size - len(data)))
+
+
+def sectors(position: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Cut a write at the sector boundaries of the file."""
+    done = 0
+    while done < len(data):
+        size = SECTOR_BYTES - (position + done) % SECTOR_BYTES
+        yield position + done, data[done : done + size]
+        done += size
