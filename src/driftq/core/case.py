@@ -22,7 +22,8 @@ class LogReader(Protocol):
     def end(self, log_id: int) -> int:
         """The durable end: nobody is shown a record at or above it."""
 
-    def record(self, log_id: int, offset: int) -> Record: ...
+    def record(self, log_id: int, offset: int) -> Record:
+        """Raises `Unreadable` if it is damaged."""
 
     def batch_end(self, log_id: int, offset: int) -> int:
         """The end of the append that holds this offset."""
@@ -33,6 +34,10 @@ class LogReader(Protocol):
 
     def spans(self, log_id: int) -> Sequence[tuple[int, int, int, int]]:
         """(first offset, end offset, bytes, last time) of what retention can drop, oldest first."""
+
+
+class Unreadable(Exception):
+    """A durable record cannot be read back: its bytes on disk are damaged."""
 
 
 class Chance(Protocol):
@@ -48,7 +53,7 @@ class Chance(Protocol):
 class Case:
     """Everything a rule needs to judge one command."""
 
-    __slots__ = ("chance", "ends", "facts", "limits", "now_ms", "reader", "state")
+    __slots__ = ("batch_bytes", "chance", "ends", "facts", "limits", "now_ms", "reader", "state")
 
     def __init__(self, state: State, limits: Limits, reader: LogReader, chance: Chance, now_ms: int) -> None:
         self.state = state
@@ -58,13 +63,19 @@ class Case:
         self.now_ms = now_ms
         self.facts: list[Fact] = []
         self.ends: dict[int, int] = {}
+        self.batch_bytes = 0
 
     def append(self, log: Log, batch: bytes, count: int, payload_bytes: int, along: Appending | None = None) -> int:
         """Write down an append and return its first offset."""
         first_offset = self.ends.get(log.log_id, log.end)
         self.ends[log.log_id] = first_offset + count
+        self.batch_bytes += len(batch)
         now_ms = self.now_ms
         self.facts.append(
             Appended(log.log_id, first_offset, count, payload_bytes, now_ms, stamp(batch, first_offset, now_ms), along)
         )
         return first_offset
+
+    def is_full(self) -> bool:
+        """Whether one frame holds enough: what else there is to bury waits for the next."""
+        return self.batch_bytes >= self.limits.batch_bytes

@@ -64,6 +64,7 @@ class TopicDeleted(Fact, tag=3, frozen=True):
     """A topic, its dead letters, their groups and records are gone."""
 
     topic: str
+    log_ids: tuple[int, ...]
 
 
 class Mark(Struct, frozen=True, array_like=True, gc=False):
@@ -325,9 +326,11 @@ class Published(Fact, tag=51, frozen=True):
     batch_number: int
     at_ms: int
     parts: tuple[Part, ...]
+    staging_start: int  # below it the staging log is not needed any more
 
 
 class StagesForgotten(Fact, tag=52, frozen=True):
     """Stages that expired, or that their writer gave up."""
 
     handles: tuple[str, ...]
+    staging_start: int

@@ -6,7 +6,7 @@ for each batch number; the last result is kept, so that a repeat is answered wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from driftq.core.facts import Part, Published, Staged
@@ -74,9 +74,10 @@ class Stages:
             if entry is not None:
                 self.payload_bytes -= sum(batch.payload_bytes for batch in entry.batches)
 
-    def lowest_offset(self) -> int | None:
-        """Below it the staging log is not needed."""
-        return min((entry.batches[0].offset for entry in self.by_handle.values()), default=None)
+    def lowest_offset(self, without: Callable[[StageEntry], bool], end: int) -> int:
+        """Below it the staging log is not needed once these stages are gone; its end if nothing is left."""
+        kept = (entry.batches[0].offset for entry in self.by_handle.values() if not without(entry))
+        return min(kept, default=end)
 
     def next_ms(self) -> int | None:
         return min((entry.expires_ms for entry in self.by_handle.values()), default=None)

@@ -291,17 +291,12 @@ class State:
         for part in fact.parts:
             self.logs[part.log_id].extend(part.count, part.payload_bytes, fact.at_ms)
         self.stages.publish(fact)
-        self._trim_staging()
+        self.logs[f.STAGING_LOG].trim(fact.staging_start)
         self._passed(fact.at_ms)
 
     def _stages_forgotten(self, fact: f.StagesForgotten) -> None:
         self.stages.forget(fact.handles)
-        self._trim_staging()
-
-    def _trim_staging(self) -> None:
-        log = self.logs[f.STAGING_LOG]
-        lowest = self.stages.lowest_offset()
-        log.trim(log.end if lowest is None else lowest)
+        self.logs[f.STAGING_LOG].trim(fact.staging_start)
 
     def _passed(self, at_ms: int) -> None:
         if at_ms > self.last_ms:

@@ -39,6 +39,7 @@ class Code(StrEnum):
     TOO_LARGE = "TOO_LARGE"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     UNAVAILABLE = "UNAVAILABLE"
+    DATA_CORRUPT = "DATA_CORRUPT"
 
     @property
     def remedy(self) -> Remedy:
@@ -57,4 +58,5 @@ _REMEDIES = {
     Code.OVERLOADED: Remedy.RETRY_LATER,
     Code.DISK_FULL: Remedy.RETRY_LATER,
     Code.UNAVAILABLE: Remedy.RETRY_LATER,
+    Code.DATA_CORRUPT: Remedy.GIVE_UP,
 }

@@ -7,7 +7,7 @@ import msgspec
 
 from driftq.core import choosing
 from driftq.core import facts as f
-from driftq.core.case import Case
+from driftq.core.case import Case, Unreadable
 from driftq.core.groups import DEAD_PREFIX, Group, Topic
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
@@ -28,7 +28,10 @@ def fail(
     entry = progress.entries.get(offset)
     attempts = entry.attempts if entry is not None else 1
     error = bounded(error, case.limits.error_bytes)
-    policy = _policy(case, topic, decode_head(case.reader.record(log.log_id, offset).head))
+    try:
+        policy = _policy(case, topic, decode_head(case.reader.record(log.log_id, offset).head))
+    except Unreadable:
+        policy = case.limits.retry  # it cannot be copied to the dead letters: it rests until somebody restores it
     if is_exhausted(policy, attempts) and not topic.dead_of:
         bury(case, group, progress, offset, "max_attempts", error, lost=lost)
         return
@@ -54,7 +57,9 @@ def _policy(case: Case, topic: Topic, head: Head) -> RetryPolicy:
 def expire_leases(case: Case, group: Group, progress: Progress, most: int) -> int:
     """Leases that ran out are failures like any other. Returns how many messages that concerned."""
     lost = choosing.expired(progress, case.now_ms, most)
-    for offset in lost:
+    for number, offset in enumerate(lost):
+        if case.is_full():
+            return number
         fail(case, group, progress, offset, ACK_TIMEOUT, lost=True)
     return len(lost)
 

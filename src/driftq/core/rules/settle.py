@@ -113,6 +113,11 @@ def _by_log(held: list[tuple[Progress, Range]]) -> dict[int, list[Range]]:
     return ranges
 
 
+def _too_much(case: Case, progress: Progress, offset: int) -> Refusal:
+    partition = case.state.logs[progress.log_id].partition
+    return Refusal(partition, offset, Code.OVERLOADED, "too much for one call; send the rest again")
+
+
 def ack(case: Case, command: c.Ack) -> Reply:
     """A late ack counts as long as nobody else got the message."""
 
@@ -130,6 +135,9 @@ def nack(case: Case, command: c.Nack) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
         for progress, (first, end) in found.held:
             for offset in range(first, end):
+                if case.is_full():
+                    found.refused.append(_too_much(case, progress, offset))
+                    continue
                 fail(case, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
 
     return _settling(case, command, act)
@@ -140,6 +148,9 @@ def reject(case: Case, command: c.Reject) -> Reply:
         late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
         for progress, (first, end) in found.held + late:
             for offset in range(first, end):
+                if case.is_full():
+                    found.refused.append(_too_much(case, progress, offset))
+                    continue
                 if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
                     case.facts.append(f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD))
                 else:

@@ -76,7 +76,8 @@ def publish(case: Case, command: c.Publish) -> Reply:
             first_offset = case.ends.get(log.log_id, log.end)
             case.ends[log.log_id] = first_offset + batch.records
             parts.append(f.Part(log.log_id, first_offset, batch.records, batch.payload_bytes, batch.offset))
-    case.facts.append(f.Published(command.writer, command.batch_number, case.now_ms, tuple(parts)))
+    start = stages.lowest_offset(lambda entry: entry.writer == command.writer, case.state.logs[f.STAGING_LOG].end)
+    case.facts.append(f.Published(command.writer, command.batch_number, case.now_ms, tuple(parts), start))
     return PublishedReply(command.batch_number, _shown(tuple(parts)))
 
 
@@ -97,5 +98,11 @@ def forget(case: Case, command: c.ForgetStages) -> Reply:
         if handle in stages.by_handle and stages.by_handle[handle].writer == command.writer
     )
     if known:
-        case.facts.append(f.StagesForgotten(known))
+        forget_handles(case, known)
     return Done(changed=bool(known))
+
+
+def forget_handles(case: Case, handles: tuple[str, ...]) -> None:
+    end = case.state.logs[f.STAGING_LOG].end
+    start = case.state.stages.lowest_offset(lambda entry: entry.handle in handles, end)
+    case.facts.append(f.StagesForgotten(handles, start))

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from driftq.core.case import Case
 from driftq.core.commands import Sweep
-from driftq.core.facts import StagesForgotten, Trimmed
+from driftq.core.facts import Trimmed
 from driftq.core.groups import Topic
 from driftq.core.logs import Log
 from driftq.core.replies import Reply, Swept
 from driftq.core.rules.failing import expire_leases
+from driftq.core.rules.stages import forget_handles
 from driftq.core.rules.streams import delete_over
 
 
@@ -59,7 +60,7 @@ def _sweep_stream(case: Case, log_id: int, gone: set[int]) -> None:
 def _sweep_stages(case: Case) -> None:
     over = tuple(handle for handle, entry in case.state.stages.by_handle.items() if entry.expires_ms <= case.now_ms)
     if over:
-        case.facts.append(StagesForgotten(over))
+        forget_handles(case, over)
 
 
 def _retain(case: Case, topic: Topic) -> None:

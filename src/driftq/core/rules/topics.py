@@ -71,7 +71,8 @@ def delete_topic(case: Case, command: c.DeleteTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
-    case.facts.append(f.TopicDeleted(command.topic))
+    dead = case.state.topics[DEAD_PREFIX + command.topic]
+    case.facts.append(f.TopicDeleted(command.topic, topic.log_ids + dead.log_ids))
     return Done()
 
 
