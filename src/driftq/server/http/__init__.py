@@ -1,0 +1,28 @@
+"""The HTTP connection layer: bytes to `Request`, `Response` to bytes, with limits, order and back-pressure.
+
+It knows nothing of what is served. A handler gets a complete `Request` and returns a `Response`, a `FileResponse`, a
+`Streaming`, a `Deferred`, a future of one of the first three, or is a coroutine function.
+"""
+
+from driftq.server.http.limits import Limits
+from driftq.server.http.listener import Listener, serve
+from driftq.server.http.request import BadRequest, Request, query_pairs
+from driftq.server.http.response import Answer, Deferred, FileResponse, Handler, Reply, Response, Streaming
+from driftq.server.http.stream import Stream
+
+__all__ = [
+    "Answer",
+    "BadRequest",
+    "Deferred",
+    "FileResponse",
+    "Handler",
+    "Limits",
+    "Listener",
+    "Reply",
+    "Request",
+    "Response",
+    "Stream",
+    "Streaming",
+    "query_pairs",
+    "serve",
+]

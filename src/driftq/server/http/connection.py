@@ -1,0 +1,377 @@
+"""One connection: requests are started as they come, answers leave in the order of the requests.
+
+Owns the order, keep-alive, the bounds on work started ahead, and the deadlines. Reading is `Incoming`'s, writing is
+`Outgoing`'s, waiting for an answer is `Exchange`'s. Knows nothing of what requests mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import cast
+
+from driftq.server.http.exchange import Exchange
+from driftq.server.http.incoming import Incoming
+from driftq.server.http.outgoing import JOIN_BYTES, Outgoing
+from driftq.server.http.pace import BODY, IDLE, Late, Pace
+from driftq.server.http.request import BadRequest, Head, Request
+from driftq.server.http.response import FileResponse, Response, Streaming, has_no_body, length_head
+from driftq.server.http.service import Service
+from driftq.server.http.stream import FilePump, Stream
+
+_REFUSED = Head("", b"", {}, keep_alive=False)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of the event loop."""
+
+    __slots__ = (
+        "_advancing",
+        "_busy",
+        "_closing",
+        "_handler",
+        "_held",
+        "_incoming",
+        "_limits",
+        "_lingers",
+        "_out",
+        "_pace",
+        "_peer",
+        "_queue",
+        "_reading_paused",
+        "_service",
+        "_stopping",
+        "_transport",
+        "_waiting",
+    )
+
+    _transport: asyncio.Transport
+    _incoming: Incoming
+    _out: Outgoing
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._handler = service.handler
+        self._limits = service.limits
+        self._peer = ""
+        self._queue: deque[Exchange] = deque()  # started and unanswered, oldest first
+        self._waiting: deque[Request] = deque()  # parsed and not started: the bound is reached or the socket is full
+        self._held = b""  # received and not parsed, for the same reasons
+        self._busy = False  # requests are being started: input is not resumed from inside
+        self._advancing = False  # answers are being written: the loop in `settled` goes on by itself
+        self._stopping = False  # close once what is started has been answered
+        self._lingers = False  # close by halves, because the peer may still be sending
+        self._closing = False
+        self._reading_paused = False
+        self._pace = Pace(service.limits, service.now_s)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        is_inet = isinstance(address, tuple)
+        self._peer = str(address[0]) if is_inet else "unix"
+        service = self._service
+        self._incoming = Incoming(self._limits, service.body_budget, service.known_heads, self._peer, self._deliver)
+        self._out = Outgoing(service, self._transport, self._room)
+        reason = service.admit(self, self._peer, is_inet)
+        if reason is not None:
+            self._incoming.refuse(503, reason)
+            self._answer_refusal(lingers=False)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._service.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._closing and not self._incoming.ended:
+            self._consume(self._service.read_buffer[:nbytes])
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more. What is started is answered, it may still read; a stream ends."""
+        if self._closing or not (self._queue or self._waiting):
+            return False
+        if self._queue and type(self._queue[0].outlet) is Stream:
+            self._transport.abort()
+            return False
+        self._stopping = True
+        for exchange in tuple(self._queue):
+            exchange.request.mark_gone()
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self._service.leave(self, self._peer)
+        self._incoming.release()
+        self._waiting.clear()
+        self._held = b""
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for exchange in queue:
+            exchange.abandon()
+
+    def pause_writing(self) -> None:
+        self._out.pause()
+
+    def resume_writing(self) -> None:
+        self._out.resume()
+
+    # Requests.
+
+    def _consume(self, data: memoryview) -> None:
+        incoming = self._incoming
+        out = self._out
+        phase, received = incoming.phase, incoming.body_received
+        self._busy = True
+        out.gather()
+        used = incoming.feed(data)
+        out.release()
+        self._busy = False
+        if phase == IDLE or incoming.phase != phase or incoming.body_received < received:
+            self._pace.since_s = self._service.now_s
+            self._pace.window_bytes = 0
+        if incoming.ended:
+            if incoming.refusal is not None and not self._waiting:
+                self._answer_refusal()
+        elif incoming.stopped:
+            self._held = bytes(data[used:])
+            if not self._reading_paused:
+                self._reading_paused = True
+                self._transport.pause_reading()
+        if incoming.expects_continue:
+            self._continue()
+
+    def _deliver(self, request: Request) -> None:
+        queue = self._queue
+        if self._closing or (self._stopping and (queue or self._waiting)):
+            # Not started, so it must not be answered: the client sees the close and asks another time.
+            self._incoming.ended = True
+            self._lingers = True
+        elif self._waiting or self._out.paused or len(queue) >= self._limits.pipelined:
+            self._waiting.append(request)
+            self._incoming.stopped = True
+        else:
+            self._start(request)
+
+    def _start(self, request: Request) -> None:
+        try:
+            answer = self._handler(request)
+        except Exception as error:
+            answer = self.failure(request, error)
+        if type(answer) is Response and not self._queue:
+            self._send(request, answer)
+        else:
+            exchange = Exchange(self, request)
+            self._queue.append(exchange)
+            exchange.wait_for(answer)
+
+    def failure(self, request: Request, error: BaseException) -> Response:
+        """The answer when a handler did not give one."""
+        if isinstance(error, BadRequest):
+            return self._service.on_bad_request(error.status, error.message)
+        return self._service.error_response(request, error)
+
+    def _continue(self) -> None:
+        """Asks for the body when it is this request's turn, unless it is coming anyway."""
+        incoming = self._incoming
+        if incoming.phase != BODY or incoming.body_received or self._closing:
+            incoming.expects_continue = False
+        elif not self._queue and not self._waiting:
+            incoming.expects_continue = False
+            self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _answer_refusal(self, lingers: bool = True) -> None:
+        """The last answer of this connection, behind those of the requests before it."""
+        refusal, self._incoming.refusal = self._incoming.refusal, None
+        assert refusal is not None
+        self._lingers = lingers
+        exchange = Exchange(self, Request(_REFUSED, b"", self._peer))
+        self._queue.append(exchange)
+        exchange.settle(self._service.on_bad_request(*refusal))
+
+    def _room(self) -> None:
+        """The socket takes output again."""
+        outlet = self._queue[0].outlet if self._queue else None
+        if outlet is not None:
+            outlet.resumed()
+        self._resume()
+
+    def _resume(self) -> None:
+        """Starts what waited, then reads on, as far as the bounds allow."""
+        if self._busy or self._closing:
+            return
+        incoming = self._incoming
+        if incoming.phase == IDLE:
+            self._pace.since_s = self._service.now_s
+        if incoming.expects_continue:
+            self._continue()
+        if not incoming.stopped or self._out.paused or len(self._queue) > self._limits.pipelined // 2:
+            return
+        self._start_waiting()
+        if self._waiting or self._closing:
+            return
+        incoming.stopped = False
+        if incoming.refusal is not None:
+            self._answer_refusal()
+        elif self._held:
+            held, self._held = self._held, b""
+            self._consume(memoryview(held))
+        if self._reading_paused and not incoming.stopped and not self._closing:
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def _start_waiting(self) -> None:
+        waiting, queue, out = self._waiting, self._queue, self._out
+        self._busy = True
+        out.gather()
+        while waiting and not self._closing and not out.paused and len(queue) < self._limits.pipelined:
+            self._start(waiting.popleft())
+        out.release()
+        self._busy = False
+
+    # Answers, in order.
+
+    def settled(self, exchange: Exchange) -> None:
+        """An answer has become known. It leaves now if it is the oldest, and with it those that waited behind it."""
+        queue = self._queue
+        if not queue or queue[0] is not exchange or exchange.outlet is not None:
+            return
+        self._advancing = True
+        while queue and not self._closing:
+            exchange = queue[0]
+            reply = exchange.reply
+            if reply is None or exchange.outlet is not None:
+                break
+            if type(reply) is Response:
+                queue.popleft()
+                self._send(exchange.request, reply)
+            elif isinstance(reply, Streaming):
+                self._open_stream(exchange, reply)
+            elif isinstance(reply, FileResponse):
+                self._open_file(exchange, reply)
+        self._advancing = False
+        self._resume()
+
+    def _send(self, request: Request, response: Response) -> None:
+        """Writes a whole response whose turn it is; its exchange, if it had one, has left the queue."""
+        close = not request.keep_alive or (self._stopping and not self._queue and not self._waiting)
+        line = b"" if request.version == "1.1" and not close else connection_line(request, close)
+        body = response.body
+        date = self._service.date_line
+        if type(body) is bytes and 0 < len(body) <= JOIN_BYTES and request.method != "HEAD":
+            # What nearly every answer is: one formatting, one buffer.
+            parts = (response.prefix, date, len(body), response.extra, line, body)
+            self._out.write(b"%b%bContent-Length: %d\r\n%b%b\r\n%b" % parts)
+        else:
+            self._out.write(length_head(response, date, line))
+            if body and request.method != "HEAD":
+                for buffer in (body,) if type(body) is bytes else body:
+                    self._out.write(buffer)  # type: ignore[arg-type]
+        if close:
+            self._close()
+
+    def _open_stream(self, exchange: Exchange, streaming: Streaming) -> None:
+        request = exchange.request
+        stream = Stream(
+            self._out,
+            version=request.version,
+            head_only=request.method == "HEAD",
+            keep_alive=request.keep_alive and not self._stopping,
+            stopping=self._stopping,
+        )
+        exchange.produce(stream, streaming)
+
+    def _open_file(self, exchange: Exchange, response: FileResponse) -> None:
+        request = exchange.request
+        close = not request.keep_alive or (self._stopping and len(self._queue) == 1 and not self._waiting)
+        self._out.write(length_head(response, self._service.date_line, connection_line(request, close)))
+        pump = FilePump(self._out, response, lambda: self._over(exchange, close))
+        exchange.outlet = pump
+        if request.method == "HEAD" or has_no_body(response.status):
+            pump.skip()
+        pump.resumed()
+
+    def stream_over(self, exchange: Exchange, error: BaseException | None) -> None:
+        """A producer has ended: well, or with an error (cancellation is one)."""
+        stream = exchange.outlet
+        assert isinstance(stream, Stream)
+        if not stream.started:
+            exchange.outlet = None
+            exchange.settle_error(error or RuntimeError("a producer ended without starting its stream"))
+        elif error is not None:
+            # The head is out: cutting the connection is the only way to say that the rest is missing.
+            if not isinstance(error, asyncio.CancelledError):
+                self._service.report("a producer raised", error)
+            self._transport.abort()
+        else:
+            stream.finish()
+            self._over(exchange, not stream.reusable)
+
+    def _over(self, exchange: Exchange, close: bool) -> None:
+        """An answer that took time has been written."""
+        queue = self._queue
+        if self._closing or not queue or queue[0] is not exchange:
+            return
+        queue.popleft()
+        if close or (self._stopping and not queue and not self._waiting):
+            self._close()
+        elif not self._advancing:
+            if queue:
+                self.settled(queue[0])
+            else:
+                self._resume()
+
+    # The end.
+
+    def _close(self) -> None:
+        """Nothing more is answered here. Input that is still coming is thrown away, see `Limits.linger_s`."""
+        self._closing = True
+        self._incoming.ended = True
+        self._pace.since_s = self._service.now_s
+        if self._lingers and self._reading_paused:
+            self._transport.resume_reading()
+        self._out.finish(half_close=self._lingers)
+        queue = tuple(self._queue)
+        self._queue.clear()
+        for exchange in queue:
+            exchange.abandon()
+
+    def check(self, now_s: float) -> None:
+        """Called by the sweep: ends what has taken too long."""
+        incoming = self._incoming
+        if self._out.stalled(now_s):
+            self._transport.abort()
+        elif self._closing:
+            if now_s - self._pace.since_s > self._limits.linger_s and self._out.empty():
+                self._transport.abort()
+        elif not self._reading_paused and not incoming.ended and not (self._queue and incoming.phase == IDLE):
+            late = self._pace.late(now_s, incoming.phase, incoming.body_received, not incoming.head_fed)
+            if late is Late.IDLE:
+                self._close()
+            elif late is not None:
+                incoming.refuse(408, late.value)
+                self._answer_refusal()
+
+    def stop(self) -> None:
+        """Asks for an end: idle connections close now, streams are told, the rest closes after its answers."""
+        self._stopping = True
+        if self._closing:
+            return
+        if self._queue:
+            outlet = self._queue[0].outlet
+            if outlet is not None:
+                outlet.stop()
+        elif not self._waiting and self._incoming.phase == IDLE:
+            self._close()
+
+    def cut(self) -> None:
+        """The grace of a stop is over."""
+        for exchange in tuple(self._queue):
+            exchange.cancel()
+        self._transport.abort()
+
+
+def connection_line(request: Request, close: bool) -> bytes:
+    if close:
+        return b"Connection: close\r\n"
+    return b"Connection: keep-alive\r\n" if request.version == "1.0" else b""

@@ -1,0 +1,156 @@
+"""Accepting connections, sweeping their deadlines, and stopping.
+
+Owns the listening sockets with their TCP options, the one timer behind all deadlines, and the order of a graceful stop.
+Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl as tls
+
+from driftq.server.http.connection import Connection
+from driftq.server.http.limits import Limits
+from driftq.server.http.response import Handler
+from driftq.server.http.service import OnBadRequest, OnError, Service, plain_bad_request, plain_error
+
+
+class Listener:
+    """A running server. Made by `serve`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._servers: list[asyncio.AbstractServer] = []
+        self._interval_s = service.limits.sweep_interval_s()
+        self._timer: asyncio.TimerHandle | None = None
+        self.addresses: list[str] = []  # "127.0.0.1:8080", "[::1]:8080", or the path of a Unix socket
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._service.connections)
+
+    @property
+    def port(self) -> int:
+        """The TCP port, of use when port 0 was asked for."""
+        return int(self.addresses[0].rpartition(":")[2])
+
+    async def open_inet(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
+        service = self._service
+        loop = service.loop
+        for family, kind, protocol, _, address in await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            listening = socket.socket(family, kind, protocol)
+            try:
+                prepare(listening, service.limits)
+                if port == 0 and self.addresses:
+                    address = (address[0], self.port, *address[2:])
+                listening.bind(address)
+                handshake_s = service.limits.header_deadline_s if ssl is not None else None
+                server = await loop.create_server(
+                    lambda: Connection(service),
+                    sock=listening,
+                    ssl=ssl,
+                    backlog=service.limits.backlog,
+                    ssl_handshake_timeout=handshake_s,
+                )
+            except BaseException:
+                listening.close()
+                raise
+            self._servers.append(server)
+            bound_host, bound_port = listening.getsockname()[:2]
+            self.addresses.append(f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}")
+
+    async def open_unix(self, path: str) -> None:
+        service = self._service
+        server = await service.loop.create_unix_server(
+            lambda: Connection(service), path, backlog=service.limits.backlog
+        )
+        self._servers.append(server)
+        self.addresses.append(path)
+
+    def sweep(self) -> None:
+        """One look at every connection. Late by up to the interval, which the limits allow for."""
+        service = self._service
+        service.tick()
+        now_s = service.now_s
+        for connection in tuple(service.connections):
+            connection.check(now_s)
+        self._timer = service.loop.call_later(self._interval_s, self.sweep)
+
+    async def stop(self, grace_s: float = 2.0) -> bool:
+        """Stops accepting, lets requests finish and streams end; cuts the rest. True: nothing had to be cut."""
+        service = self._service
+        service.stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in tuple(service.connections):
+            connection.stop()
+        clean = await self._emptied(grace_s)
+        for connection in tuple(service.connections):
+            connection.cut()
+        await self._emptied(1.0)
+        if self._timer is not None:
+            self._timer.cancel()
+        for server in self._servers:
+            await server.wait_closed()
+        return clean
+
+    async def _emptied(self, timeout_s: float) -> bool:
+        if not self._service.connections:
+            return True
+        self._service.emptied.clear()
+        try:
+            await asyncio.wait_for(self._service.emptied.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+
+def prepare(listening: socket.socket, limits: Limits) -> None:
+    """Options of a listening socket; accepted ones inherit them, so that a connection costs no calls for it."""
+    listening.setblocking(False)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if listening.family == socket.AF_INET6:
+        listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    options = {
+        "TCP_KEEPIDLE": limits.tcp_keepalive_idle_s,
+        "TCP_KEEPINTVL": limits.tcp_keepalive_interval_s,
+        "TCP_KEEPCNT": limits.tcp_keepalive_count,
+        "TCP_USER_TIMEOUT": max(1, int(limits.write_stall_s * 1000)),
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):  # Not every platform has all of them.
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def serve(
+    handler: Handler,
+    host: str | None = "127.0.0.1",
+    port: int = 0,
+    limits: Limits | None = None,
+    ssl: tls.SSLContext | None = None,
+    unix: str | None = None,
+    on_bad_request: OnBadRequest = plain_bad_request,
+    on_error: OnError = plain_error,
+) -> Listener:
+    """Listens on `host:port` (unless host is None) and on the Unix socket `unix`. Port 0 picks a free one."""
+    if ssl is not None and ssl.minimum_version < tls.TLSVersion.TLSv1_2:
+        raise ValueError("TLS below 1.2 is not served: set minimum_version of the SSLContext")
+    if host is None and unix is None:
+        raise ValueError("nothing to listen on")
+    service = Service(handler, limits or Limits(), asyncio.get_running_loop(), on_bad_request, on_error)
+    listener = Listener(service)
+    try:
+        if host is not None:
+            await listener.open_inet(host, port, ssl)
+        if unix is not None:
+            await listener.open_unix(unix)
+    except BaseException:
+        await listener.stop(0)
+        raise
+    listener.sweep()
+    return listener

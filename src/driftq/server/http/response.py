@@ -1,0 +1,197 @@
+"""What a handler may answer with, and how its head becomes bytes.
+
+Owns status lines, header encoding and its checks: no control character ever reaches a header, and the headers this
+layer writes itself (length, framing, connection, date) cannot be given by a handler. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from driftq.server.http.request import Request
+
+if TYPE_CHECKING:
+    from driftq.server.http.stream import Stream
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+JSON = "application/json"
+_OWN_HEADERS = frozenset({"content-length", "transfer-encoding", "connection", "date", "content-type", "keep-alive"})
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_PREFIXES: dict[tuple[int, str], bytes] = {}
+_PREFIXES_MAX = 512
+_NO_BODY = frozenset({204, 304})
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+def prefix(status: int, content_type: str) -> bytes:
+    """The status line and the content type: the same few for nearly every response, so they are made once."""
+    made = _PREFIXES.get((status, content_type))
+    if made is None:
+        line = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
+        if not 200 <= status <= 999:
+            raise ValueError(f"not an HTTP status: {status}")
+        if content_type:
+            check_header("Content-Type", content_type)
+            line += f"Content-Type: {content_type}\r\n"
+        made = line.encode("latin-1")
+        if len(_PREFIXES) >= _PREFIXES_MAX:  # Content types can come from users: forget rather than grow.
+            _PREFIXES.clear()
+        _PREFIXES[status, content_type] = made
+    return made
+
+
+def check_header(name: str, value: str) -> None:
+    """Raises ValueError for anything that could end a header line or start another one."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"not a header name: {name!r}")
+    if _VALUE.fullmatch(value) is None:
+        raise ValueError(f"not a header value: {name}: {value!r}")
+
+
+def header_lines(headers: Headers) -> bytes:
+    """The lines of a handler's own headers; each name at most once, none that this layer writes itself."""
+    seen: set[str] = set()
+    lines = []
+    for name, value in headers:
+        check_header(name, value)
+        lower = name.lower()
+        if lower in _OWN_HEADERS:
+            raise ValueError(f"the connection writes {name} itself")
+        if lower in seen:
+            raise ValueError(f"header given twice: {name}")
+        seen.add(lower)
+        lines.append(f"{name}: {value}\r\n")
+    return "".join(lines).encode("latin-1")
+
+
+def has_no_body(status: int) -> bool:
+    return status in _NO_BODY
+
+
+class Response:
+    """A complete answer. `body` is one buffer or a list of buffers, which are sent without being joined."""
+
+    __slots__ = ("body", "extra", "prefix", "status")
+
+    def __init__(
+        self, status: int, body: bytes | Sequence[Buffer] = b"", content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.extra = header_lines(headers) if headers else b""
+        if body:
+            if status in _NO_BODY:
+                raise ValueError(f"a {status} response has no body")
+        elif status in _NO_BODY:
+            content_type = ""
+        self.prefix = _PREFIXES.get((status, content_type)) or prefix(status, content_type)
+
+    def size_bytes(self) -> int:
+        body = self.body
+        return len(body) if type(body) is bytes else sum(map(len, body))  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status}, {self.size_bytes()} bytes>"
+
+
+class FileResponse:
+    """A range of an open file, read piece by piece as the socket takes it. `release` is called once at the end."""
+
+    __slots__ = ("extra", "fd", "position", "prefix", "release", "size", "status")
+
+    def __init__(
+        self,
+        status: int,
+        fd: int,
+        position: int,
+        size_bytes: int,
+        content_type: str = "application/octet-stream",
+        headers: Headers = (),
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.status = status
+        self.fd = fd
+        self.position = position
+        self.size = size_bytes
+        self.prefix = prefix(status, content_type)
+        self.extra = header_lines(headers) if headers else b""
+        self.release = release
+
+    def size_bytes(self) -> int:
+        return self.size
+
+
+class Streaming:
+    """An answer written over time by `producer`, which runs in a task of its own once it is this request's turn.
+
+    When the client goes away the task is cancelled, unless `cancel_when_gone` is false: then it must watch
+    `stream.over`.
+    """
+
+    __slots__ = ("cancel_when_gone", "producer")
+
+    def __init__(self, producer: Callable[[Stream], Coroutine[Any, Any, None]], cancel_when_gone: bool = True) -> None:
+        self.producer = producer
+        self.cancel_when_gone = cancel_when_gone
+
+
+class Settles(Protocol):
+    """Who waits for a `Deferred`."""
+
+    def settle(self, reply: Reply) -> None: ...
+
+    def settle_error(self, error: BaseException) -> None: ...
+
+
+class Deferred:
+    """An answer that is known later, without a task or a trip through the event loop.
+
+    `resolve` writes the response in the same call when it is its turn. A client that has gone is not an error: the
+    resolution is then simply dropped (`Request.on_gone` tells).
+    """
+
+    __slots__ = ("_error", "_reply", "_waiter")
+
+    def __init__(self) -> None:
+        self._waiter: Settles | None = None
+        self._reply: Reply | None = None
+        self._error: BaseException | None = None
+
+    def resolve(self, reply: Reply) -> None:
+        assert self._reply is None and self._error is None, "a deferred answer is given once"
+        self._reply = reply
+        if self._waiter is not None:
+            self._waiter.settle(reply)
+
+    def fail(self, error: BaseException) -> None:
+        assert self._reply is None and self._error is None, "a deferred answer is given once"
+        self._error = error
+        if self._waiter is not None:
+            self._waiter.settle_error(error)
+
+    def bind(self, waiter: Settles) -> None:
+        """For the connection only."""
+        assert self._waiter is None, "a deferred answer belongs to one request"
+        self._waiter = waiter
+        if self._reply is not None:
+            waiter.settle(self._reply)
+        elif self._error is not None:
+            waiter.settle_error(self._error)
+
+
+Reply: TypeAlias = Response | FileResponse | Streaming
+Answer: TypeAlias = Reply | Deferred | Awaitable[Reply]
+Handler: TypeAlias = Callable[[Request], Answer]
+
+
+def length_head(reply: Response | FileResponse, date: bytes, connection: bytes) -> bytes:
+    """The head of a reply whose length is known."""
+    if reply.status in _NO_BODY:
+        return b"".join((reply.prefix, date, reply.extra, connection, b"\r\n"))
+    return b"%b%bContent-Length: %d\r\n%b%b\r\n" % (reply.prefix, date, reply.size_bytes(), reply.extra, connection)
