@@ -88,13 +88,14 @@ def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn:
     return Segment(path, header, header.seed())
 
 
-def scan_segment(file: File, segment: Segment) -> Iterator[tuple[int, Scan]]:
+def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | None = None) -> Iterator[tuple[int, Scan]]:
     """The blocks of a segment in runs, each with the position its run starts at.
 
     Where the last run ends, the chain ends. Whether that is the end of the data or damage is for the caller to judge.
+    `start` is a place inside: position, checksum of the block before, lsn.
     """
     header = segment.header
-    position, prev_crc, next_lsn = HEADER_BYTES, header.prev_crc, header.first_lsn
+    position, prev_crc, next_lsn = start or (HEADER_BYTES, header.prev_crc, header.first_lsn)
     want = READ_BYTES
     while True:
         data = file.read_at(position, min(want, header.size_bytes - position))
