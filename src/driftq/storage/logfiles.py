@@ -59,23 +59,24 @@ class Run:
 class LogSegment:
     """What is known in memory about one segment file."""
 
-    __slots__ = ("end_offset", "first_offset", "firsts", "path", "runs", "size_bytes", "wrong")
+    __slots__ = ("closed", "end_offset", "first_offset", "firsts", "open_run", "path", "runs", "size_bytes", "wrong")
 
     def __init__(self, path: str, first_offset: int) -> None:
         self.path = path
         self.first_offset = first_offset
         self.end_offset = first_offset
         self.size_bytes = HEADER_BYTES
+        self.closed = False  # True: damaged at its end, so nothing is added to it
+        self.open_run: Run | None = None  # only a run begun by this process is added to: others may be damaged
         self.wrong = "the records are missing"  # what a read that finds nothing here says
         self.firsts: list[int] = []
         self.runs: list[Run] = []
 
     def add(self, first_offset: int, count: int, batch: bytes, at_ms: int) -> Run:
         """Note a batch that was written at the end of the file; returns the run it became a part of."""
-        if self.runs and self.runs[-1].size_bytes < RUN_BYTES:
-            run = self.runs[-1]
-        else:
-            run = Run(first_offset, self.size_bytes)
+        run = self.open_run
+        if run is None or run.size_bytes >= RUN_BYTES:
+            run = self.open_run = Run(first_offset, self.size_bytes)
             self.firsts.append(first_offset)
             self.runs.append(run)
         run.add(batch, at_ms)
@@ -93,6 +94,7 @@ class LogSegment:
     def cut(self, run_index: int) -> None:
         """Forget the runs from this one on."""
         gone = self.runs[run_index:]
+        self.open_run = None
         if gone:
             self.size_bytes = gone[0].position
             self.end_offset = gone[0].first_offset

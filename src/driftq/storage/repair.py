@@ -27,7 +27,7 @@ from driftq.storage.journalfiles import (
 )
 from driftq.storage.wal import SEGMENT_BYTES, FileJournal
 
-_FRAMES_PER_BLOCK = 256
+_FRAMES_PER_BLOCK = 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ It knows neither the journal nor snapshots; the caller keeps the order (sync, sa
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import NamedTuple
 
 from driftq.storage.damage import CorruptLog
 from driftq.storage.disk import Disk, DiskFull, File
@@ -25,6 +26,7 @@ from driftq.storage.logfiles import (
     wrong_header,
 )
 from driftq.storage.logstore import Span, batch_ms
+from driftq.storage.syncing import LogSync
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
@@ -52,6 +54,13 @@ class _Log:
         return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
 
 
+class _GivenUp(NamedTuple):
+    """What goes at the next collection: logs with the start they had, and the numbers of dropped logs."""
+
+    trimmed: list[tuple[_Log, int]]
+    dropped: list[int]
+
+
 class SegmentLogStore:
     """Logs as segment files under one folder. Called from one thread at a time."""
 
@@ -76,6 +85,7 @@ class SegmentLogStore:
         self._waiting: dict[int, _Log] = {}
         self._trimmed: dict[int, _Log] = {}
         self._dropped: dict[int, None] = {}
+        self._given_up = _GivenUp([], [])
         self._new_folders = False
         self._swept = False
         disk.make_folder("log.root", folder)
@@ -107,23 +117,26 @@ class SegmentLogStore:
     def is_full(self) -> bool:
         return bool(self._waiting)
 
-    def sync(self) -> None:
-        """As the protocol says; raises `DiskFull` if something appended could not even be written."""
+    def begin_sync(self) -> LogSync:
         if not self.make_room():
             raise DiskFull(f"{self._folder}: {len(self._waiting)} logs wait for room")
-        for log in list(self._dirty.values()):
+        work = LogSync(self._disk, self._folder)
+        for log in self._dirty.values():
             for segment in log.dirty.values():
-                self._files[segment.path].sync("log.sync")
-                self._save_index(log, segment)
+                index = encode_index(self._store, log.log_id, segment)
+                work.add_file(segment.path, _index_path(segment), index)
             if log.new_names:
-                self._disk.sync_folder("log.sync_folder", log.folder)
-            log.dirty.clear()
+                work.add_folder(log.folder)
+            log.dirty = {}
             log.new_names = False
         if self._new_folders:
-            self._disk.sync_folder("log.root.sync_folder", self._folder)
-            self._disk.sync_folder("log.parent.sync_folder", self._folder.rpartition("/")[0] or "/")
+            work.add_root()
             self._new_folders = False
-        self._dirty.clear()
+        self._dirty = {}
+        return work
+
+    def sync(self) -> None:
+        self.begin_sync().run()
 
     def _new_log(self, log_id: int, first_offset: int) -> _Log:
         log = self._logs[log_id] = _Log(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
@@ -139,6 +152,7 @@ class SegmentLogStore:
         segment = log.segments[-1] if log.segments else None
         if (
             segment is None
+            or segment.closed
             or segment.end_offset != first_offset
             or (segment.runs and segment.size_bytes + len(batch) > self._segment_bytes)
         ):
@@ -181,25 +195,6 @@ class SegmentLogStore:
         segment = LogSegment(path, first_offset)
         log.segments.append(segment)
         return segment
-
-    def _save_index(self, log: _Log, segment: LogSegment) -> None:
-        """Written without a sync of its own: it is a cache with a checksum, and a torn one is rebuilt."""
-        path = _index_path(segment)
-        data = encode_index(self._store, log.log_id, segment)
-        try:
-            file = (
-                self._disk.open(path, write=True)
-                if self._disk.exists(path)
-                else self._disk.create("index.create", path)
-            )
-        except DiskFull:
-            return
-        try:
-            file.write_at("index.write", 0, data)
-        except DiskFull:
-            return
-        finally:
-            file.close()
 
     # ----------------------------------------------------------------------------------------------------- reading
 
@@ -299,25 +294,34 @@ class SegmentLogStore:
             self._dropped[log_id] = None
 
     def collect(self) -> None:
-        for log in list(self._trimmed.values()):
-            if not log.opened:
-                self._open_log(log)
-            while log.segments and log.segments[0].end_offset <= log.start and not log.unwritten:
-                segment = log.segments.pop(0)
-                log.dirty.pop(segment.path, None)
-                self._remove(segment.path)
-        self._trimmed.clear()
+        given_up, self._given_up = self._given_up, self._note_given_up()
+        for log, start in given_up.trimmed:
+            if self._logs.get(log.log_id) is log:
+                self._remove_below(log, start)
+        for log_id in given_up.dropped:
+            folder = f"{self._folder}/{log_id}"
+            if log_id not in self._logs and self._disk.exists(folder):
+                self._remove_files(folder)
+                self._disk.remove_folder("log.folder.remove", folder)
+
+    def _note_given_up(self) -> _GivenUp:
+        noted = _GivenUp([(log, log.start) for log in self._trimmed.values()], list(self._dropped))
         if not self._swept:
             # Folders of logs that were dropped before a crash: every log that lives is known by now.
             found = [int(name) for name in self._disk.list(self._folder) if name.isascii() and name.isdigit()]
-            self._dropped.update((log_id, None) for log_id in found if log_id not in self._logs)
+            noted.dropped.extend(log_id for log_id in found if log_id not in self._logs)
             self._swept = True
-        for log_id in self._dropped:
-            folder = f"{self._folder}/{log_id}"
-            if self._disk.exists(folder):
-                self._remove_files(folder)
-                self._disk.remove_folder("log.folder.remove", folder)
-        self._dropped.clear()
+        self._trimmed = {}
+        self._dropped = {}
+        return noted
+
+    def _remove_below(self, log: _Log, start: int) -> None:
+        if not log.opened:
+            self._open_log(log)
+        while log.segments and log.segments[0].end_offset <= start and not log.unwritten:
+            segment = log.segments.pop(0)
+            log.dirty.pop(segment.path, None)
+            self._remove(segment.path)
 
     def close(self) -> None:
         self._files.close()
@@ -367,6 +371,7 @@ class SegmentLogStore:
                 segment.add(walked.first_offset, walked.records, walked.batch, walked.at_ms)
             log.dirty[segment.path] = segment
             self._dirty[log.log_id] = log
+        segment.closed = size < segment.size_bytes
         if size > segment.size_bytes and segment.end_offset == end:
             file.truncate("log.cut", segment.size_bytes)
             log.dirty[segment.path] = segment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -162,7 +163,7 @@ def _check_appends_and_reads(store: LogStore) -> None:
     spans = store.spans(1)
     assert spans[0].first_offset == 0
     assert spans[-1].end_offset == 600
-    assert all(a.end_offset == b.first_offset for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.end_offset == b.first_offset for a, b in pairwise(spans))
     assert spans[-1].last_ms == 1000 + 299 * 10
     assert not store.is_full()
     store.sync()

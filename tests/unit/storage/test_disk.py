@@ -79,6 +79,6 @@ def test_a_failing_sync_is_never_called_a_full_disk(tmp_path: Path, monkeypatch:
 
     file = OsDisk().create("t", f"{tmp_path}/file")
     monkeypatch.setattr(module, "_sync_data", no_room)
-    with pytest.raises(DiskFailed, match="journal.sync"):
+    with pytest.raises(DiskFailed, match=r"journal\.sync"):
         file.sync("journal.sync")
     file.close()
