@@ -1,0 +1,161 @@
+"""Every single call to the disk fails once, in every way, while journal, log store and snapshots work together.
+
+A fixed story is told again and again; the first time its first call to the disk fails, then its second, until a telling
+ends untouched. After each, the machine restarts and everything that was acknowledged must be there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from driftq.storage import snapshots
+from driftq.storage.disk import DiskFailed, DiskFull
+from driftq.storage.folder import find_folder, finish_folder, new_folder
+from driftq.storage.journal import Unavailable
+from driftq.storage.segments import SegmentLogStore
+from driftq.storage.wal import FileJournal
+from tests.support.simdisk import Crash, Fault, SimDisk
+from tests.unit.storage.suites import STORE, batch
+
+SEGMENT = 4096 + 1500
+
+
+@dataclass
+class Broker:
+    """As little of a broker as makes the storage work: one log, one record per frame, snapshots of the log's ends."""
+
+    disk: SimDisk
+    acked: int = 0
+    tried: int = 0
+    tail: int = 0
+    journal: FileJournal | None = field(default=None, repr=False)
+    logs: SegmentLogStore | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        folder = find_folder(self.disk, "d")
+        if folder is None:
+            assert self.acked == 0, "a folder that acknowledged something has lost its FORMAT file"
+            folder = new_folder(self.disk, "d", STORE)
+            FileJournal.create(self.disk, folder.journal, STORE, segment_bytes=SEGMENT, parent="d").close()
+            finish_folder(self.disk, folder)
+        newest = snapshots.load_newest(self.disk, folder.snapshots, STORE)
+        assert newest.damaged == ()
+        base = newest.base_lsn()
+        self.journal = FileJournal.open(self.disk, folder.journal, STORE, segment_bytes=SEGMENT, known_lsn=base)
+        self.logs = SegmentLogStore(self.disk, folder.logs, 1500, store=STORE)
+        if newest.snapshot is not None:
+            (state,) = snapshots.read_frames(self.disk, newest.snapshot, STORE)
+            assert state == b"%d" % base
+            self.logs.restore(1, 0, base)
+        self.tail = base
+        for lsn, frame in self.journal.replay(base):
+            assert lsn == self.tail + 1
+            assert frame == batch(lsn - 1, size_bytes=200)
+            self.logs.append(1, lsn - 1, 1, frame)
+            self.tail = lsn
+
+    def produce(self) -> None:
+        assert self.journal is not None
+        assert self.logs is not None
+        frame = batch(self.tail, size_bytes=200)
+        self.tried = max(self.tried, self.tail + 1)
+        try:
+            self.tail = self.journal.append(self.tail, [frame])
+        except Unavailable:
+            return
+        self.acked = max(self.acked, self.tail)
+        self.logs.append(1, self.tail - 1, 1, frame)
+
+    def checkpoint(self) -> None:
+        assert self.journal is not None
+        assert self.logs is not None
+        lsn = self.tail
+        try:
+            self.logs.sync()
+            snapshots.save(self.disk, "d/snapshots", STORE, lsn, [b"%d" % lsn])
+        except DiskFull:
+            return
+        self.logs.collect()
+        self.journal.trim(snapshots.snapshot_lsns(self.disk, "d/snapshots")[0] + 1)
+
+    def check(self) -> None:
+        assert self.acked <= self.tail <= self.tried
+        assert self.logs is not None
+        assert self.logs.end(1) == self.tail
+        assert self.logs.read(1, 0, self.tail, 1 << 30) == [batch(n, size_bytes=200) for n in range(self.tail)]
+
+    def story(self) -> None:
+        self.start()
+        for day in range(4):
+            for _ in range(9):
+                self.produce()
+            assert self.journal is not None
+            self.journal.save_watermark()
+            self.journal.make_room()
+            if day != 1:
+                self.checkpoint()
+        self.check()
+        assert self.journal is not None
+        self.journal.close()
+
+
+def tell(fault: Fault, nth: int, seed: int, *, power_cut: bool) -> tuple[bool, SimDisk]:
+    """Tell the story with one fault, then recover without any. True if the fault came to pass."""
+    disk = SimDisk(seed)
+    disk.make_folder("t", "d")
+    disk.sync_folder("t", "")
+    broker = Broker(disk)
+    disk.fail_nth(nth, fault)
+    with suppress(Crash, DiskFailed, DiskFull):
+        broker.story()
+    hit = bool(disk.fault_counts.get(fault.value))
+    if power_cut:
+        disk.crash()
+    else:
+        disk.restart()
+    again = Broker(disk, broker.acked, broker.tried)
+    again.start()
+    again.check()
+    for _ in range(12):
+        again.produce()
+    assert again.acked == again.tail
+    again.checkpoint()
+    disk.crash("none")
+    last = Broker(disk, again.acked, again.tried)
+    last.start()
+    last.check()
+    return hit, disk
+
+
+@pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
+@pytest.mark.parametrize("fault", Fault)
+def test_whichever_call_fails_nothing_acknowledged_is_lost(fault: Fault, power_cut: bool) -> None:
+    nth, hit = 0, True
+    while hit:
+        nth += 1
+        for seed in range(3 if power_cut else 1):
+            hit, _ = tell(fault, nth, seed, power_cut=power_cut)
+    assert nth > 200, "the story is too short to say much"
+
+
+def test_the_story_reaches_every_call_that_the_storage_makes() -> None:
+    """Labels of the story, its recovery and a torn tail: one that is missing here is one that nobody fails."""
+    seen: set[str] = set()
+    for nth in range(1, 240):
+        seen |= set(tell(Fault.CRASH_AFTER, nth, nth, power_cut=True)[1].counts)
+    rare = {"journal.large.remove", "journal.torn.remove"}
+    assert seen - {"t"} >= {
+        "folder.make", "folder.create", "folder.write", "folder.sync", "folder.rename", "folder.sync_folder",
+        "journal.folder", "journal.allocate", "journal.header", "journal.header.sync", "journal.rename",
+        "journal.sync_folder", "journal.append", "journal.sync", "journal.rewrite", "journal.open.sync",
+        "journal.open.sync_folder", "journal.cut", "journal.cut.sync", "journal.torn.create", "journal.torn.write",
+        "journal.torn.sync", "journal.trim.remove", "journal.trim.sync_folder", "journal.watermark.create",
+        "journal.watermark.write", "journal.watermark.sync", "journal.watermark.rename", "journal.leftover.remove",
+        "log.root", "log.folder", "log.create", "log.header", "log.append", "log.sync", "log.sync_folder",
+        "log.root.sync_folder", "log.parent.sync_folder", "log.cut", "log.remove", "index.create", "index.write",
+        "snapshot.folder", "snapshot.create", "snapshot.header", "snapshot.write", "snapshot.end", "snapshot.sync",
+        "snapshot.rename", "snapshot.sync_folder", "snapshot.remove", "snapshot.leftover.remove",
+    } - rare  # fmt: skip
