@@ -112,6 +112,30 @@ def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | Non
             return
 
 
+def frames_between(
+    disk: Disk, folder: str, store: bytes, after_lsn: int, upto_lsn: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    """The frames above `after_lsn` up to `upto_lsn`, both ends of closed segments, in runs with the chain's checksum
+    behind each. For a reader beside the process that writes: only whole, closed segments are looked at."""
+    for number in segment_numbers(disk, folder):
+        segment = load_segment(disk, folder, number, store)
+        if segment.header.first_lsn > upto_lsn:
+            return
+        file = disk.open(segment.path)
+        try:
+            for base, found in scan_segment(file, segment):
+                if found.next_lsn - 1 > upto_lsn:
+                    reason = f"lsn {upto_lsn} is not the end of a closed segment"
+                    raise CorruptJournal(segment.path, base, upto_lsn, upto_lsn, reason)
+                skip = max(0, after_lsn + 1 - found.first_lsn)
+                yield found.prev_crc, found.frames[skip:]
+        finally:
+            file.close()
+        after_lsn = max(after_lsn, found.next_lsn - 1)
+    if after_lsn < upto_lsn:
+        raise CorruptJournal(folder, 0, after_lsn + 1, upto_lsn, "frames are missing")
+
+
 def used_end(file: File, position: int, size: int) -> int:
     """The position behind the last byte that is not zero at or behind `position`; `position` if there is none."""
     end = position

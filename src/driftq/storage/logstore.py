@@ -21,6 +21,12 @@ class Span(NamedTuple):
     last_ms: int
 
 
+class SyncWork(Protocol):
+    """Syncs that touch nothing but the disk."""
+
+    def run(self) -> None: ...
+
+
 class LogStore(Protocol):
     """Ranges of packed batches per log."""
 
@@ -50,12 +56,16 @@ class LogStore(Protocol):
     def drop(self, log_id: int) -> None:
         """The log is gone. Files go at the next `collect`."""
 
+    def begin_sync(self) -> SyncWork:
+        """What must be synced so that everything appended so far is on the device; it may run in another thread, and it
+        must run. Raises `DiskFull` if something could not even be written."""
+
     def sync(self) -> None:
-        """Returns when everything appended so far is on the device."""
+        """Begin and run: returns when everything appended so far is on the device."""
 
     def collect(self) -> None:
-        """Delete the files of trimmed spans and dropped logs. Only called when a snapshot that no longer needs them is
-        durable."""
+        """Delete the files that were given up (trimmed, dropped) before the last call to this. Called once after every
+        durable snapshot, so nothing goes that the older of the two kept snapshots still needs."""
 
     def is_full(self) -> bool:
         """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
@@ -129,6 +139,12 @@ class MemoryLogStore:
 
     def drop(self, log_id: int) -> None:
         self._logs.pop(log_id, None)
+
+    def begin_sync(self) -> MemoryLogStore:
+        return self
+
+    def run(self) -> None:
+        pass
 
     def sync(self) -> None:
         pass

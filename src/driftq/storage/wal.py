@@ -132,6 +132,16 @@ class FileJournal:
         """The checksum of the last block: it stands for the whole history up to the tail."""
         return self._prev_crc
 
+    def closed_lsn(self) -> int:
+        """The last lsn of the segments that nothing is written to any more."""
+        return self._segments[-1].header.first_lsn - 1
+
+    def crc_at(self, lsn: int) -> int | None:
+        """The checksum that stands for the history up to `lsn`, where a segment or the journal ends; else None."""
+        if lsn == self._tail_lsn:
+            return self._prev_crc
+        return next((each.header.prev_crc for each in self._segments if each.header.first_lsn == lsn + 1), None)
+
     def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
         self._check_alive()
         if expected_lsn != self._tail_lsn:

@@ -90,8 +90,10 @@ def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most:
     while offsets and given < most and share.room:
         offset = offsets.pop(0)
         deadline_ms = share.log.deadline_of(offset) if share.log.deadline_offsets else 0
-        if 0 < deadline_ms <= case.now_ms and not case.state.topics[group.topic].dead_of:
-            bury(case, group, progress, offset, "deadline_exceeded", "")
+        overdue = 0 < deadline_ms <= case.now_ms and not case.state.topics[group.topic].dead_of
+        if overdue and case.is_full():
+            break
+        if overdue and bury(case, group, progress, offset, "deadline_exceeded", ""):
             continue
         entry = progress.entries[offset]
         share.ranges.setdefault(None, []).append((offset, offset + 1))
@@ -135,12 +137,18 @@ def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh
     kept: list[Fresh] = []
     for lane, first, stop in picked:
         for offset in share.log.overdue(first, stop, case.now_ms):
-            bury(case, group, share.progress, offset, "deadline_exceeded", "")
+            if case.is_full():
+                stop = offset  # the cursor may not pass what was not buried
+                break
+            if not bury(case, group, share.progress, offset, "deadline_exceeded", ""):
+                continue
             if first < offset:
                 kept.append(Fresh(lane, first, offset))
             first = offset + 1
         if first < stop:
             kept.append(Fresh(lane, first, stop))
+        if case.is_full():
+            break
     return kept
 
 

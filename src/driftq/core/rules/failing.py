@@ -32,8 +32,8 @@ def fail(
         policy = _policy(case, topic, decode_head(case.reader.record(log.log_id, offset).head))
     except Unreadable:
         policy = case.limits.retry  # it cannot be copied to the dead letters: it rests until somebody restores it
-    if is_exhausted(policy, attempts) and not topic.dead_of:
-        bury(case, group, progress, offset, "max_attempts", error, lost=lost)
+    exhausted = is_exhausted(policy, attempts) and not topic.dead_of
+    if exhausted and bury(case, group, progress, offset, "max_attempts", error, lost=lost):
         return
     if delay is None:
         delay = delay_ms(policy, attempts, case.chance.uniform(), case.limits.retry_floor_ms)
@@ -66,12 +66,15 @@ def expire_leases(case: Case, group: Group, progress: Progress, most: int) -> in
 
 def bury(
     case: Case, group: Group, progress: Progress, offset: int, reason: str, error: str, *, lost: bool = False
-) -> None:
-    """Settle a message and append its dead letter, in one frame."""
+) -> bool:
+    """Settle a message and append its dead letter, in one frame. False if the record cannot be read: then nothing."""
     log = case.state.logs[progress.log_id]
     entry = progress.entries.get(offset)
     held = entry is not None or progress.held.lease_at(offset) is not None
-    record = case.reader.record(log.log_id, offset)
+    try:
+        record = case.reader.record(log.log_id, offset)
+    except Unreadable:
+        return False
     head = decode_head(record.head)
     letter = DeadLetter(
         topic=log.topic,
@@ -87,6 +90,7 @@ def bury(
     batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
     case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))
     case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD))
+    return True
 
 
 def _dead_log(case: Case, log: Log) -> Log:

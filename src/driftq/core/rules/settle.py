@@ -153,8 +153,10 @@ def reject(case: Case, command: c.Reject) -> Reply:
                     continue
                 if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
                     case.facts.append(f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD))
-                else:
-                    bury(case, group, progress, offset, "rejected", command.reason)
+                elif not bury(case, group, progress, offset, "rejected", command.reason):
+                    partition = case.state.logs[progress.log_id].partition
+                    message = "the record cannot be read, so it cannot become a dead letter"
+                    found.refused.append(Refusal(partition, offset, Code.DATA_CORRUPT, message))
 
     return _settling(case, command, act)
 

@@ -1,0 +1,1 @@
+"""The core and the storage, running: order, time, threads and wake-ups."""

@@ -1,0 +1,81 @@
+"""Makes the journal short again. The order is the proof: sync the log store, save a snapshot, then let go of the
+journal and of the files that no snapshot names.
+
+The snapshot is made by folding the last one and the journal behind it, not by copying live state: the loop never
+pauses, and the fold can run in a process of its own (`python -m driftq.engine.checkpoint FOLDER LSN`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from driftq.core.broker import Broker
+from driftq.core.facts import Fact
+from driftq.core.frames import decode, encode
+from driftq.core.limits import Limits
+from driftq.engine.clock import SystemChance
+from driftq.engine.reading import StoreReader
+from driftq.storage import snapshots
+from driftq.storage.disk import Disk, OsDisk
+from driftq.storage.folder import DataFolder, find_folder
+from driftq.storage.journalfiles import frames_between
+from driftq.storage.logstore import MemoryLogStore
+
+FACTS_PER_FRAME = 64
+
+
+def fold(disk: Disk, folder: DataFolder, upto_lsn: int) -> None:
+    """Save the snapshot at `upto_lsn`, the last lsn of a closed segment. Reads files only; touches no live state."""
+    newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
+    if newest.base_lsn() >= upto_lsn:
+        return
+    broker = Broker(Limits(), StoreReader(MemoryLogStore()), SystemChance())  # folding asks neither of them
+    if newest.snapshot is not None:
+        for frame in snapshots.read_frames(disk, newest.snapshot, folder.store):
+            for fact in decode(frame):
+                broker.apply(fact)
+    chain_crc = 0
+    for crc, frames in frames_between(disk, folder.journal, folder.store, newest.base_lsn(), upto_lsn):
+        chain_crc = crc
+        for frame in frames:
+            for fact in decode(frame):
+                broker.apply(fact)
+    save(disk, folder, broker, upto_lsn, chain_crc)
+
+
+def save(disk: Disk, folder: DataFolder, broker: Broker, lsn: int, chain_crc: int) -> None:
+    """Save a broker's state as it is at `lsn`."""
+    frames = map(encode, _in_frames(broker.snapshot()))
+    snapshots.save(disk, folder.snapshots, folder.store, lsn, frames, chain_crc=chain_crc)
+
+
+def _in_frames(facts: Iterator[Fact]) -> Iterator[list[Fact]]:
+    """Some facts to a frame: fewer would waste headers, all would not stream."""
+    run: list[Fact] = []
+    for fact in facts:
+        run.append(fact)
+        if len(run) == FACTS_PER_FRAME:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def needed_lsn(disk: Disk, folder: DataFolder) -> int:
+    """The first lsn that the older of the kept snapshots still needs the journal for."""
+    known = snapshots.snapshot_lsns(disk, folder.snapshots)
+    return known[0] + 1 if len(known) == snapshots.GENERATIONS else 1
+
+
+def main(arguments: list[str]) -> int:
+    path, upto_lsn = arguments
+    disk = OsDisk()
+    folder = find_folder(disk, path)
+    assert folder is not None, f"{path} is not a data folder"
+    fold(disk, folder, int(upto_lsn))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

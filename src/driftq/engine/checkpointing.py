@@ -1,0 +1,77 @@
+"""When checkpoints happen in a running engine, and where: the sync in a thread, the fold in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+from driftq.engine import checkpoint
+from driftq.engine.committer import Committer
+from driftq.engine.recovery import Opened
+from driftq.storage.disk import DiskFull
+
+logger = logging.getLogger("driftq.checkpoint")
+
+FRAMES_WORTH_A_SNAPSHOT = 20_000  # fewer are folded in a tenth of a second at the next start
+KEYS_TOO_MANY_AT_STOP = 300_000  # a stop must not take long; the next start folds the journal instead
+
+
+class Checkpoints:
+    """The checkpoints of one open folder."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._snapshot_lsn = opened.report.snapshot_lsn
+        self._sync_unfinished = False  # a sync was begun and nobody has seen it end
+
+    async def run_if_due(self, committer: Committer) -> None:
+        """A checkpoint whenever a journal segment was closed since the last one."""
+        closed_lsn = self._opened.journal.closed_lsn()
+        if closed_lsn > self._snapshot_lsn:
+            await self._run(closed_lsn, committer)
+
+    async def _run(self, lsn: int, committer: Committer) -> None:
+        opened = self._opened
+        loop = asyncio.get_running_loop()
+        try:
+            work = opened.store.begin_sync()
+        except DiskFull as error:
+            logger.warning("checkpoint put off: %s", error)
+            return
+        self._sync_unfinished = True
+        await loop.run_in_executor(None, work.run)
+        self._sync_unfinished = False
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "driftq.engine.checkpoint", opened.folder.path, str(lsn),
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            _, errors = await process.communicate()
+        except asyncio.CancelledError:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        if process.returncode:
+            logger.error(
+                "checkpoint at lsn %d failed, the journal stays long: %s", lsn, errors.decode(errors="replace")
+            )
+            return
+        self._snapshot_lsn = lsn
+        needed_lsn = checkpoint.needed_lsn(opened.disk, opened.folder)
+        committer.call(lambda: opened.journal.trim(needed_lsn), lambda _: None)
+        opened.store.collect()
+        logger.info("checkpoint at lsn %d", lsn)
+
+    def finish(self, lsn: int) -> None:
+        """At a clean stop: the next start should have little to fold."""
+        opened = self._opened
+        keys = len(opened.broker.state.keys) + len(opened.broker.state.effects)
+        if self._sync_unfinished or lsn - self._snapshot_lsn < FRAMES_WORTH_A_SNAPSHOT or keys > KEYS_TOO_MANY_AT_STOP:
+            return
+        try:
+            opened.store.sync()
+            checkpoint.save(opened.disk, opened.folder, opened.broker, lsn, opened.journal.tail_crc())
+        except DiskFull as error:
+            logger.warning("no snapshot at the stop: %s", error)

@@ -1,0 +1,318 @@
+"""The asyncio face of a broker: submit commands, await replies, read, wait, start and stop. It can be embedded.
+
+It knows time, the thread and wake-ups; the rules are the broker's, the order is the sequencer's. One loop owns
+everything; only the journal's writes and syncs, and the checkpoint's, happen elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from driftq.core import commands as c
+from driftq.core.broker import Broker
+from driftq.core.limits import Limits
+from driftq.core.replies import Claimed, Rejected, Reply, Swept
+from driftq.core.state import State
+from driftq.engine.checkpointing import Checkpoints
+from driftq.engine.clock import Clock, SystemChance, SystemClock
+from driftq.engine.committer import Committer
+from driftq.engine.reading import StoreReader
+from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
+from driftq.engine.sequencer import Batch, Sequencer
+from driftq.engine.watch import Watch
+from driftq.storage.disk import Disk, OsDisk
+from driftq.storage.lockfile import FolderLock
+from driftq.storage.logstore import LogStore, MemoryLogStore
+from driftq.storage.memory import ROOM_BYTES
+
+logger = logging.getLogger("driftq.engine")
+
+CHORES_S = 1.0
+RETENTION_S = 10.0
+CLAIM_AGAIN_S = 5.0  # a claimer looks again at least this often, whatever it was told
+
+
+class EngineStopped(Exception):
+    """The engine has ended, or a disk failure ended it: nothing is known about what was not answered."""
+
+
+class Engine:
+    """A broker that runs. Made by `open` or `in_memory`, inside a running loop."""
+
+    def __init__(self, broker: Broker, store: LogStore, clock: Clock, opened: Opened | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._store = store
+        self._opened = opened
+        self._room_bytes = opened.journal.room_bytes() if opened is not None else ROOM_BYTES
+        tail_lsn = opened.journal.tail_lsn() if opened is not None else 0
+        options = opened.options if opened is not None else StorageOptions()
+        self.sequencer = Sequencer(
+            broker,
+            store,
+            tail_lsn,
+            lambda: self._room_bytes,
+            block_bytes=options.block_bytes(),
+            reserve_bytes=options.reserve_bytes(),
+        )
+        self.watch = Watch(broker.state)
+        self.sequencer.observers.append(self.watch.observe)
+        self.stopped: asyncio.Future[None] = self._loop.create_future()
+        self._failure: BaseException | None = None
+        self._kicked = False
+        self._committing = False
+        self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
+        self._open_calls: set[asyncio.Future[Reply]] = set()
+        self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
+        self._checkpoints = Checkpoints(opened) if opened is not None else None
+        self._lock: FolderLock | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._chores = self._loop.create_task(self._do_chores())
+        clock.start_at(broker.state.last_ms)
+        self._arm_timer()
+
+    # --- making ---
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        *,
+        limits: Limits | None = None,
+        options: StorageOptions | None = None,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        progress: Progress | None = None,
+    ) -> Engine:
+        """Open a data folder, or make one. Raises `FolderInUse` or what `storage.damage` defines."""
+        lock = FolderLock(path)
+        try:
+            opened = await asyncio.get_running_loop().run_in_executor(
+                None,
+                partial(
+                    open_folder,
+                    disk or OsDisk(),
+                    path,
+                    os.urandom(16),
+                    limits or Limits(),
+                    SystemChance(),
+                    options or StorageOptions(),
+                    progress,
+                ),
+            )
+        except BaseException:
+            lock.release()
+            raise
+        engine = cls(opened.broker, opened.store, clock or SystemClock(), opened)
+        engine._lock = lock
+        return engine
+
+    @classmethod
+    def in_memory(cls, *, limits: Limits | None = None, clock: Clock | None = None) -> Engine:
+        """Everything works and nothing is kept."""
+        store = MemoryLogStore()
+        broker = Broker(limits or Limits(), StoreReader(store), SystemChance())
+        return cls(broker, store, clock or SystemClock(), None)
+
+    # --- asking ---
+
+    @property
+    def state(self) -> State:
+        """To look at, never to change."""
+        return self.sequencer.broker.state
+
+    @property
+    def report(self) -> Report | None:
+        """What the start found; None in memory."""
+        return self._opened.report if self._opened is not None else None
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def submit(self, command: c.Command) -> asyncio.Future[Reply]:
+        """Ask for something. The reply comes when everything it rests on is durable."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self.submit_to(command, partial(_answer, future))
+        if not future.done():
+            self._open_calls.add(future)
+            future.add_done_callback(self._open_calls.discard)
+        return future
+
+    def submit_to(self, command: c.Command, on_reply: Callable[[Reply], None]) -> None:
+        """`submit` for those who have no use for a future. Not called back if the engine fails: see `stopped`."""
+        if self.stopped.done():
+            raise EngineStopped("the engine has stopped") from self._failure
+        self.sequencer.submit(command, self._clock.now_ms(), on_reply)
+        self._after_decision()
+
+    def _after_decision(self) -> None:
+        if not self._kicked and not self._committing and self.sequencer.waiting_frames():
+            # At the end of this turn of the loop: whatever else arrived in the same turn shares the sync.
+            self._kicked = True
+            self._loop.call_soon(self._commit)
+        self._arm_timer()
+
+    async def claim(self, command: c.Claim, wait_ms: int = 0) -> Claimed | Rejected:
+        """Claim; if there is nothing, wait for up to `wait_ms` until there is."""
+        until_ms = self._clock.now_ms() + wait_ms
+        while True:
+            reply = await self.submit(command)
+            if not isinstance(reply, Claimed):
+                assert isinstance(reply, Rejected)
+                return reply
+            rest_ms = until_ms - self._clock.now_ms()
+            if reply.deliveries:
+                self.watch.wake_group(reply.group_id, 1)  # there may be more for the next in line
+                return reply
+            if rest_ms <= 0:
+                return reply
+            if reply.next_ms is not None:
+                rest_ms = min(rest_ms, max(1, reply.next_ms - self._clock.now_ms()))
+            choosy = command.task is not None or command.label is not None
+            await self.watch.group(reply.group_id, min(CLAIM_AGAIN_S, rest_ms / 1_000), choosy=choosy)
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        """Whole batches that cover a range of a log; only what is durable is there."""
+        return self._store.read(log_id, offset, end_offset, max_bytes)
+
+    def durable_end(self, log_id: int) -> int:
+        return max(self._store.end(log_id), self.state.logs[log_id].start)
+
+    # --- committing ---
+
+    def _commit(self) -> None:
+        self._kicked = False
+        batch = self.sequencer.take_batch()
+        if batch is None or self._failure is not None:
+            return
+        if self._opened is None or self._committer is None:
+            self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
+            self._tell_drained()
+            self._after_decision()
+            return
+        self._committing = True
+        self._committer.call(partial(self._append, batch), self._committed)
+
+    def _append(self, batch: Batch) -> tuple[int, int]:
+        """On the committer's thread."""
+        assert self._opened is not None
+        journal = self._opened.journal
+        lsn = journal.append(batch.expected_lsn, batch.frames)
+        return lsn, journal.room_bytes()
+
+    def _committed(self, result: tuple[int, int]) -> None:
+        lsn, self._room_bytes = result
+        self._committing = False
+        try:
+            self.sequencer.on_durable(lsn)
+        except BaseException as error:  # the log store's disk failed
+            self._fail(error)
+            return
+        if self.sequencer.waiting_frames():
+            self._commit()
+        else:
+            self._tell_drained()
+        self._arm_timer()
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop at once: nothing that is waiting may be answered, nothing may be written any more."""
+        if self._failure is None:
+            self._failure = error
+            logger.critical("stopped: %s", error)
+            self._tell_drained()
+            for call in list(self._open_calls):
+                call.set_exception(EngineStopped(str(error)))
+            if not self.stopped.done():
+                self.stopped.set_exception(EngineStopped(str(error)))
+                self.stopped.exception()  # looked at: whoever awaits it still gets it
+
+    # --- time ---
+
+    def _arm_timer(self) -> None:
+        next_ms = self.sequencer.broker.next_deadline_ms()
+        if next_ms == self._timer_ms or self.stopped.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = next_ms
+        self._timer = None
+        if next_ms is not None:
+            delay_s = max(0, next_ms - self._clock.now_ms()) / 1_000
+            self._timer = self._loop.call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = self._timer_ms = None
+        command = self.sequencer.broker.due(self._clock.now_ms())
+        if command is not None and not self.stopped.done():
+            self.submit_to(command, self._swept)
+        self._arm_timer()
+
+    def _swept(self, reply: Reply) -> None:
+        if isinstance(reply, Swept):
+            for group_id in reply.group_ids:
+                self.watch.wake_group(group_id, 1)
+
+    async def _do_chores(self) -> None:
+        """Once in a while: watermark, spare room, retention, checkpoints."""
+        retained_s = self._loop.time()
+        while True:
+            await asyncio.sleep(CHORES_S)
+            try:
+                if self._loop.time() - retained_s >= RETENTION_S:
+                    retained_s = self._loop.time()
+                    self.submit_to(c.Sweep(retention=True), self._swept)
+                if self._opened is not None and self._committer is not None and self._checkpoints is not None:
+                    self._opened.store.make_room()
+                    self._committer.call(self._tend_journal, self._tended)
+                    await self._checkpoints.run_if_due(self._committer)
+            except EngineStopped:
+                return
+            except Exception as error:
+                self._fail(error)
+                return
+
+    def _tend_journal(self) -> int:
+        """On the committer's thread."""
+        assert self._opened is not None
+        self._opened.journal.save_watermark()
+        self._opened.journal.make_room()
+        return self._opened.journal.room_bytes()
+
+    def _tended(self, room_bytes: int) -> None:
+        self._room_bytes = room_bytes
+
+    # --- stopping ---
+
+    async def close(self) -> None:
+        """Answer what was asked, make it durable, leave a short journal behind."""
+        self._chores.cancel()
+        await asyncio.gather(self._chores, return_exceptions=True)
+        if self._failure is None and (self._committing or self.sequencer.waiting_frames()):
+            self._drained = self._loop.create_future()
+            await self._drained
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.stopped.done():
+            self.stopped.set_result(None)
+        if self._opened is not None and self._committer is not None and self._checkpoints is not None:
+            self._committer.stop()
+            if self._failure is None:
+                self._checkpoints.finish(self.sequencer.durable_lsn)
+            self._opened.journal.close()
+            self._opened.store.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _answer(future: asyncio.Future[Reply], reply: Reply) -> None:
+    if not future.done():
+        future.set_result(reply)

@@ -1,0 +1,148 @@
+"""From a data folder to a running state: lock, newest whole snapshot, fold, the journal behind it, fold.
+
+Everything that can be wrong with a folder is found here, before anything is served, and nothing is changed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from driftq.core.broker import Broker
+from driftq.core.case import Chance
+from driftq.core.frames import decode
+from driftq.core.limits import Limits
+from driftq.engine.projection import project
+from driftq.engine.reading import StoreReader
+from driftq.storage import snapshots
+from driftq.storage.damage import CorruptSnapshot
+from driftq.storage.disk import Disk
+from driftq.storage.folder import DataFolder, find_folder, finish_folder, new_folder
+from driftq.storage.recover import Recovery
+from driftq.storage.segments import SegmentLogStore
+from driftq.storage.wal import FileJournal
+
+Progress = Callable[[int, int], None]  # (lsn reached, lsn to reach)
+REPORT_EVERY = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Sizes that shape the files."""
+
+    journal_segment_bytes: int = 64 << 20
+    log_segment_bytes: int = 64 << 20
+    cache_bytes: int = 64 << 20
+    open_files: int = 256
+
+    def block_bytes(self) -> int:
+        """The most that one journal append takes, unless a single frame is larger."""
+        return min(4 << 20, self.journal_segment_bytes // 8)
+
+    def reserve_bytes(self) -> int:
+        """Room in the journal that is kept for ending old work when the disk is full."""
+        return min(8 << 20, self.journal_segment_bytes // 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a start found."""
+
+    created: bool
+    snapshot_lsn: int
+    tail_lsn: int
+    replayed: int
+    journal: Recovery
+    damaged_snapshots: tuple[CorruptSnapshot, ...] = ()
+
+
+@dataclass(slots=True)
+class Opened:
+    """A folder's broker, ready to go on."""
+
+    disk: Disk
+    folder: DataFolder
+    options: StorageOptions
+    broker: Broker
+    journal: FileJournal
+    store: SegmentLogStore
+    report: Report
+
+
+def open_folder(
+    disk: Disk,
+    path: str,
+    new_store: bytes,
+    limits: Limits,
+    chance: Chance,
+    options: StorageOptions,
+    progress: Progress | None = None,
+) -> Opened:
+    """Open a data folder, or make one. The caller holds its lock. Raises what `storage.damage` defines."""
+    folder = find_folder(disk, path)
+    if folder is None:
+        return _create(disk, path, new_store, limits, chance, options)
+    newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
+    snapshots.remove_unfinished(disk, folder.snapshots)
+    base_lsn = newest.base_lsn()
+    journal = FileJournal.open(
+        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, known_lsn=base_lsn
+    )
+    store = _log_store(disk, folder, options)
+    broker = Broker(limits, StoreReader(store), chance)
+    if newest.snapshot is not None:
+        _check_chain(journal, newest.snapshot)
+        for frame in snapshots.read_frames(disk, newest.snapshot, folder.store):
+            facts = decode(frame)
+            for fact in facts:
+                broker.apply(fact)
+            project(store, facts)
+    replayed = _replay(journal, broker, store, base_lsn, progress)
+    report = Report(False, base_lsn, journal.tail_lsn(), replayed, journal.recovery, newest.damaged)
+    return Opened(disk, folder, options, broker, journal, store, report)
+
+
+def _create(disk: Disk, path: str, new_store: bytes, limits: Limits, chance: Chance, options: StorageOptions) -> Opened:
+    folder = new_folder(disk, path, new_store)
+    journal = FileJournal.create(
+        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, parent=path
+    )
+    store = _log_store(disk, folder, options)
+    finish_folder(disk, folder)
+    broker = Broker(limits, StoreReader(store), chance)
+    return Opened(disk, folder, options, broker, journal, store, Report(True, 0, 0, 0, journal.recovery))
+
+
+def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> SegmentLogStore:
+    return SegmentLogStore(
+        disk,
+        folder.logs,
+        options.log_segment_bytes,
+        store=folder.store,
+        cache_bytes=options.cache_bytes,
+        open_files=options.open_files,
+    )
+
+
+def _check_chain(journal: FileJournal, snapshot: snapshots.Snapshot) -> None:
+    """The snapshot must stand for this journal's history, not for another one of the same length."""
+    crc = journal.crc_at(snapshot.lsn)
+    if snapshot.chain_crc and crc is not None and crc != snapshot.chain_crc:
+        raise CorruptSnapshot(snapshot.path, 0, f"the journal's history up to lsn {snapshot.lsn} is another one")
+
+
+def _replay(
+    journal: FileJournal, broker: Broker, store: SegmentLogStore, base_lsn: int, progress: Progress | None
+) -> int:
+    apply = broker.apply
+    tail_lsn = journal.tail_lsn()
+    count = 0
+    for lsn, frame in journal.replay(base_lsn):
+        facts = decode(frame)
+        for fact in facts:
+            apply(fact)
+        project(store, facts)
+        count += 1
+        if progress is not None and count % REPORT_EVERY == 0:
+            progress(lsn, tail_lsn)
+    return count

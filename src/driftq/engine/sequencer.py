@@ -1,0 +1,161 @@
+"""The synchronous heart: decides commands in order, journals their facts and lets replies go when they are durable.
+
+It knows order, the journal's room and who waits for which frame. It does not know asyncio, threads or the clock:
+whoever drives it passes the time, takes batches of frames to the journal and says what became durable. The simulation
+drives it with a simulated disk; `engine.Engine` with a thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from driftq.core import commands as c
+from driftq.core.broker import Broker
+from driftq.core.case import Unreadable
+from driftq.core.facts import Fact
+from driftq.core.frames import encode
+from driftq.core.replies import Rejected, Reply
+from driftq.engine.projection import project
+from driftq.storage.logstore import LogStore
+from driftq.wire.errors import Code
+
+OnReply = Callable[[Reply], None]
+Observer = Callable[[int, list[Fact]], None]
+
+# Refused when the disk is nearly full; what ends old work (claims, acks, deletes, sweeps) goes on longer.
+NEW_WORK = frozenset(
+    (
+        c.Produce,
+        c.CreateTopic,
+        c.CreateStream,
+        c.AppendStream,
+        c.Stage,
+        c.Publish,
+        c.Outcome,
+        c.CreateGroup,
+        c.BeginEffect,
+    )
+)
+
+
+class Batch(NamedTuple):
+    """Frames for one append to the journal, behind `expected_lsn`."""
+
+    expected_lsn: int
+    frames: list[bytes]
+
+
+class Sequencer:
+    """One broker, one order."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: LogStore,
+        tail_lsn: int,
+        room_bytes: Callable[[], int],
+        *,
+        block_bytes: int = 4 << 20,
+        reserve_bytes: int = 8 << 20,
+    ) -> None:
+        self.broker = broker
+        self.store = store
+        self.decided_lsn = tail_lsn  # the last frame that exists
+        self.durable_lsn = tail_lsn  # the last one that cannot be lost
+        self.observers: list[Observer] = []
+        self._room_bytes = room_bytes
+        self._block_bytes = block_bytes
+        self._reserve_bytes = reserve_bytes
+        self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
+        self._frames_bytes = 0
+        self._in_journal_bytes = 0  # given to the journal, not yet durable
+        self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable
+        self._replies: deque[tuple[int, OnReply, Reply]] = deque()
+
+    def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
+        """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
+        refused = self._no_room(command)
+        if refused is not None:
+            on_reply(refused)
+            return
+        try:
+            facts, reply = self.broker.decide(command, now_ms)
+        except Unreadable as error:
+            facts, reply = [], Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder")
+        if facts:
+            apply = self.broker.apply
+            for fact in facts:
+                apply(fact)
+            frame = encode(facts)
+            self._frames.append(frame)
+            self._frames_bytes += len(frame)
+            self.decided_lsn += 1
+            self._facts.append((self.decided_lsn, facts))
+        if self.decided_lsn <= self.durable_lsn:
+            on_reply(reply)
+        else:
+            self._replies.append((self.decided_lsn, on_reply, reply))
+
+    def _no_room(self, command: c.Command) -> Rejected | None:
+        """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
+        is_new = type(command) in NEW_WORK
+        # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
+        needed = self._frames_bytes + self._in_journal_bytes + 2 * (self._block_bytes + _size_of(command))
+        if is_new:
+            needed += self._reserve_bytes
+        if needed <= self._room_bytes() and not (is_new and self.store.is_full()):
+            return None
+        return Rejected(
+            Code.DISK_FULL,
+            "the disk is full: nothing was changed; free some space, service resumes by itself",
+            {"reason": "disk_full", "retry_after_ms": 1_000},
+        )
+
+    def waiting_frames(self) -> int:
+        return len(self._frames)
+
+    def waiting_bytes(self) -> int:
+        """Decided and not durable: what a slow disk makes grow."""
+        return self._frames_bytes + self._in_journal_bytes
+
+    def take_batch(self) -> Batch | None:
+        """The frames of the next append, as many as one block holds; None if there are none or one is under way."""
+        if not self._frames or self._in_journal_bytes:
+            return None
+        frames: list[bytes] = []
+        size = 0
+        while self._frames and (not frames or size + len(self._frames[0]) <= self._block_bytes):
+            size += len(self._frames[0])
+            frames.append(self._frames.popleft())
+        expected_lsn = self.decided_lsn - len(self._frames) - len(frames)
+        self._frames_bytes -= size
+        self._in_journal_bytes = size
+        return Batch(expected_lsn, frames)
+
+    def on_durable(self, lsn: int) -> None:
+        """Everything up to `lsn` is on disk: show it to readers, then let the replies go, in order."""
+        assert lsn >= self.durable_lsn
+        self._in_journal_bytes = 0
+        shown: list[tuple[int, list[Fact]]] = []
+        while self._facts and self._facts[0][0] <= lsn:
+            shown.append(self._facts.popleft())
+            project(self.store, shown[-1][1])
+        self.durable_lsn = lsn
+        for observer in self.observers:
+            for at_lsn, facts in shown:
+                observer(at_lsn, facts)
+        while self._replies and self._replies[0][0] <= lsn:
+            _, on_reply, reply = self._replies.popleft()
+            on_reply(reply)
+
+
+def _size_of(command: c.Command) -> int:
+    """About how large a command's frame is, beyond its fixed part."""
+    if isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage):
+        return len(command.batch)
+    if isinstance(command, c.Outcome):
+        batches = [part.batch for part in command.produces] + [part.batch for part in command.appends]
+        return sum(map(len, batches))
+    return 0

@@ -1,0 +1,128 @@
+"""Lets readers and claimers wait for movement instead of polling.
+
+Readers of a log all wake when it moves. Claimers of a group stand in line: one wakes for each message that may have
+become claimable, first come first served, so two thousand idle consumers cost nothing when one message arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+
+from driftq.core import facts as f
+from driftq.core.state import State
+
+
+class Watch:
+    """Who waits for what. Fed with durable facts."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._logs: dict[int, list[asyncio.Future[None]]] = {}
+        self._groups: dict[int, deque[asyncio.Future[None]]] = {}
+        self._choosy: dict[int, list[asyncio.Future[None]]] = {}  # claimers with a filter: nobody knows whom it suits
+
+    async def log(self, log_id: int, timeout_s: float | None) -> bool:
+        """Wait until a log moves (grows, closes, goes away). False if nothing happened in time."""
+        return await _wait_in(self._logs, log_id, timeout_s)
+
+    async def group(self, group_id: int, timeout_s: float | None, *, choosy: bool = False) -> bool:
+        """Stand in line for a group. False if nothing happened in time."""
+        if choosy:
+            return await _wait_in(self._choosy, group_id, timeout_s)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._groups.setdefault(group_id, deque()).append(waiter)
+        try:
+            return await _wait(waiter, timeout_s)
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.wake_group(group_id, 1)  # the call was for somebody: let the next one have it
+            raise
+        finally:
+            _leave(self._groups, group_id, waiter)
+
+    def wake_log(self, log_id: int) -> None:
+        for waiter in self._logs.pop(log_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def wake_group(self, group_id: int, count: int) -> None:
+        for waiter in self._choosy.pop(group_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+        line = self._groups.get(group_id)
+        while line and count:
+            waiter = line.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+        if line is not None and not line:
+            self._groups.pop(group_id, None)
+
+    def observe(self, lsn: int, facts: list[f.Fact]) -> None:
+        """Durable facts: wake whoever they concern."""
+        for fact in facts:
+            match fact:
+                case f.Appended():
+                    self._moved(fact.log_id, fact.count)
+                case f.Published():
+                    for part in fact.parts:
+                        self._moved(part.log_id, part.count)
+                case f.StreamClosed() | f.StreamDeleted() | f.Trimmed():
+                    self.wake_log(fact.log_id)
+                case f.Settled() | f.Failed() | f.Released() | f.GroupSought() | f.GroupPaused():
+                    # In-flight slots may be free now, or something came back. One is enough: it wakes the next if it
+                    # leaves something.
+                    self.wake_group(fact.group_id, 1)
+                case f.TopicDeleted():
+                    for log_id in fact.log_ids:
+                        self.wake_log(log_id)
+                    self._wake_orphans()
+                case f.GroupDeleted():
+                    self._wake_orphans()
+                case _:
+                    pass
+
+    def _moved(self, log_id: int, count: int) -> None:
+        if log_id in self._logs:
+            self.wake_log(log_id)
+        if self._groups or self._choosy:
+            log = self._state.logs.get(log_id)
+            for group_id in log.readers if log is not None else ():
+                self.wake_group(group_id, count)
+
+    def _wake_orphans(self) -> None:
+        """Whoever waits for a group that is gone should hear of it."""
+        for group_id in {*self._groups, *self._choosy} - self._state.groups.keys():
+            self.wake_group(group_id, len(self._groups.get(group_id, ())))
+
+
+Waiters = list[asyncio.Future[None]] | deque[asyncio.Future[None]]
+
+
+async def _wait_in(lists: dict[int, list[asyncio.Future[None]]], number: int, timeout_s: float | None) -> bool:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    lists.setdefault(number, []).append(waiter)
+    try:
+        return await _wait(waiter, timeout_s)
+    finally:
+        _leave(lists, number, waiter)
+
+
+def _leave(lists: Mapping[int, Waiters], number: int, waiter: asyncio.Future[None]) -> None:
+    """Nobody stays in a list that they no longer wait in; whoever was woken has left already."""
+    waiters = lists.get(number)
+    if waiters is not None and waiter in waiters:
+        waiters.remove(waiter)
+        if not waiters and isinstance(lists, dict):
+            del lists[number]
+
+
+async def _wait(waiter: asyncio.Future[None], timeout_s: float | None) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await waiter
+    except TimeoutError:
+        return False
+    return True
