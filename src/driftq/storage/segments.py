@@ -10,7 +10,6 @@ It knows neither the journal nor snapshots; the caller keeps the order (sync, sa
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
 
 from driftq.storage.damage import CorruptLog
 from driftq.storage.disk import Disk, DiskFull, File
@@ -25,40 +24,13 @@ from driftq.storage.logfiles import (
     walk,
     wrong_header,
 )
+from driftq.storage.logstate import GivenUp, LogState
 from driftq.storage.logstore import Span, batch_ms
 from driftq.storage.syncing import LogSync
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
 OPEN_FILES = 256
-
-
-class _Log:
-    """One log. Not `opened` means: the files were not looked at yet, only [start, end) is known."""
-
-    __slots__ = ("dirty", "end", "folder", "log_id", "new_names", "opened", "segments", "start", "unwritten", "written")
-
-    def __init__(self, log_id: int, folder: str, start: int, end: int) -> None:
-        self.log_id = log_id
-        self.folder = folder
-        self.start = start
-        self.end = end
-        self.written = end  # up to here the records are in the files; `unwritten` holds the rest
-        self.opened = False
-        self.segments: list[LogSegment] = []
-        self.unwritten: list[tuple[int, int, bytes]] = []
-        self.dirty: dict[str, LogSegment] = {}
-        self.new_names = False
-
-    def find(self, offset: int) -> int:
-        return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
-
-
-class _GivenUp(NamedTuple):
-    """What goes at the next collection: logs with the start they had, and the numbers of dropped logs."""
-
-    trimmed: list[tuple[_Log, int]]
-    dropped: list[int]
 
 
 class SegmentLogStore:
@@ -78,14 +50,14 @@ class SegmentLogStore:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._store = store
-        self._logs: dict[int, _Log] = {}
+        self._logs: dict[int, LogState] = {}
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
-        self._dirty: dict[int, _Log] = {}
-        self._waiting: dict[int, _Log] = {}
-        self._trimmed: dict[int, _Log] = {}
+        self._dirty: dict[int, LogState] = {}
+        self._waiting: dict[int, LogState] = {}
+        self._trimmed: dict[int, LogState] = {}
         self._dropped: dict[int, None] = {}
-        self._given_up = _GivenUp([], [])
+        self._given_up = GivenUp([], [])
         self._new_folders = False
         self._swept = False
         disk.make_folder("log.root", folder)
@@ -138,15 +110,15 @@ class SegmentLogStore:
     def sync(self) -> None:
         self.begin_sync().run()
 
-    def _new_log(self, log_id: int, first_offset: int) -> _Log:
-        log = self._logs[log_id] = _Log(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
+    def _new_log(self, log_id: int, first_offset: int) -> LogState:
+        log = self._logs[log_id] = LogState(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
         # Whatever has this number on disk is from before a crash, and the journal brings it again.
         self._remove_files(log.folder)
         self._dropped.pop(log_id, None)
         log.opened = True
         return log
 
-    def _write(self, log: _Log, first_offset: int, count: int, batch: bytes) -> None:
+    def _write(self, log: LogState, first_offset: int, count: int, batch: bytes) -> None:
         if not log.opened:
             self._open_log(log)
         segment = log.segments[-1] if log.segments else None
@@ -169,7 +141,7 @@ class SegmentLogStore:
         log.dirty[segment.path] = segment
         self._dirty[log.log_id] = log
 
-    def _write_waiting(self, log: _Log) -> bool:
+    def _write_waiting(self, log: LogState) -> bool:
         while log.unwritten:
             try:
                 self._write(log, *log.unwritten[0])
@@ -179,7 +151,7 @@ class SegmentLogStore:
         self._waiting.pop(log.log_id, None)
         return True
 
-    def _new_segment(self, log: _Log, first_offset: int) -> LogSegment:
+    def _new_segment(self, log: LogState, first_offset: int) -> LogSegment:
         path = f"{log.folder}/{first_offset:020d}.log"
         if not log.segments:
             self._disk.make_folder("log.folder", log.folder)
@@ -221,7 +193,7 @@ class SegmentLogStore:
             offset = run_end
         return found
 
-    def _batches_at(self, log: _Log, offset: int) -> tuple[list[int], list[bytes], int]:
+    def _batches_at(self, log: LogState, offset: int) -> tuple[list[int], list[bytes], int]:
         """The batches of the run that holds an offset, and the offset behind that run."""
         if log.unwritten and offset >= log.unwritten[0][0]:
             return [entry[0] for entry in log.unwritten], [entry[2] for entry in log.unwritten], log.end
@@ -278,7 +250,7 @@ class SegmentLogStore:
     # ---------------------------------------------------------------------------------------- beginning and ending
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
-        self._logs[log_id] = _Log(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
+        self._logs[log_id] = LogState(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
 
     def trim(self, log_id: int, start_offset: int) -> None:
         log = self._logs.get(log_id)
@@ -296,26 +268,27 @@ class SegmentLogStore:
     def collect(self) -> None:
         given_up, self._given_up = self._given_up, self._note_given_up()
         for log, start in given_up.trimmed:
-            if self._logs.get(log.log_id) is log:
-                self._remove_below(log, start)
+            self._remove_below(log, start)
         for log_id in given_up.dropped:
             folder = f"{self._folder}/{log_id}"
             if log_id not in self._logs and self._disk.exists(folder):
                 self._remove_files(folder)
                 self._disk.remove_folder("log.folder.remove", folder)
 
-    def _note_given_up(self) -> _GivenUp:
-        noted = _GivenUp([(log, log.start) for log in self._trimmed.values()], list(self._dropped))
+    def _note_given_up(self) -> GivenUp:
+        noted = GivenUp([(log, log.start) for log in self._trimmed.values()], list(self._dropped))
         if not self._swept:
             # Folders of logs that were dropped before a crash: every log that lives is known by now.
-            found = [int(name) for name in self._disk.list(self._folder) if name.isascii() and name.isdigit()]
-            noted.dropped.extend(log_id for log_id in found if log_id not in self._logs)
+            names = (name for name in self._disk.list(self._folder) if name.isascii() and name.isdigit())
+            noted.dropped.extend(int(name) for name in names if int(name) not in self._logs)
             self._swept = True
         self._trimmed = {}
         self._dropped = {}
         return noted
 
-    def _remove_below(self, log: _Log, start: int) -> None:
+    def _remove_below(self, log: LogState, start: int) -> None:
+        if self._logs.get(log.log_id) is not log:
+            return
         if not log.opened:
             self._open_log(log)
         while log.segments and log.segments[0].end_offset <= start and not log.unwritten:
@@ -329,7 +302,7 @@ class SegmentLogStore:
 
     # ----------------------------------------------------------------------------------------------- opening a log
 
-    def _open_log(self, log: _Log) -> None:
+    def _open_log(self, log: LogState) -> None:
         """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
         end = log.written
         log.segments = []
@@ -348,7 +321,7 @@ class SegmentLogStore:
         if len(log.segments) > 1 and log.segments[1].first_offset <= log.start:
             self._trimmed[log.log_id] = log
 
-    def _load_segment(self, log: _Log, segment: LogSegment, end: int) -> None:
+    def _load_segment(self, log: LogState, segment: LogSegment, end: int) -> None:
         file = self._files[segment.path]
         size = file.size()
         wrong = wrong_header(file.read_at(0, HEADER_BYTES), self._store, log.log_id, segment.first_offset)
@@ -395,8 +368,7 @@ class SegmentLogStore:
             self._disk.remove("index.remove", index)
 
     def _remove_files(self, folder: str) -> None:
-        for name in self._disk.list(folder):
-            path = f"{folder}/{name}"
+        for path in [f"{folder}/{name}" for name in self._disk.list(folder)]:
             self._files.forget(path)
             self._disk.remove("log.remove", path)
 

@@ -1,0 +1,1 @@
+"""The faces: HTTP in, commands out; replies in, HTTP out."""
