@@ -230,7 +230,7 @@ async def measure_file(port: int, pid: int, seconds: float):
     cpu, wall = cpu_seconds(pid), time.perf_counter()
     asked = 1
     while time.perf_counter() - wall < seconds:
-        while reader.count < asked * FILE_BYTES:
+        while reader.count < asked * FILE_BYTES:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         asked += 1
         reader.transport.write(get("/file"))

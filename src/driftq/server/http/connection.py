@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import cast
+from typing import Final, cast
 
 from driftq.server.http.exchange import Exchange
 from driftq.server.http.incoming import Incoming
@@ -19,6 +19,8 @@ from driftq.server.http.response import FileResponse, Response, Streaming, has_n
 from driftq.server.http.service import Service
 from driftq.server.http.stream import FilePump, Stream
 
+# A server that stops does not wait long for peers that do not close.
+STOP_LINGER_S: Final = 0.2
 _REFUSED = Head("", b"", {}, keep_alive=False)
 
 
@@ -168,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
     def failure(self, request: Request, error: BaseException) -> Response:
         """The answer when a handler did not give one."""
         if isinstance(error, BadRequest):
-            return self._service.on_bad_request(error.status, error.message)
+            return self._service.refusal_response(error.status, error.message)
         return self._service.error_response(request, error)
 
     def _continue(self) -> None:
@@ -187,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lingers = lingers
         exchange = Exchange(self, Request(_REFUSED, b"", self._peer))
         self._queue.append(exchange)
-        exchange.settle(self._service.on_bad_request(*refusal))
+        exchange.settle(self._service.refusal_response(*refusal))
 
     def _room(self) -> None:
         """The socket takes output again."""
@@ -237,6 +239,8 @@ class Connection(asyncio.BufferedProtocol):
         if not queue or queue[0] is not exchange or exchange.outlet is not None:
             return
         self._advancing = True
+        if len(queue) > 1:
+            self._out.gather_soon()  # more answers of this pipeline are likely to come in the same turn of the loop
         while queue and not self._closing:
             exchange = queue[0]
             reply = exchange.reply
@@ -342,7 +346,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._out.stalled(now_s):
             self._transport.abort()
         elif self._closing:
-            if now_s - self._pace.since_s > self._limits.linger_s and self._out.empty():
+            linger_s = STOP_LINGER_S if self._service.stopping else self._limits.linger_s
+            if now_s - self._pace.since_s > linger_s and self._out.empty():
                 self._transport.abort()
         elif not self._reading_paused and not incoming.ended and not (self._queue and incoming.phase == IDLE):
             late = self._pace.late(now_s, incoming.phase, incoming.body_received, not incoming.head_fed)

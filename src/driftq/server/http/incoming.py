@@ -11,7 +11,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Final
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from driftq.server.http.heads import MISSES_MAX, REST_REQUESTS, KnownHeads, is_memorable
 from driftq.server.http.limits import Limits
@@ -72,6 +72,7 @@ class Incoming:
         "_misses",
         "_parser",
         "_peer",
+        "_piece_bytes",
         "_repeated",
         "_rest",
         "_target_bytes",
@@ -110,6 +111,7 @@ class Incoming:
         self.expects_continue = False
         self.body_received = 0
         self.head_fed = 0
+        self._piece_bytes = 0
         self._held_bytes = 0
         self._left = 0
         self._chunk_fed = self._barren_fed = 0
@@ -180,7 +182,8 @@ class Incoming:
         self._body = b""
 
     def _parse(self, piece: memoryview, size: int) -> int:
-        self.head_fed = size if self.phase == IDLE else self.head_fed + size
+        self._piece_bytes = size
+        self.head_fed += size
         received = self.body_received
         try:
             self._parser.feed_data(piece)
@@ -190,9 +193,11 @@ class Incoming:
             self._parser = HttpRequestParser(self)
             return int(upgrade.args[0])
         except HttpParserError as error:
-            refused = error.__context__
-            if isinstance(refused, Refused):
-                self.refuse(refused.status, refused.message)
+            cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
+            if isinstance(cause, Refused):
+                self.refuse(cause.status, cause.message)
+            elif cause is not None:
+                raise cause from None  # a bug of ours, not a malformed request
             elif not self.ended:
                 # (After `Connection: close` the parser objects to further bytes; those are ignored, not answered.)
                 self.refuse(400, f"malformed request: {error}")
@@ -261,6 +266,7 @@ class Incoming:
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
+        self.head_fed = self._piece_bytes  # at most: other requests may be in the same piece
         self._target_bytes = 0
         self._repeated = 0
         self._fields = {}

@@ -7,6 +7,7 @@ Knows nothing of requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl as tls
 
@@ -73,11 +74,11 @@ class Listener:
     def sweep(self) -> None:
         """One look at every connection. Late by up to the interval, which the limits allow for."""
         service = self._service
+        self._timer = service.loop.call_later(self._interval_s, self.sweep)
         service.tick()
         now_s = service.now_s
         for connection in tuple(service.connections):
             connection.check(now_s)
-        self._timer = service.loop.call_later(self._interval_s, self.sweep)
 
     async def stop(self, grace_s: float = 2.0) -> bool:
         """Stops accepting, lets requests finish and streams end; cuts the rest. True: nothing had to be cut."""
@@ -94,7 +95,8 @@ class Listener:
         if self._timer is not None:
             self._timer.cancel()
         for server in self._servers:
-            await server.wait_closed()
+            with contextlib.suppress(TimeoutError):  # a TLS handshake under way is not worth waiting for
+                await asyncio.wait_for(server.wait_closed(), 0.5)
         return clean
 
     async def _emptied(self, timeout_s: float) -> bool:

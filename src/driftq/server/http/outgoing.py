@@ -29,6 +29,7 @@ class Outgoing:
         "_high_bytes",
         "_last_sent_bytes",
         "_on_room",
+        "_scheduled",
         "_service",
         "_stall_since_s",
         "_transport",
@@ -46,6 +47,7 @@ class Outgoing:
         self.paused = False
         self._transport_paused = False
         self._gathering = False
+        self._scheduled = False
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._burst_bytes = 0
@@ -55,7 +57,7 @@ class Outgoing:
         self._stall_since_s = 0.0
 
     def write(self, data: Buffer) -> None:
-        if self._gathering:
+        if self._gathering or self._scheduled:
             self._gathered.append(data)
             self._gathered_bytes += len(data)
             if self._gathered_bytes > JOIN_BYTES:
@@ -81,6 +83,17 @@ class Outgoing:
     def release(self) -> None:
         self._gathering = False
         if self._gathered:
+            self._flush()
+
+    def gather_soon(self) -> None:
+        """Collects answers until the next turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._service.loop.call_soon(self._scheduled_flush)
+
+    def _scheduled_flush(self) -> None:
+        self._scheduled = False
+        if self._gathered and not self._gathering and not self._transport.is_closing():
             self._flush()
 
     def _flush(self) -> None:

@@ -49,7 +49,7 @@ class Service:
         self.handler = handler
         self.limits = limits
         self.loop = loop
-        self.on_bad_request = on_bad_request
+        self._on_bad_request = on_bad_request
         self._on_error = on_error
         # One buffer is enough: the loop asks for it, fills it and hands it over without doing anything in between.
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -100,6 +100,14 @@ class Service:
         except Exception as second:
             self.report("on_error raised", second)
             return plain_error(request, error)
+
+    def refusal_response(self, status: int, message: str) -> Response:
+        """The answer to a request that is refused."""
+        try:
+            return self._on_bad_request(status, message)
+        except Exception as error:
+            self.report("on_bad_request raised", error)
+            return plain_bad_request(status, message)
 
     def report(self, message: str, error: BaseException) -> None:
         self.loop.call_exception_handler({"message": message, "exception": error})
