@@ -125,6 +125,15 @@ class HoleMade(Fact, tag=12, frozen=True):
     last_lsn: int
 
 
+class RecordsLost(Fact, tag=13, frozen=True):
+    """Records [first, end) of a log are lost to damage and the loss was accepted: groups pass over them, reads are
+    told. The log ends at `end_offset` at least."""
+
+    log_id: int
+    first_offset: int
+    end_offset: int
+
+
 # --- streams --------------------------------------------------------------------------------------------------------
 
 

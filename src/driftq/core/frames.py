@@ -16,6 +16,7 @@ AnyFact = (
     | f.Appended
     | f.Trimmed
     | f.HoleMade
+    | f.RecordsLost
     | f.StreamCreated
     | f.StreamClosed
     | f.StreamDeleted

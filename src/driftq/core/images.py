@@ -54,6 +54,7 @@ class LogPlaced(Fact, tag=92, frozen=True):
     deadlines_ms: bytes
     size_offsets: bytes
     size_totals: bytes
+    lost: tuple[Range, ...] = ()
 
 
 class ProducerPlaced(Fact, tag=93, frozen=True):

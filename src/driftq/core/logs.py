@@ -43,8 +43,8 @@ class Log:
     """One append-only sequence: a topic's partition, a stream, or the staging log."""
 
     __slots__ = (
-        "deadline_offsets", "deadlines_ms", "delayed", "end", "lanes", "last_ms", "log_id", "low_floor", "marked",
-        "payload_bytes", "partition", "producers", "readers", "size_offsets", "size_totals", "start", "topic",
+        "deadline_offsets", "deadlines_ms", "delayed", "end", "lanes", "last_ms", "log_id", "lost", "low_floor",
+        "marked", "payload_bytes", "partition", "producers", "readers", "size_offsets", "size_totals", "start", "topic",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -64,6 +64,7 @@ class Log:
         self.size_offsets = array("q", [start])
         self.size_totals = array("q", [0])
         self.readers: list[int] = []  # the groups that read it
+        self.lost = RangeSet()  # offsets whose records are lost for good: a read is told so
         self.low_floor = start  # a lower bound of the readers' floors
 
     def extend(self, count: int, payload_bytes: int, at_ms: int) -> None:
@@ -73,6 +74,12 @@ class Log:
         self.last_ms = at_ms
         if self.topic:
             self._note_size()
+
+    def lose(self, first: int, end: int) -> None:
+        """The records of these offsets cannot be read any more; their numbers stay taken."""
+        if end > self.end:
+            self.extend(end - self.end, 0, self.last_ms)
+        self.lost.add(first, end)
 
     def _note_size(self) -> None:
         """Remember how many bytes lie before this end, in bounded memory: past the bound every second note goes."""
@@ -147,6 +154,7 @@ class Log:
         """Records below `start` are gone."""
         self.start = start
         self.marked.discard(0, start)
+        self.lost.discard(0, start)
         for lane in self.lanes.values():
             cut = bisect_left(lane.offsets, start)
             del lane.offsets[:cut], lane.times[:cut]
@@ -169,6 +177,7 @@ class Log:
             self.deadlines_ms.tobytes(),
             self.size_offsets.tobytes(),
             self.size_totals.tobytes(),
+            tuple(self.lost),
         )
 
     def place(self, image: LogPlaced) -> None:
@@ -186,6 +195,8 @@ class Log:
         self.deadlines_ms = array("q", image.deadlines_ms)
         self.size_offsets = array("q", image.size_offsets)
         self.size_totals = array("q", image.size_totals)
+        for first, end in image.lost:
+            self.lost.add(first, end)
         self.low_floor = self.start
 
 

@@ -47,6 +47,7 @@ class State:
             f.TopicDeleted: self._topic_deleted,
             f.Trimmed: self._trimmed,
             f.HoleMade: _nothing,
+            f.RecordsLost: self._records_lost,
             f.StreamCreated: self._stream_created,
             f.StreamClosed: self._stream_closed,
             f.StreamDeleted: self._stream_deleted,
@@ -135,6 +136,20 @@ class State:
         for group_id in log.readers:
             self.progress_of(group_id, log.log_id).trim(fact.start_offset)
 
+    def _records_lost(self, fact: f.RecordsLost) -> None:
+        log = self.logs[fact.log_id]
+        log.lose(fact.first_offset, fact.end_offset)
+        for group_id in log.readers:
+            progress = self.progress_of(group_id, log.log_id)
+            self._pass_over_lost(progress, log)
+            self.schedule(progress)
+
+    def _pass_over_lost(self, progress: Progress, log: Log) -> None:
+        """What cannot be read cannot be delivered: for a group it is done."""
+        for first, end in log.lost:
+            if end > progress.floor:
+                progress.settle(max(first, progress.floor), end)
+
     # --- groups ---
 
     def _group_created(self, fact: f.GroupCreated) -> None:
@@ -157,6 +172,7 @@ class State:
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
         progress.delay_all(log.delayed, at_ms)
+        self._pass_over_lost(progress, log)
         self.schedule(progress)
 
     def _group_sought(self, fact: f.GroupSought) -> None:

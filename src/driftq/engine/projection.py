@@ -22,7 +22,16 @@ def project(store: LogStore, facts: Iterable[f.Fact]) -> None:
             _project(store, fact)
 
 
-_OTHERS = {f.Staged, f.Published, f.StagesForgotten, f.Trimmed, f.TopicDeleted, f.StreamDeleted, LogPlaced}
+_OTHERS = {
+    f.Staged,
+    f.Published,
+    f.StagesForgotten,
+    f.Trimmed,
+    f.RecordsLost,
+    f.TopicDeleted,
+    f.StreamDeleted,
+    LogPlaced,
+}
 
 
 def _project(store: LogStore, fact: f.Fact) -> None:
@@ -37,6 +46,8 @@ def _project(store: LogStore, fact: f.Fact) -> None:
             store.trim(f.STAGING_LOG, fact.staging_start)
         case f.Trimmed():
             store.trim(fact.log_id, fact.start_offset)
+        case f.RecordsLost():
+            store.skip(fact.log_id, fact.end_offset)
         case f.TopicDeleted():
             for log_id in fact.log_ids:
                 store.drop(log_id)

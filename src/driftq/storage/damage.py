@@ -33,10 +33,11 @@ class CorruptJournal(Damaged):
 class CorruptLog(Damaged):
     """A stored batch cannot be read; the rest of the log and all other logs can."""
 
-    def __init__(self, log_id: int, offset: int, file: str, position: int, reason: str) -> None:
+    def __init__(self, log_id: int, offset: int, file: str, position: int, reason: str, end_offset: int = 0) -> None:
         super().__init__(f"log {log_id}, offset {offset}: {file}, byte {position}: {reason}")
         self.log_id = log_id
         self.offset = offset
+        self.end_offset = end_offset or offset + 1  # the next one that may be readable
         self.file = file
         self.position = position
         self.reason = reason

@@ -33,6 +33,10 @@ class LogStore(Protocol):
     def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
         """Add a stamped batch. `first_offset` equals `end(log_id)`, or the log is new (a fork starts above 0)."""
 
+    def skip(self, log_id: int, end_offset: int) -> None:
+        """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
+        to read one raises `CorruptLog`."""
+
     def end(self, log_id: int) -> int:
         """The offset behind the last stored record; 0 for an unknown log."""
 
@@ -88,6 +92,10 @@ class MemoryLogStore:
         log.firsts.append(first_offset)
         log.batches.append(batch)
         log.end = first_offset + count
+
+    def skip(self, log_id: int, end_offset: int) -> None:
+        log = self._logs.setdefault(log_id, _MemoryLog(end_offset))
+        log.end = max(log.end, end_offset)
 
     def end(self, log_id: int) -> int:
         log = self._logs.get(log_id)

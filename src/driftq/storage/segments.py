@@ -82,6 +82,10 @@ class SegmentLogStore:
         if len(log.unwritten) > 1:
             self._write_waiting(log)
 
+    def skip(self, log_id: int, end_offset: int) -> None:
+        log = self._logs.get(log_id) or self._new_log(log_id, end_offset)
+        log.end = max(log.end, end_offset)
+
     def make_room(self) -> bool:
         """Try again to write what a full disk refused. False while there is still no room."""
         return all(self._write_waiting(log) for log in list(self._waiting.values()))
@@ -182,7 +186,12 @@ class SegmentLogStore:
         offset, end_offset = max(offset, log.start), min(end_offset, log.end)
         size = 0
         while offset < end_offset:
-            firsts, batches, run_end = self._batches_at(log, offset)
+            try:
+                firsts, batches, run_end = self._batches_at(log, offset)
+            except CorruptLog:
+                if found:
+                    return found  # what lies before the damage is good; the next read meets it
+                raise
             for index in range(bisect_right(firsts, offset) - 1, len(firsts)):
                 if firsts[index] >= end_offset:
                     return found
@@ -201,10 +210,11 @@ class SegmentLogStore:
             self._open_log(log)
         at = log.find(offset)
         if at < 0 or offset >= log.segments[at].end_offset:
+            following = log.segments[at + 1].first_offset if at + 1 < len(log.segments) else log.end
             if at < 0:
-                raise CorruptLog(log.log_id, offset, log.folder, 0, "the records are missing")
+                raise CorruptLog(log.log_id, offset, log.folder, 0, "the records are missing", following)
             missing = log.segments[at]
-            raise CorruptLog(log.log_id, offset, missing.path, missing.size_bytes, missing.wrong)
+            raise CorruptLog(log.log_id, offset, missing.path, missing.size_bytes, missing.wrong, following)
         segment = log.segments[at]
         index = segment.find(offset)
         run = segment.runs[index]
@@ -215,7 +225,7 @@ class SegmentLogStore:
             except OSError as error:
                 wrong = f"cannot be read: {error.strerror}"
             if wrong:
-                raise CorruptLog(log.log_id, offset, segment.path, run.position, wrong)
+                raise CorruptLog(log.log_id, offset, segment.path, run.position, wrong, run_end)
         self._cache.touch(run)
         assert run.firsts is not None
         assert run.batches is not None

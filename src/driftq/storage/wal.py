@@ -70,9 +70,11 @@ class FileJournal:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         first_lsn: int = 1,
+        prev_crc: int = 0,
         parent: str | None = None,
     ) -> FileJournal:
-        """An empty journal. Leftovers of an interrupted creation go; a journal that holds frames is refused."""
+        """An empty journal, behind the history that `prev_crc` stands for. Leftovers of an interrupted creation go; a
+        journal that holds frames is refused."""
         disk.make_folder("journal.folder", folder)
         _clear_unused(disk, folder)
         watermark = Watermark(0, first_lsn - 1, 1, 1)
@@ -81,11 +83,11 @@ class FileJournal:
         marks.sync("journal.watermark.sync")
         disk.rename("journal.watermark.rename", marks.path, f"{folder}/{WATERMARK}")
         file = disk.create("journal.allocate", f"{folder}/{_SPARE}", segment_bytes)
-        header = SegmentHeader(store, 1, first_lsn, segment_bytes, 0)
+        header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
         segment = _name_segment(disk, folder, file, header)
         if parent is not None:
             disk.sync_folder("journal.parent.sync", parent)
-        tail = Tail(segment, HEADER_BYTES, 0, first_lsn - 1, -1)
+        tail = Tail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1)
         recovery = Recovery(first_lsn, first_lsn - 1, first_lsn - 1, 1)
         return cls(disk, folder, store, segment_bytes, [segment], file, tail, watermark, marks, recovery)
 
