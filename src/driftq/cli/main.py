@@ -20,6 +20,7 @@ PACKAGE = "driftq.cli"
 SUMMARIES: Mapping[str, str] = {
     "serve": "Run the server.",
     "inspect": "Look into a data folder: dump, verify, stats.",
+    "config": "Show every setting and where it came from.",
     "repair": "Make a damaged data folder readable again, keeping what is cut.",
 }
 

@@ -59,6 +59,7 @@ class Sequencer:
         *,
         block_bytes: int = 4 << 20,
         reserve_bytes: int = 8 << 20,
+        unsynced_bytes_max: int = 64 << 20,
     ) -> None:
         self.broker = broker
         self.store = store
@@ -68,6 +69,7 @@ class Sequencer:
         self._room_bytes = room_bytes
         self._block_bytes = block_bytes
         self._reserve_bytes = reserve_bytes
+        self.unsynced_bytes_max = unsynced_bytes_max
         self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
         self._frames_bytes = 0
         self._in_journal_bytes = 0  # given to the journal, not yet durable
@@ -101,6 +103,9 @@ class Sequencer:
     def _no_room(self, command: c.Command) -> Rejected | None:
         """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
         is_new = type(command) in NEW_WORK
+        if is_new and self.waiting_bytes() > self.unsynced_bytes_max:
+            details = {"reason": "slow_disk", "retry_after_ms": 1_000}
+            return Rejected(Code.OVERLOADED, "the disk does not keep up; nothing was changed", details)
         # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
         needed = self._frames_bytes + self._in_journal_bytes + 2 * (self._block_bytes + _size_of(command))
         if is_new:

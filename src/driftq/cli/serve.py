@@ -1,0 +1,47 @@
+"""`driftq serve`: run a broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import click
+
+DEFAULT_DATA = "./driftq-data"
+
+
+@click.command()
+@click.option("--listen", "address", metavar="HOST:PORT", help="Where to listen (default 127.0.0.1:8080).")
+@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="The data folder.")
+@click.option("--memory", is_flag=True, help="Keep everything in memory: nothing survives a stop.")
+@click.option("--config", metavar="FILE", help="Settings in TOML (also from DRIFTQ_CONFIG).")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting: queue.lease_ms=5000.")
+def command(address: str | None, data: str, memory: bool, config: str | None, assignments: tuple[str, ...]) -> None:
+    """Run a broker until it is stopped with Ctrl-C or SIGTERM.
+
+    A reply means that the write is on disk. Everything is under /v1; start with GET /v1/healthz.
+    """
+    import uvloop
+
+    from driftq.cli.exits import ended
+    from driftq.server.run import run
+    from driftq.server.settings import SettingsError, from_environment
+
+    if address is not None:
+        host, found, port = address.rpartition(":")
+        if not found or not port.isdigit():
+            raise click.UsageError(f"--listen takes HOST:PORT, not {address!r}")
+        assignments = (f"listen.host={host.strip('[]')}", f"listen.port={port}", *assignments)
+    try:
+        settings = from_environment(config, assignments).settings
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    logging.basicConfig(
+        level=settings.log.level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    with ended(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(run(settings, None if memory else data, lambda line: click.echo(line, err=True)))
+        except SettingsError as error:
+            raise click.UsageError(str(error)) from None

@@ -1,0 +1,98 @@
+"""The route table: every path of the server on one page, and how a request finds its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from driftq.server.context import Context
+from driftq.server.faces.queue import QueueFace
+from driftq.server.faces.server import ServerFace
+from driftq.server.http import Answer, Request, Response
+from driftq.server.http.request import percent_decoded
+from driftq.server.problems import error_response
+
+Handler = Callable[[Request], Answer]
+ParameterHandler = Callable[..., Answer]
+
+
+class Route(NamedTuple):
+    """One method of one path. `{name}` stands for one segment, handed to the handler percent-decoded."""
+
+    method: str
+    path: str
+    handler: ParameterHandler
+
+
+def routes(context: Context) -> list[Route]:
+    server = ServerFace(context)
+    queue = QueueFace(context)
+    return [
+        Route("GET", "/v1/healthz", server.healthz),
+        Route("GET", "/v1/readyz", server.readyz),
+        Route("GET", "/v1/version", server.version),
+        Route("GET", "/v1/topics", queue.list_topics),
+        Route("POST", "/v1/topics", queue.create_topic),
+        Route("POST", "/v1/produce", queue.produce),
+        Route("GET", "/v1/consume", queue.consume),
+        Route("POST", "/v1/ack", queue.ack),
+        Route("POST", "/v1/nack", queue.nack),
+    ]
+
+
+class App:
+    """Finds the handler of a request."""
+
+    def __init__(self, table: list[Route]) -> None:
+        self._exact: dict[bytes, dict[str, ParameterHandler]] = {}
+        self._patterns: list[tuple[list[str], dict[str, ParameterHandler]]] = []
+        for route in table:
+            if "{" in route.path:
+                self._pattern(route.path.strip("/").split("/"))[route.method] = route.handler
+            else:
+                self._exact.setdefault(route.path.encode(), {})[route.method] = route.handler
+
+    def _pattern(self, segments: list[str]) -> dict[str, ParameterHandler]:
+        for known, known_methods in self._patterns:
+            if known == segments:
+                return known_methods
+        methods: dict[str, ParameterHandler] = {}
+        self._patterns.append((segments, methods))
+        return methods
+
+    def __call__(self, request: Request) -> Answer:
+        methods = self._exact.get(request.raw_path)
+        if methods is not None:
+            handler = methods.get(request.method)
+            return handler(request) if handler is not None else _not_allowed(methods)
+        return self._match(request)
+
+    def _match(self, request: Request) -> Answer:
+        path = request.path
+        if not path.startswith("/v1/"):
+            return error_response(404, "NOT_FOUND", "use /v1/* endpoints")
+        given = [percent_decoded(segment) for segment in request.raw_path.strip(b"/").split(b"/")]
+        for segments, methods in self._patterns:
+            values = _values(segments, given)
+            if values is not None:
+                handler = methods.get(request.method)
+                return handler(request, *values) if handler is not None else _not_allowed(methods)
+        return error_response(404, "NOT_FOUND", f"there is no {path}")
+
+
+def _values(segments: list[str], given: list[str]) -> list[str] | None:
+    """What stands for the parameters, or None if the path is another one."""
+    if len(segments) != len(given):
+        return None
+    values: list[str] = []
+    for segment, text in zip(segments, given, strict=True):
+        if segment.startswith("{"):
+            values.append(text)
+        elif segment != text:
+            return None
+    return values
+
+
+def _not_allowed(methods: dict[str, ParameterHandler]) -> Response:
+    allowed = ", ".join(sorted(methods))
+    return error_response(405, "METHOD_NOT_ALLOWED", "method not allowed", headers=[("Allow", allowed)])

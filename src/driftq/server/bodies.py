@@ -1,0 +1,54 @@
+"""Reads a request's parameters: a JSON body if there is one, else the query string, into the same typed values.
+
+Bad input is raised as `BadRequest` with a message that names the field. Numbers in a query are plain ASCII digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from driftq.server.http import BadRequest, Request
+
+T = TypeVar("T")
+
+_DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+
+
+def read(request: Request, kind: type[T], numbers: frozenset[str], aliases: Mapping[str, str] | None = None) -> T:
+    """The parameters of a request as `kind`. `numbers` names the query parameters that are numbers."""
+    if request.body:
+        return read_json(request.body, kind)
+    values: dict[str, Any] = {}
+    fields = kind.__struct_encode_fields__  # type: ignore[attr-defined]
+    for name, text in request.query.items():
+        name = (aliases or {}).get(name, name)
+        if name in fields and name not in values:
+            values[name] = number(name, text) if name in numbers else text
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"invalid parameters: {error}") from None
+
+
+def read_json(body: bytes, kind: type[T]) -> T:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        decoded: T = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"invalid json body: {error}") from None
+    except RecursionError:
+        raise BadRequest("invalid json body: nested too deeply") from None
+    return decoded
+
+
+def number(name: str, text: str) -> int:
+    if not _DIGITS.fullmatch(text):
+        raise BadRequest(f"invalid {name}")
+    return int(text)

@@ -1,0 +1,46 @@
+"""What every face shares: the engine, the settings, and the way from a command to a response.
+
+`ask` is the hot path: it submits a command and answers when the reply is durable, without a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import json
+
+from driftq.core.commands import Command
+from driftq.core.replies import Rejected, Reply
+from driftq.engine.engine import Engine
+from driftq.server.http import Deferred, Response
+from driftq.server.problems import refusal
+from driftq.server.settings import Settings
+
+_encode = json.Encoder().encode
+
+
+class Context:
+    """The engine and the settings of one server."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+
+    def ask(self, command: Command, respond: Callable[[Any], Response]) -> Deferred:
+        """Submit; a refusal becomes its problem, everything else goes through `respond`."""
+        answer = Deferred()
+
+        def on_reply(reply: Reply) -> None:
+            answer.resolve(refusal(reply) if type(reply) is Rejected else respond(reply))
+
+        self.engine.submit_to(command, on_reply)
+        return answer
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(status, _encode(value) + b"\n")
+
+
+def no_content(_: object = None) -> Response:
+    return Response(204)

@@ -1,0 +1,221 @@
+"""The queue as the v1 specification has it: topics, produce, consume, ack, nack, with JSON bodies or query
+parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, convert
+
+from driftq.core import commands as c
+from driftq.core.facts import TopicConfig
+from driftq.core.groups import DEAD_PREFIX
+from driftq.core.replies import Produced, Rejected, Settlement, TopicReady
+from driftq.server.bodies import number, read
+from driftq.server.context import Context, json_response, no_content
+from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming
+from driftq.server.live import Consumer
+from driftq.server.messages import Outgoing, outgoing
+from driftq.server.problems import refusal
+from driftq.wire.errors import Code
+from driftq.wire.message import Envelope, RetryPolicy
+from driftq.wire.queue import (
+    AckRequest,
+    ConsumeRequest,
+    NackRequest,
+    ProduceReply,
+    ProduceRequest,
+    TopicReply,
+    TopicRequest,
+    TopicsReply,
+)
+from driftq.wire.records import pack_one
+from driftq.wire.times import from_rfc3339, to_rfc3339
+
+_PARTITION_OFFSET = frozenset({"partition", "offset"})
+_RETRY = {
+    "retry_max_attempts": "max_attempts",
+    "retry_backoff_ms": "backoff_ms",
+    "retry_max_backoff_ms": "max_backoff_ms",
+}
+_ALIASES = {"tenant": "tenant_id", "idem_key": "idempotency_key"}
+_ENVELOPE_TEXTS = ("run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "target_topic", "traceparent")
+
+
+class QueueFace:
+    """Handlers of the specified routes."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    # --- topics ---
+
+    def list_topics(self, request: Request) -> Answer:
+        names = sorted(name for name in self._context.engine.state.topics if not name.startswith(DEAD_PREFIX))
+        return json_response(TopicsReply(names))
+
+    def create_topic(self, request: Request) -> Answer:
+        body = read(request, TopicRequest, frozenset(TopicRequest.__struct_fields__) - {"name", "retry"})
+        name = body.name.strip()
+        if not name:
+            raise BadRequest("name is required")
+        config = TopicConfig(
+            body.retention_ms,
+            body.retention_bytes,
+            body.lease_ms,
+            body.in_flight_max,
+            body.backlog_messages_max,
+            body.backlog_bytes_max,
+            body.retry,
+        )
+
+        def respond(reply: TopicReady) -> Response:
+            status = 201 if reply.created else 200
+            return json_response(
+                TopicReply("created" if reply.created else "exists", reply.topic, reply.partitions), status
+            )
+
+        return self._context.ask(c.CreateTopic(name, body.partitions or 1, config), respond)
+
+    # --- produce ---
+
+    def produce(self, request: Request) -> Answer:
+        body = read(request, ProduceRequest, frozenset()) if request.body else _produce_query(request)
+        if not body.topic:
+            raise BadRequest("topic and value are required")
+        engine = self._context.engine
+        message = outgoing(body, body.topic, engine.now_ms(), strict_keys=self._context.settings.idempotency.strict)
+        command = produce_command(body.topic, body.envelope, message)
+        requested = body.topic
+        answer = Deferred()
+
+        def on_reply(reply: object) -> None:
+            if type(reply) is Produced:
+                answer.resolve(json_response(produced(requested, reply)))
+            else:
+                assert isinstance(reply, Rejected)
+                answer.resolve(refusal(reply))
+
+        engine.submit_to(command, on_reply)
+        return answer
+
+    # --- consume ---
+
+    def consume(self, request: Request) -> Answer:
+        body = read(request, ConsumeRequest, frozenset({"lease_ms"}))
+        if not (body.topic and body.group and body.owner):
+            raise BadRequest("topic, group, and owner are required")
+        lease_ms = body.lease_ms if body.lease_ms is not None else self._lease_ms(body.topic)
+        claim = c.Claim(body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label)
+        return self._open_stream(claim)
+
+    def _lease_ms(self, topic: str) -> int:
+        known = self._context.engine.state.topics.get(topic)
+        return (known.config.lease_ms if known is not None else 0) or self._context.settings.queue.lease_ms
+
+    async def _open_stream(self, claim: c.Claim) -> Response | Streaming:
+        """The group is registered first, so that a wrong request is answered with a status, not with a stream."""
+        reply = await self._context.engine.submit(c.CreateGroup(claim.topic, claim.group, claim.start))
+        if isinstance(reply, Rejected):
+            return refusal(reply)
+        low, high = self._context.engine.sequencer.broker.limits.lease_ms_min, 12 * 3_600_000
+        if claim.lease_ms is not None and not low <= claim.lease_ms <= high:
+            return refusal(Rejected(Code.INVALID_ARGUMENT, f"invalid lease_ms: it must be {low} to {high}"))
+        consumer = Consumer(self._context.engine, claim, self._context.settings.queue.heartbeat_ms)
+        return Streaming(consumer.run, cancel_when_gone=False)
+
+    # --- settle ---
+
+    def ack(self, request: Request) -> Answer:
+        body = read(request, AckRequest, _PARTITION_OFFSET)
+        return self._context.ask(c.Ack(body.topic, body.group, body.owner, (_held(body),)), settled)
+
+    def nack(self, request: Request) -> Answer:
+        body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
+        command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
+        return self._context.ask(command, settled)
+
+
+def produce_command(topic: str, envelope: Envelope | None, message: Outgoing) -> c.Produce:
+    """The routing controls of the envelope win over the requested topic and the key's hash."""
+    record = message.record
+    target = envelope.target_topic or topic if envelope is not None else topic
+    return c.Produce(
+        topic=target,
+        batch=pack_one(record.value, record.key, record.head, scheduled=message.mark is not None),
+        count=1,
+        payload_bytes=len(record.key) + len(record.value),
+        key=record.key,
+        partition=envelope.partition_override if envelope is not None else None,
+        once=message.once,
+        marks=(message.mark,) if message.mark is not None else (),
+    )
+
+
+def produced(requested: str, reply: Produced) -> ProduceReply:
+    return ProduceReply("produced", requested, reply.topic, reply.partition, reply.first_offset, reply.duplicate)
+
+
+def settled(reply: Settlement) -> Response:
+    """For one message: its refusal is the call's."""
+    if reply.refused:
+        first = reply.refused[0]
+        return refusal(Rejected(first.code, first.message))
+    return no_content()
+
+
+def _held(body: AckRequest) -> c.Held:
+    partition, offset = body.partition, body.offset
+    if partition is UNSET or offset is UNSET:
+        raise BadRequest("partition and offset are required")
+    if not (body.topic and body.group and (body.owner or body.token)):
+        raise BadRequest("topic, group, and owner are required")
+    return c.Held(partition, offset, offset + 1, body.token)
+
+
+def start_of(text: str) -> str | int:
+    """Where a new group begins: earliest, latest, or an RFC 3339 time."""
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        return from_rfc3339(text)
+    except ValueError:
+        raise BadRequest("invalid start: earliest, latest or an RFC 3339 time") from None
+
+
+def _produce_query(request: Request) -> ProduceRequest:
+    """The same message from query parameters; unknown ones are ignored."""
+    query: dict[str, str] = {}
+    for name, text in request.query.items():
+        query.setdefault(_ALIASES.get(name, name), text)
+    fields: dict[str, Any] = {name: query[name] for name in _ENVELOPE_TEXTS if name in query}
+    if "partition_override" in query:
+        fields["partition_override"] = number("partition_override", query["partition_override"])
+    envelope = Envelope(**fields, deadline=_deadline(query), retry_policy=_retry_policy(query))
+    return ProduceRequest(
+        topic=query.get("topic", ""),
+        value=query.get("value"),
+        key=query.get("key", ""),
+        envelope=None if envelope == Envelope() else envelope,
+        id=query.get("id", ""),
+        task=query.get("task", ""),
+        priority=number("priority", query["priority"]) if "priority" in query else 0,
+        delay_ms=number("delay_ms", query["delay_ms"]) if "delay_ms" in query else 0,
+        not_before=query.get("not_before", ""),
+    )
+
+
+def _deadline(query: dict[str, str]) -> str:
+    """Three names for one thing, all honoured."""
+    if "deadline_ms" in query:
+        return to_rfc3339(number("deadline_ms", query["deadline_ms"]))
+    return query.get("deadline") or query.get("deadline_rfc3339", "")
+
+
+def _retry_policy(query: dict[str, str]) -> RetryPolicy | None:
+    numbers = {field: number(name, query[name]) for name, field in _RETRY.items() if name in query}
+    if not numbers:
+        return None
+    if not numbers.get("max_attempts"):
+        raise BadRequest("retry_max_attempts must be > 0 when using retry backoff params")
+    return convert(numbers, RetryPolicy)

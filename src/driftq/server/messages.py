@@ -1,0 +1,142 @@
+"""A produced message on its way to a packed record: text or bytes, envelope, job, schedule, idempotency.
+
+Pure: the time is an argument. Everything a client can get wrong here is a `BadRequest` that names the field.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+import google_crc32c
+import msgspec
+
+from driftq.core.commands import ProduceKey
+from driftq.core.facts import Mark
+from driftq.server.http import BadRequest
+from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
+from driftq.wire.queue import ProduceItem
+from driftq.wire.records import Record
+from driftq.wire.times import from_rfc3339, to_rfc3339
+
+KEY_BYTES_MAX = 1_024
+IDEMPOTENCY_KEY_BYTES_MAX = 256
+
+
+class Outgoing(NamedTuple):
+    """A message that is ready to be produced."""
+
+    record: Record
+    mark: Mark | None
+    once: ProduceKey | None
+
+
+def outgoing(
+    item: ProduceItem, topic: str, now_ms: int, *, strict_keys: bool = False, routing: Routing | None = None
+) -> Outgoing:
+    """Turn an item into a record. `topic` is the requested one: it scopes the idempotency key."""
+    value = _value(item)
+    key = item.key.encode()
+    if len(key) > KEY_BYTES_MAX:
+        raise BadRequest(f"key has {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed")
+    envelope = _normal(item.envelope) if item.envelope is not None else None
+    job = _job(item, now_ms)
+    if envelope is None and job is None and routing is None:
+        return Outgoing(Record(value, key), None, None)
+    head = encode_head(Head(envelope=envelope, routing=routing, job=job))
+    mark = _mark(envelope, job, routing)
+    once = _once(envelope, job, topic, value, strict_keys)
+    return Outgoing(Record(value, key, head), mark, once)
+
+
+def _value(item: ProduceItem) -> bytes:
+    if item.value_base64 is not None:
+        if item.value is not None:
+            raise BadRequest("value and value_base64 exclude each other")
+        try:
+            return base64.b64decode(item.value_base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadRequest("invalid value_base64") from None
+    if not item.value:
+        raise BadRequest("topic and value are required")
+    try:
+        return item.value.encode()
+    except UnicodeEncodeError:
+        raise BadRequest("value is not valid UTF-8 text; send bytes as value_base64") from None
+
+
+def _job(item: ProduceItem, now_ms: int) -> Job | None:
+    not_before_ms = 0
+    if item.not_before:
+        if item.delay_ms:
+            raise BadRequest("delay_ms and not_before exclude each other")
+        not_before_ms = _time("not_before", item.not_before)
+    elif item.delay_ms:
+        not_before_ms = now_ms + item.delay_ms
+    if not (item.id or item.task or item.priority or not_before_ms or item.timeout_ms):
+        return None
+    return Job(item.id, item.task, item.priority, not_before_ms, item.timeout_ms)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        return from_rfc3339(text)
+    except ValueError as error:
+        raise BadRequest(f"invalid {name}: {error}") from None
+
+
+def _normal(envelope: Envelope) -> Envelope:
+    """Checked, and with its deadline in the form that every client's parser knows."""
+    check_envelope(envelope)
+    if not envelope.deadline:
+        return envelope
+    return msgspec.structs.replace(envelope, deadline=to_rfc3339(_time("deadline", envelope.deadline)))
+
+
+def check_envelope(envelope: Envelope) -> None:
+    """What types cannot say about an envelope."""
+    policy = envelope.retry_policy
+    if policy is not None:
+        for name in ("max_attempts", "backoff_ms", "max_backoff_ms"):
+            if getattr(policy, name) < 0:
+                raise BadRequest(f"invalid retry_policy.{name}: it cannot be negative")
+        if policy.max_attempts > 1_000:
+            raise BadRequest("invalid retry_policy.max_attempts: at most 1000")
+    if envelope.partition_override is not None and envelope.partition_override < 0:
+        raise BadRequest("invalid partition_override")
+    if len(envelope.idempotency_key.encode()) > IDEMPOTENCY_KEY_BYTES_MAX:
+        raise BadRequest(f"idempotency_key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes")
+
+
+def _mark(envelope: Envelope | None, job: Job | None, routing: Routing | None) -> Mark | None:
+    deadline_ms = 0
+    if envelope is not None and envelope.deadline:
+        deadline_ms = max(1, from_rfc3339(envelope.deadline))
+    label = routing.label if routing is not None else ""
+    if job is None:
+        if not (deadline_ms or label):
+            return None
+        return Mark(0, label=label, deadline_ms=deadline_ms)
+    if not (job.task or job.priority or job.not_before_ms or label or deadline_ms):
+        return None
+    return Mark(0, job.priority, job.task, label, job.not_before_ms, deadline_ms)
+
+
+def _once(envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool) -> ProduceKey | None:
+    tenant = envelope.tenant_id if envelope is not None else ""
+    if envelope is not None and envelope.idempotency_key:
+        return ProduceKey(tenant, topic, envelope.idempotency_key, google_crc32c.value(value), strict=strict)
+    if job is not None and job.id:
+        return ProduceKey(tenant, topic, job_key(job.id), google_crc32c.value(value), strict=strict)
+    return None
+
+
+def job_key(job_id: str) -> str:
+    """A job's id is unique in its topic: it is a key of its own kind."""
+    return f"job\x1e{job_id}"
+
+
+def merged(mark: Mark, index: int) -> Mark:
+    """The same schedule for a record at another place of its batch."""
+    return msgspec.structs.replace(mark, index=index)

@@ -1,0 +1,132 @@
+"""Composes a server and runs it: listen, recover, serve, drain.
+
+The listener opens first and says "not ready" while the journal is folded; a stop lets requests finish, ends streams,
+makes everything durable and leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable
+
+import driftq
+from driftq.engine.engine import Engine, EngineStopped
+from driftq.server import http
+from driftq.server.app import App, routes
+from driftq.server.context import Context
+from driftq.server.problems import bad_request, error_response, internal_error
+from driftq.server.settings import Settings, SettingsError
+
+logger = logging.getLogger("driftq.server")
+
+GRACE_S = 1.2
+Say = Callable[[str], None]
+
+
+class Door:
+    """What stands before the routes: nothing behind it is served until recovery is over."""
+
+    def __init__(self) -> None:
+        self.app: App | None = None
+
+    def __call__(self, request: http.Request) -> http.Answer:
+        if self.app is not None:
+            return self.app(request)
+        if request.raw_path == b"/v1/healthz":
+            return http.Response(200, b'{"status":"ok"}\n')
+        headers = [("Retry-After", "1")]
+        return error_response(503, "UNAVAILABLE", "recovering: not ready yet", {"retry_after_ms": 1_000}, headers)
+
+
+async def run(settings: Settings, data: str | None, say: Say) -> None:
+    """Serve until SIGTERM or SIGINT. `data` is the folder; None keeps everything in memory.
+
+    Raises `EngineStopped` if the disk failed, what `storage` raises for a folder that cannot be opened, and `OSError`
+    for an address that cannot be listened on.
+    """
+    _check_bind(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    door = Door()
+    listener = await http.serve(
+        door,
+        settings.listen.host,
+        settings.listen.port,
+        limits=http.Limits(connections=settings.listen.connections_max, body_bytes=settings.listen.body_bytes_max),
+        ssl=_tls(settings),
+        on_bad_request=bad_request,
+        on_error=_logged_error,
+    )
+    engine = None
+    try:
+        engine = await _open(settings, data)
+        door.app = App(routes(Context(engine, settings)))
+        say(_greeting(settings, listener.addresses, data, engine))
+        await _until(stop, engine)
+        say("stopping")
+    finally:
+        await listener.stop(GRACE_S)
+        if engine is not None:
+            await engine.close()
+
+
+async def _open(settings: Settings, data: str | None) -> Engine:
+    if data is None:
+        return Engine.in_memory(limits=settings.core_limits())
+
+    def progress(lsn: int, tail_lsn: int) -> None:
+        logger.info("recovering: %d of %d", lsn, tail_lsn)
+
+    return await Engine.open(data, limits=settings.core_limits(), options=settings.storage_options(), progress=progress)
+
+
+async def _until(stop: asyncio.Event, engine: Engine) -> None:
+    """Until somebody asks for the end or the disk fails."""
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((stopping, engine.stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if engine.stopped.done():
+        raise EngineStopped(str(engine.stopped.exception()))
+
+
+def _greeting(settings: Settings, addresses: list[str], data: str | None, engine: Engine) -> str:
+    scheme = "https" if settings.listen.tls_certificate else "http"
+    where = ", ".join(f"{scheme}://{address}" for address in addresses)
+    report = engine.report
+    if data is None or report is None:
+        kept = "in memory (nothing is kept)"
+    else:
+        state = engine.state
+        found = "new" if report.created else f"{len(state.topics) // 2} topics, lsn {report.tail_lsn}"
+        torn = ", a torn tail was cut off" if report.journal.torn is not None else ""
+        kept = f"data in {data}, every write synced before its reply; recovered: {found}{torn}"
+    return f"driftq {driftq.__version__} on {where}; {kept}"
+
+
+def _logged_error(request: http.Request, error: BaseException) -> http.Response:
+    logger.error("%s %s failed", request.method, request.raw_path.decode("latin-1"), exc_info=error)
+    return internal_error(request, error)
+
+
+def _check_bind(settings: Settings) -> None:
+    """Nobody should be on a network by accident."""
+    host = settings.listen.host
+    if host not in ("127.0.0.1", "::1", "localhost") and not settings.listen.insecure_bind:
+        raise SettingsError(
+            f"refusing to listen on {host}: it can be reached from outside and there is no authentication. "
+            "Listen on 127.0.0.1, or say --set listen.insecure_bind=true if something in front protects it."
+        )
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.listen.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key)
+    return context

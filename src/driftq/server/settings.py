@@ -1,0 +1,240 @@
+"""Every setting, as data: one frozen tree, units in the names. Components (clock, disk, router) are never in it.
+
+Values come from the defaults here, a TOML file, `DRIFTQ_SECTION__KEY` in the environment and `--set
+section.key=value`, in this order; `load` remembers where each came from. Unknown keys are refused by name.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from driftq.core.limits import Limits
+from driftq.engine.recovery import StorageOptions
+from driftq.wire.message import Jitter, RetryPolicy
+
+ENVIRONMENT_PREFIX = "DRIFTQ_"
+
+Count = Annotated[int, Meta(ge=1)]
+Bytes = Annotated[int, Meta(ge=1)]
+Milliseconds = Annotated[int, Meta(ge=1)]
+Amount = Annotated[int, Meta(ge=0)]
+
+
+class SettingsError(Exception):
+    """A setting is unknown or wrong; the message names it, and where it came from."""
+
+
+class Listen(Struct, frozen=True, forbid_unknown_fields=True):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8_080
+    tls_certificate: str = ""
+    tls_key: str = ""
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    connections_max: Count = 10_000
+    body_bytes_max: Bytes = 16 << 20
+    insecure_bind: bool = False
+
+
+class Storage(Struct, frozen=True, forbid_unknown_fields=True):
+    segment_bytes: Annotated[int, Meta(ge=64 << 10)] = 64 << 20
+    cache_bytes: Amount = 64 << 20
+    open_files: Count = 256
+
+
+class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[limits]`: what is refused."""
+
+    partition_messages: Count = 1_000_000
+    partition_bytes: Bytes = 1 << 30
+    message_bytes: Bytes = 1 << 20
+    batch_bytes: Bytes = 16 << 20
+    topics_max: Count = 10_000
+    partitions_max: Count = 1_024
+    groups_per_topic_max: Count = 1_000
+    streams_max: Count = 1_000_000
+
+
+class Queue(Struct, frozen=True, forbid_unknown_fields=True):
+    in_flight_max: Count = 1_000
+    lease_ms: Milliseconds = 2_000
+    retry_backoff_ms: Amount = 500
+    retry_max_backoff_ms: Amount = 30_000
+    retry_jitter: Jitter = "full"
+    retry_floor_ms: Amount = 50
+    retry_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
+    ageing_ms: Amount = 60_000
+    heartbeat_ms: Milliseconds = 15_000
+
+
+class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
+    lease_ms: Milliseconds = 30_000
+    attempts_max: Count = 4
+    timeout_ms: Milliseconds = 300_000
+
+
+class Idempotency(Struct, frozen=True, forbid_unknown_fields=True):
+    ttl_ms: Milliseconds = 600_000
+    effect_ttl_ms: Milliseconds = 600_000
+    effect_lease_ms: Milliseconds = 30_000
+    strict: bool = False
+
+
+class Streams(Struct, frozen=True, forbid_unknown_fields=True):
+    long_poll_ms: Milliseconds = 30_000
+    sse_ms: Milliseconds = 60_000
+    read_bytes_max: Bytes = 4 << 20
+    park_ms: Amount = 100
+
+
+class Log(Struct, frozen=True, forbid_unknown_fields=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
+    listen: Listen = Listen()
+    storage: Storage = Storage()
+    limits: Bounds = Bounds()
+    queue: Queue = Queue()
+    jobs: Jobs = Jobs()
+    idempotency: Idempotency = Idempotency()
+    streams: Streams = Streams()
+    log: Log = Log()
+
+    def core_limits(self) -> Limits:
+        bounds, queue = self.limits, self.queue
+        return Limits(
+            topics_max=bounds.topics_max,
+            partitions_max=bounds.partitions_max,
+            groups_per_topic_max=bounds.groups_per_topic_max,
+            streams_max=bounds.streams_max,
+            message_bytes=bounds.message_bytes,
+            batch_bytes=bounds.batch_bytes,
+            partition_messages=bounds.partition_messages,
+            partition_bytes=bounds.partition_bytes,
+            in_flight_max=queue.in_flight_max,
+            lease_ms=self.jobs.lease_ms,
+            retry_ratio=queue.retry_ratio,
+            ageing_ms=queue.ageing_ms,
+            retry=RetryPolicy(0, queue.retry_backoff_ms, queue.retry_max_backoff_ms, queue.retry_jitter),
+            job_attempts_max=self.jobs.attempts_max,
+            retry_floor_ms=queue.retry_floor_ms,
+            key_ttl_ms=self.idempotency.ttl_ms,
+            effect_ttl_ms=self.idempotency.effect_ttl_ms,
+            effect_lease_ms=self.idempotency.effect_lease_ms,
+        )
+
+    def storage_options(self) -> StorageOptions:
+        size = self.storage.segment_bytes
+        # A journal segment always takes the largest frame: room for it is known before a byte of it is written.
+        journal_bytes = max(size, 3 * self.limits.batch_bytes)
+        return StorageOptions(journal_bytes, size, self.storage.cache_bytes, self.storage.open_files)
+
+
+class Loaded(Struct, frozen=True):
+    """The settings and where each value that is not a default came from, by `section.key`."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+def load(file: str | None, environment: Mapping[str, str], assignments: Sequence[str]) -> Loaded:
+    """Read all sources; raises `SettingsError`."""
+    values: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    if file is not None:
+        for section, entries in _read_file(file).items():
+            if not isinstance(entries, dict):
+                raise SettingsError(f"{file}: {section} is not a section ([{section}] with keys below it)")
+            for key, value in entries.items():
+                _put(values, origins, section, key, value, file)
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
+            section, _, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+            _put(values, origins, section, key, _parse(section, key, text), f"environment {name}")
+    for assignment in assignments:
+        path, found, text = assignment.partition("=")
+        section, dot, key = path.partition(".")
+        if not (found and dot):
+            raise SettingsError(f"--set takes section.key=value, not {assignment!r}")
+        _put(values, origins, section, key, _parse(section, key, text), f"--set {path}")
+    try:
+        settings = msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(_explain(str(error), origins)) from None
+    _check(settings)
+    return Loaded(settings, origins)
+
+
+def _read_file(file: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: {error}") from None
+
+
+def _put(
+    values: dict[str, dict[str, Any]], origins: dict[str, str], section: str, key: str, value: Any, origin: str
+) -> None:
+    _field_type(section, key, origin)
+    values.setdefault(section, {})[key] = value
+    origins[f"{section}.{key}"] = origin
+
+
+def _field_type(section: str, key: str, origin: str) -> Any:
+    sections = get_type_hints(Settings, include_extras=True)
+    if section not in sections:
+        raise SettingsError(f"{origin}: there is no section {section!r}; there are {', '.join(sections)}")
+    keys = get_type_hints(sections[section], include_extras=True)
+    if key not in keys:
+        raise SettingsError(f"{origin}: [{section}] has no {key!r}; it has {', '.join(keys)}")
+    return keys[key]
+
+
+def _parse(section: str, key: str, text: str) -> Any:
+    """Text from the environment or a flag, as the field's type."""
+    kind = _field_type(section, key, f"{section}.{key}")
+    if kind == tuple[str, ...]:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{section}.{key}={text}: {error}") from None
+
+
+def _explain(message: str, origins: dict[str, str]) -> str:
+    for path, origin in origins.items():
+        if f"$.{path}" in message:
+            return f"{path} (from {origin}): {message}"
+    return message
+
+
+def _check(settings: Settings) -> None:
+    """What one field's type cannot say."""
+    if bool(settings.listen.tls_certificate) != bool(settings.listen.tls_key):
+        raise SettingsError("listen.tls_certificate and listen.tls_key belong together")
+
+
+def rows(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """(name, value, origin) of every setting, for `driftq config show` and the docs."""
+    found: list[tuple[str, str, str]] = []
+    for section in Settings.__struct_fields__:
+        part = getattr(loaded.settings, section)
+        for key in part.__struct_fields__:
+            path = f"{section}.{key}"
+            found.append((path, msgspec.json.encode(getattr(part, key)).decode(), loaded.origins.get(path, "default")))
+    return found
+
+
+def from_environment(file: str | None, assignments: Sequence[str]) -> Loaded:
+    return load(file or os.environ.get("DRIFTQ_CONFIG"), os.environ, assignments)

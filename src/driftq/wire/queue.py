@@ -1,0 +1,168 @@
+"""Bodies of the `/v1` queue API, as both sides see them. Unknown fields are refused; numbers are numbers.
+
+Requests can also come as query parameters: `server.bodies` turns those into the same types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from driftq.wire.message import Envelope, RetryPolicy
+
+Name = Annotated[str, Meta(min_length=1, max_length=249)]
+Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Owner = Annotated[str, Meta(min_length=1, max_length=256)]
+Priority = Annotated[int, Meta(ge=0, le=9)]
+
+
+class Body(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of request bodies."""
+
+
+class ErrorBody(Struct, frozen=True):
+    """What every refusal looks like; some add details."""
+
+    error: str
+    message: str
+
+
+# --- topics ---
+
+
+class TopicRequest(Body, frozen=True):
+    name: str = ""
+    partitions: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    retention_ms: Natural = 0
+    retention_bytes: Natural = 0
+    lease_ms: Natural = 0
+    in_flight_max: Natural = 0
+    backlog_messages_max: Natural = 0
+    backlog_bytes_max: Natural = 0
+    retry: RetryPolicy | None = None
+
+
+class TopicReply(Struct, frozen=True):
+    status: str
+    name: str
+    partitions: int
+
+
+class TopicsReply(Struct, frozen=True):
+    topics: list[str]
+
+
+# --- produce ---
+
+
+class ProduceItem(Body, frozen=True, omit_defaults=True):
+    """A message. Text goes into `value`, bytes into `value_base64`; one of the two is required."""
+
+    value: str | None = None
+    value_base64: str | None = None
+    key: str = ""
+    envelope: Envelope | None = None
+    id: Annotated[str, Meta(max_length=256)] = ""
+    task: Annotated[str, Meta(max_length=249)] = ""
+    priority: Priority = 0
+    delay_ms: Natural = 0
+    not_before: str = ""
+    timeout_ms: Natural = 0
+
+
+class ProduceRequest(ProduceItem, frozen=True, omit_defaults=True):
+    topic: str = ""
+
+
+class ProduceBatchRequest(Body, frozen=True):
+    topic: str
+    messages: list[ProduceItem]
+
+
+class ProduceReply(Struct, frozen=True, omit_defaults=True):
+    """`topic` stays the requested one; `routed_topic` is where the message went."""
+
+    status: str
+    topic: str
+    routed_topic: str
+    partition: int
+    offset: int
+    duplicate: bool = False
+
+
+# --- consume, claim, settle ---
+
+
+class ConsumeRequest(Body, frozen=True):
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+    lease_ms: Natural | None = None
+    start: str = "earliest"
+    task: str | None = None
+    label: str | None = None
+
+
+class ClaimRequest(Body, frozen=True):
+    topic: Name
+    group: Name
+    owner: Owner
+    max: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    lease_ms: Natural | None = None
+    start: str = "earliest"
+    task: str | None = None
+    label: str | None = None
+
+
+class AckRequest(Body, frozen=True):
+    """One message. Numbers have no defaults: absent is an error, never (0, 0)."""
+
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+    partition: Natural | UnsetType = UNSET
+    offset: Natural | UnsetType = UNSET
+    token: str = ""
+
+
+class NackRequest(AckRequest, frozen=True):
+    reason: str = ""
+    delay_ms: Natural | None = None
+
+
+class HeldItem(Body, frozen=True):
+    """A message, or with `end` the run [offset, end), as claimed."""
+
+    partition: Natural
+    offset: Natural
+    end: Natural | None = None
+    token: str = ""
+
+
+class SettleRequest(Body, frozen=True):
+    """Many messages of one group in one call; each is judged for itself."""
+
+    topic: Name
+    group: Name
+    messages: list[HeldItem]
+    owner: str = ""
+    reason: str = ""
+    delay_ms: Natural | None = None
+    lease_ms: Natural | None = None
+
+
+class RefusedItem(Struct, frozen=True):
+    partition: int
+    offset: int
+    error: str
+    message: str
+
+
+class SettleReply(Struct, frozen=True, omit_defaults=True):
+    """`refused` names the messages that did not take part; all others did."""
+
+    refused: list[RefusedItem]
+    lease_until: str = ""
