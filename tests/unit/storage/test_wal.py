@@ -140,6 +140,18 @@ def test_the_last_block_is_written_again_when_only_the_cache_may_know_it() -> No
     assert lsns(reopen(disk)) == [1, 2, 3]
 
 
+def test_what_an_open_journal_shows_survives_a_power_cut_although_nobody_acknowledged_it() -> None:
+    disk = new_disk()
+    journal = create(disk)
+    disk.fail_nth(1, Fault.CRASH_BEFORE, "journal.sync")
+    with pytest.raises(Crash):
+        journal.append(0, [b"one"])
+    disk.restart()
+    assert lsns(reopen(disk)) == [1]
+    disk.crash("none")
+    assert lsns(reopen(disk)) == [1]
+
+
 def test_a_segment_whose_name_was_not_yet_durable_is_not_lost_after_a_kill_and_a_power_cut() -> None:
     for nth in range(1, 5):
         disk = new_disk()
@@ -267,6 +279,23 @@ def test_a_block_of_an_older_history_does_not_fit_into_the_chain() -> None:
         lsns(reopen(disk))
 
 
+def test_blocks_of_two_histories_in_one_segment_are_refused_although_each_is_whole() -> None:
+    disk, other = new_disk(), new_disk()
+    for each, text in ((disk, b"ours"), (other, b"else")):
+        journal = create(each)
+        for n in range(3):
+            journal.append(n, [text])
+        journal.close()
+    path = segments(disk)[0]
+    ours, theirs = disk.files()[path], other.files()[path]
+    assert ours[:HEADER_BYTES] == theirs[:HEADER_BYTES], "the chain alone can tell them apart"
+    second = HEADER_BYTES + 40
+    disk.put(path, ours[:second] + theirs[second:])
+    with pytest.raises(CorruptJournal) as refused:
+        reopen(disk)
+    assert refused.value.position == second
+
+
 def test_damage_in_an_earlier_segment_stops_the_replay_where_it_lies() -> None:
     disk = new_disk()
     filled(disk).close()
@@ -288,7 +317,13 @@ def test_a_foreign_store_and_a_later_format_are_refused_by_name() -> None:
     with pytest.raises(CorruptJournal):
         FileJournal.open(disk, FOLDER, bytes(16), segment_bytes=SEGMENT)
     path = segments(disk)[0]
-    page = bytearray(disk.files()[path])
+    other = new_disk()
+    FileJournal.create(other, FOLDER, bytes(16), segment_bytes=SEGMENT).close()
+    ours = disk.files()[path]
+    disk.put(path, other.files()[path])
+    with pytest.raises(CorruptJournal, match="another store"):
+        reopen(disk)
+    page = bytearray(ours)
     page[8] = 2
     page[HEADER_BYTES - 4 : HEADER_BYTES] = checksum(bytes(page[: HEADER_BYTES - 4]))
     disk.put(path, bytes(page))
