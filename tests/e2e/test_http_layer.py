@@ -175,6 +175,7 @@ def test_pipelined_answers_nobody_reads_stop_the_reading():
     big = b"x" * 100_000
     with running(lambda _: Response(200, big)) as server, server.connect() as wire:
         wire.send(get() * 600)
+        eventually(lambda: server.seen)
         size = 0
         while size != len(server.seen):  # until it does not grow any more
             size = len(server.seen)
@@ -317,6 +318,12 @@ def test_data_behind_the_last_request_is_ignored(plain):
     with plain.connect() as wire:
         wire.send(get("/a", "Connection: close") + get("/b"))
         assert undated(wire.rest()).endswith(b"Connection: close\r\n\r\nGET /a ")
+
+
+def test_a_refused_client_can_send_to_its_end_and_read_the_answer():
+    with running(limits=Limits(body_bytes=1000)) as server, server.connect() as wire:
+        wire.sock.sendall(post("/", b"x" * 5_000_000))  # a server that just closed would break this with a reset
+        assert wire.response()[0] == 413
 
 
 # Time.
@@ -533,6 +540,34 @@ def test_nothing_is_produced_for_a_reader_that_stops_and_it_is_cut_after_the_lim
         assert produced - received < 4 * 2**20
 
 
+def test_a_reader_that_stops_is_cut_on_a_unix_socket_too(tmp_path):
+    over = threading.Event()
+
+    async def produce(stream: Stream) -> None:
+        stream.on_over(over.set)
+        await stream.start()
+        while await stream.drain():
+            stream.write(b"x" * 1000)
+
+    path = str(tmp_path / "driftq.sock")
+    with running(lambda _: Streaming(produce), QUICK, host=None, unix=path), socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+        sock.sendall(get())
+        assert over.wait(PATIENCE_S)
+
+
+def test_an_empty_write_does_not_end_a_stream():
+    async def produce(stream: Stream) -> None:
+        await stream.start()
+        stream.write(b"")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        stream.write(b"there")
+
+    with running(lambda _: Streaming(produce)) as server, server.connect() as wire:
+        assert wire.ask(get())[2] == b"there"
+
+
 def test_a_slow_reader_gets_everything_and_a_producer_sees_when_it_may_go_on():
     full = 0
 
@@ -713,6 +748,14 @@ def test_a_stop_closes_idle_connections_lets_requests_finish_and_ends_streams():
 
 def test_what_does_not_end_within_the_grace_is_cut():
     cancelled = threading.Event()
+    handler_cancelled = threading.Event()
+
+    async def never() -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            handler_cancelled.set()
+        return Response(200)
 
     async def produce(stream: Stream) -> None:
         await stream.start()
@@ -722,7 +765,7 @@ def test_what_does_not_end_within_the_grace_is_cut():
             cancelled.set()
 
     def handle(request):
-        return Streaming(produce) if request.raw_path == b"/" else Deferred()
+        return Streaming(produce) if request.raw_path == b"/" else never()
 
     with running(handle) as server, server.connect() as stream, server.connect() as slow:
         stream.send(get()).until(b"\r\n\r\n")
@@ -732,6 +775,7 @@ def test_what_does_not_end_within_the_grace_is_cut():
         assert server.call(server.listener.stop(0.3)) is False
         assert time.monotonic() - started < 2
         assert cancelled.is_set()
+        assert handler_cancelled.wait(PATIENCE_S)
         assert stream.rest() == b""
         assert slow.rest() == b""
 
