@@ -6,8 +6,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from driftq.server.context import Context
+from driftq.server.faces.batches import BatchesFace
+from driftq.server.faces.claims import ClaimsFace
+from driftq.server.faces.deadletters import DeadLettersFace
+from driftq.server.faces.effects import EffectsFace
+from driftq.server.faces.fetch import FetchFace
+from driftq.server.faces.jobs import JobsFace
 from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.server import ServerFace
+from driftq.server.faces.topics import TopicsFace
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
 from driftq.server.problems import error_response
@@ -27,6 +34,13 @@ class Route(NamedTuple):
 def routes(context: Context) -> list[Route]:
     server = ServerFace(context)
     queue = QueueFace(context)
+    batches = BatchesFace(context)
+    claims = ClaimsFace(context)
+    topics = TopicsFace(context)
+    fetch = FetchFace(context)
+    effects = EffectsFace(context)
+    letters = DeadLettersFace(context)
+    jobs = JobsFace(context)
     return [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
@@ -37,6 +51,43 @@ def routes(context: Context) -> list[Route]:
         Route("GET", "/v1/consume", queue.consume),
         Route("POST", "/v1/ack", queue.ack),
         Route("POST", "/v1/nack", queue.nack),
+        # many at once
+        Route("POST", "/v1/produce/batch", batches.produce),
+        Route("POST", "/v1/produce/packed", batches.produce_packed),
+        Route("POST", "/v1/claim", claims.claim),
+        Route("POST", "/v1/ack/batch", claims.ack),
+        Route("POST", "/v1/nack/batch", claims.nack),
+        Route("POST", "/v1/release", claims.release),
+        Route("POST", "/v1/reject", claims.reject),
+        Route("POST", "/v1/extend", claims.extend),
+        Route("POST", "/v1/ack-cumulative", claims.ack_through),
+        # topics, groups, records
+        Route("GET", "/v1/topics/{topic}", topics.describe),
+        Route("PATCH", "/v1/topics/{topic}", topics.change),
+        Route("DELETE", "/v1/topics/{topic}", topics.delete),
+        Route("GET", "/v1/topics/{topic}/offsets", fetch.offsets),
+        Route("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.fetch),
+        Route("GET", "/v1/topics/{topic}/partitions/{partition}/messages", fetch.peek),
+        Route("GET", "/v1/groups", topics.list_groups),
+        Route("GET", "/v1/topics/{topic}/groups", topics.list_topic_groups),
+        Route("GET", "/v1/topics/{topic}/groups/{group}", topics.describe_group),
+        Route("DELETE", "/v1/topics/{topic}/groups/{group}", topics.delete_group),
+        Route("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
+        Route("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
+        Route("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),
+        # effects that happen once
+        Route("GET", "/v1/idempotency", effects.get),
+        Route("POST", "/v1/idempotency/begin", effects.begin),
+        Route("POST", "/v1/idempotency/commit", effects.commit),
+        Route("POST", "/v1/idempotency/fail", effects.fail),
+        Route("POST", "/v1/outcome", effects.outcome),
+        # dead letters and jobs
+        Route("GET", "/v1/dlq/{topic}", letters.list),
+        Route("GET", "/v1/dlq/{topic}/errors", letters.errors),
+        Route("POST", "/v1/dlq/{topic}/redrive", letters.redrive),
+        Route("POST", "/v1/jobs", jobs.enqueue),
+        Route("GET", "/v1/jobs/{topic}/{id}", jobs.get),
+        Route("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
     ]
 
 

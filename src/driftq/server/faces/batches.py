@@ -1,0 +1,194 @@
+"""Producing many messages in one request: JSON, NDJSON, or packed batches that are stored as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from driftq.core import commands as c
+from driftq.core.facts import ByProducer
+from driftq.core.replies import Produced, Rejected, Reply
+from driftq.core.routing import partition_of
+from driftq.server.bodies import number, read_json
+from driftq.server.context import Context, json_response
+from driftq.server.faces.queue import produce_command, produced
+from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
+from driftq.server.messages import Outgoing, merged, outgoing
+from driftq.server.packed import marks_of
+from driftq.server.problems import QUEUE_PROBLEMS, refusal
+from driftq.wire.queue import ProduceBatchRequest, ProduceItem, ProduceRequest
+from driftq.wire.records import BadBatch, check, pack
+
+MESSAGES_MAX = 10_000
+PACKED = "application/x-driftq-batch"
+_NO_SUMMARY: dict[str, Any] = {}
+
+
+class _Item(NamedTuple):
+    """A message of the request with its place in it and where it asks to go."""
+
+    place: int
+    topic: str
+    target: str
+    partition: int | None
+    message: Outgoing
+    command: c.Produce | None  # a message with a key travels alone: its frame is its own
+
+
+class BatchesFace:
+    """Handlers of `/v1/produce/batch` and `/v1/produce/packed`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def produce(self, request: Request) -> Answer:
+        """Per-item results, in order; what is wrong with one message does not stop the others."""
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type == PACKED:
+            return self.produce_packed(request)
+        asked = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
+        if not 1 <= len(asked) <= MESSAGES_MAX:
+            raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
+        results: list[dict[str, Any]] = [_NO_SUMMARY] * len(asked)
+        return self._submit(self._items(asked, results), results)
+
+    def _items(self, asked: list[tuple[str, ProduceItem]], results: list[dict[str, Any]]) -> list[_Item]:
+        now_ms = self._context.engine.now_ms()
+        strict = self._context.settings.idempotency.strict
+        items: list[_Item] = []
+        for index, (topic, item) in enumerate(asked):
+            try:
+                if not topic:
+                    raise BadRequest("topic and value are required")
+                message = outgoing(item, topic, now_ms, strict_keys=strict)
+            except BadRequest as error:
+                results[index] = {"error": "INVALID_ARGUMENT", "message": error.message, "status": 400}
+                continue
+            command = produce_command(topic, item.envelope, message)
+            alone = command if message.once is not None else None
+            items.append(_Item(index, topic, command.topic, command.partition, message, alone))
+        return items
+
+    def _submit(self, items: list[_Item], results: list[dict[str, Any]]) -> Answer:
+        """One command for each partition, one for each key; the answer comes with the last reply."""
+        answer = Deferred()
+        calls = [*self._keyed(items), *self._grouped(items)]
+        left = len(calls)
+
+        def on_reply(members: list[_Item], reply: Reply) -> None:
+            nonlocal left
+            for position, item in enumerate(members):
+                results[item.place] = _result(item.topic, reply, position)
+            left -= 1
+            if not left:
+                answer.resolve(_summary(results))
+
+        if not calls:
+            return _summary(results)
+        for command, members in calls:
+            self._context.engine.submit_to(command, _bound(on_reply, members))
+        return answer
+
+    def _keyed(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
+        return [(item.command, [item]) for item in items if item.command is not None]
+
+    def _grouped(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
+        groups: dict[tuple[str, int | None], list[_Item]] = {}
+        for item in items:
+            if item.command is None:
+                groups.setdefault((item.target, self._partition(item)), []).append(item)
+        return [(_packed(target, partition, members), members) for (target, partition), members in groups.items()]
+
+    def _partition(self, item: _Item) -> int | None:
+        topic = self._context.engine.state.topics.get(item.target)
+        if item.partition is not None or topic is None:
+            return item.partition  # unknown topics and wrong partitions are refused by the broker
+        return partition_of(item.message.record.key, len(topic.log_ids))
+
+    # --- packed ---
+
+    def produce_packed(self, request: Request) -> Answer:
+        """`?topic=…&partition=…` (or `key=…`) and a packed batch as the body, with its producer inside."""
+        topic = request.query.get("topic", "")
+        if not topic:
+            raise BadRequest("topic is required")
+        try:
+            header = check(request.body)
+            marks = marks_of(request.body, header)
+        except BadBatch as error:
+            raise BadRequest(f"invalid batch: {error}") from None
+        partition = number("partition", request.query["partition"]) if "partition" in request.query else None
+        producer = ByProducer(header.producer, header.epoch, header.seq, header.crc) if header.producer else None
+        command = c.Produce(
+            topic=topic,
+            batch=request.body,
+            count=header.count,
+            payload_bytes=header.raw_bytes,
+            key=request.query.get("key", "").encode(),
+            partition=partition,
+            producer=producer,
+            marks=marks,
+        )
+        return self._context.ask(command, lambda reply: json_response(_packed_reply(topic, reply)))
+
+
+def _bound(call: Callable[[list[_Item], Reply], None], members: list[_Item]) -> Callable[[Reply], None]:
+    return lambda reply: call(members, reply)
+
+
+def _json(request: Request) -> list[tuple[str, ProduceItem]]:
+    """`{"topic": …, "messages": […]}`, or a plain array of messages that each name their topic."""
+    if request.body.lstrip()[:1] == b"[":
+        return [(each.topic, each) for each in read_json(request.body, list[ProduceRequest])]
+    body = read_json(request.body, ProduceBatchRequest)
+    return [(body.topic, each) for each in body.messages]
+
+
+def _ndjson(request: Request) -> list[tuple[str, ProduceItem]]:
+    default = request.query.get("topic", "")
+    lines = [line for line in request.body.split(b"\n") if line.strip()]
+    bodies = [read_json(line, ProduceRequest) for line in lines[: MESSAGES_MAX + 1]]
+    return [(each.topic or default, each) for each in bodies]
+
+
+def _packed(target: str, partition: int | None, members: list[_Item]) -> c.Produce:
+    messages = [member.message for member in members]
+    marks = tuple(merged(message.mark, index) for index, message in enumerate(messages) if message.mark is not None)
+    return c.Produce(
+        topic=target,
+        batch=pack([message.record for message in messages], scheduled=bool(marks)),
+        count=len(messages),
+        payload_bytes=sum(len(message.record.key) + len(message.record.value) for message in messages),
+        partition=partition,
+        marks=marks,
+    )
+
+
+def _result(topic: str, reply: Reply, position: int) -> dict[str, Any]:
+    if isinstance(reply, Produced):
+        shown = msgspec.to_builtins(produced(topic, reply))
+        shown["offset"] += position
+        return {**shown, "status": 200}
+    assert isinstance(reply, Rejected)
+    problem = QUEUE_PROBLEMS[reply.code]
+    return {"error": problem.error, "message": reply.message, "status": problem.status, **reply.details}
+
+
+def _summary(results: list[dict[str, Any]]) -> Response:
+    failed = sum("error" in result for result in results)
+    return json_response({"produced": len(results) - failed, "failed": failed, "results": results})
+
+
+def _packed_reply(topic: str, reply: Produced | Rejected) -> dict[str, Any]:
+    if isinstance(reply, Rejected):  # `ask` answers refusals itself
+        raise AssertionError(refusal(reply))
+    return {
+        "status": "produced",
+        "topic": topic,
+        "partition": reply.partition,
+        "offset": reply.first_offset,
+        "count": reply.count,
+        "duplicate": reply.duplicate,
+    }

@@ -1,0 +1,142 @@
+"""Effects that happen once: begin, commit, fail, look; and the outcome of a piece of work, all or nothing."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import google_crc32c
+import msgspec
+
+from driftq.core import commands as c
+from driftq.core.facts import ByProducer
+from driftq.core.idempotency import effect_scope
+from driftq.core.replies import AlreadyDone, Begun, OutcomeReply, Produced, Reply, StreamAppended
+from driftq.server.bodies import read_json
+from driftq.server.context import Context, json_response, no_content
+from driftq.server.faces.claims import held_runs
+from driftq.server.faces.queue import produce_command, produced
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.messages import outgoing
+from driftq.server.problems import error_response
+from driftq.wire.admin import (
+    BeginRequest,
+    CommitRequest,
+    EffectRequest,
+    FailRequest,
+    OutcomeAppend,
+    OutcomeMessage,
+    OutcomeRequest,
+)
+from driftq.wire.records import pack_one
+from driftq.wire.times import to_rfc3339
+
+
+class EffectsFace:
+    """Handlers of effect keys and outcomes."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def begin(self, request: Request) -> Answer:
+        body = read_json(request.body, BeginRequest)
+        if (body.partition is None) != (body.offset is None):
+            raise BadRequest("partition and offset belong together")
+        command = c.BeginEffect(_key(body), body.owner, body.lease_ms, body.partition, body.offset)
+        return self._context.ask(command, _begun)
+
+    def commit(self, request: Request) -> Answer:
+        return self._context.ask(_commit(read_json(request.body, CommitRequest)), no_content)
+
+    def fail(self, request: Request) -> Answer:
+        body = read_json(request.body, FailRequest)
+        return self._context.ask(c.FailEffect(_key(body), body.fence, body.reason), no_content)
+
+    def get(self, request: Request) -> Answer:
+        """`?topic=&group=&key=&tenant_id=`."""
+        query = {name: request.query[name] for name in ("topic", "group", "key", "tenant_id") if name in request.query}
+        try:
+            body = msgspec.convert(query, EffectRequest)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"invalid parameters: {error}") from None
+        state = self._context.engine.state
+        effect = state.effects.find(effect_scope(_key(body)))
+        if effect is None or state.is_forgettable_at(effect, self._context.engine.now_ms()):
+            return error_response(404, "NOT_FOUND", f"nothing is known of {body.key!r}")
+        shown = {
+            "status": effect.status.name,
+            "fence": effect.fence,
+            "owner": effect.owner,
+            "at": to_rfc3339(effect.at_ms),
+            "until": to_rfc3339(effect.until_ms),
+            "result": effect.result.decode("utf-8", "replace"),
+            "error": effect.error,
+        }
+        return json_response(shown)
+
+    def outcome(self, request: Request) -> Answer:
+        body = read_json(request.body, OutcomeRequest)
+        command = c.Outcome(
+            acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
+            produces=tuple(self._produce(item) for item in body.produce),
+            appends=tuple(_append(item) for item in body.streams),
+            commits=tuple(_commit(item) for item in body.commits),
+        )
+        if command == c.Outcome():
+            raise BadRequest("an outcome does at least one thing")
+        return self._context.ask(command, lambda reply: _outcome(body, reply))
+
+    def _produce(self, item: OutcomeMessage) -> c.Produce:
+        if not item.topic:
+            raise BadRequest("topic and value are required")
+        strict = self._context.settings.idempotency.strict
+        message = outgoing(item, item.topic, self._context.engine.now_ms(), strict_keys=strict)
+        return produce_command(item.topic, item.envelope, message)
+
+
+def _key(body: EffectRequest) -> c.EffectKey:
+    return c.EffectKey(body.tenant_id, body.topic, body.group, body.key)
+
+
+def _commit(body: CommitRequest) -> c.CommitEffect:
+    return c.CommitEffect(_key(body), body.fence, body.result.encode(), body.ttl_ms)
+
+
+def _begun(reply: Reply) -> Response:
+    if isinstance(reply, AlreadyDone):
+        result = reply.result.decode("utf-8", "replace")
+        return json_response({"status": "done", "result": result, "at": to_rfc3339(reply.at_ms)})
+    assert isinstance(reply, Begun)
+    return json_response({"status": "begun", "fence": reply.fence, "until": to_rfc3339(reply.until_ms)})
+
+
+def _append(item: OutcomeAppend) -> c.AppendStream:
+    try:
+        value = base64.b64decode(item.value_base64, validate=True) if item.value_base64 else item.value.encode()
+    except (binascii.Error, ValueError):
+        raise BadRequest("invalid value_base64") from None
+    producer = None
+    if item.producer_id:
+        digest = google_crc32c.value(value)
+        producer = ByProducer(item.producer_id, item.producer_epoch, item.producer_seq, digest)
+    return c.AppendStream(
+        path=item.path,
+        content_type=item.content_type,
+        batch=pack_one(value) if value else b"",
+        count=int(bool(value)),
+        payload_bytes=len(value),
+        producer=producer,
+        close=item.close,
+    )
+
+
+def _outcome(body: OutcomeRequest, reply: OutcomeReply) -> Response:
+    messages = []
+    for item, each in zip(body.produce, reply.produced, strict=True):
+        assert isinstance(each, Produced)
+        messages.append(produced(item.topic, each))
+    appended = []
+    for part, shown in zip(body.streams, reply.appended, strict=True):
+        assert isinstance(shown, StreamAppended)
+        appended.append({"path": part.path, "end_offset": shown.end_offset, "closed": shown.closed})
+    return json_response({"status": "done", "produced": messages, "streams": appended})

@@ -1,0 +1,130 @@
+"""Jobs: messages with an id, a task and a schedule. A job is looked up by its id and cancelled by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core.commands import ProduceKey
+from driftq.core.groups import Group
+from driftq.core.idempotency import ProducedKey, produce_scope
+from driftq.core.progress import Place
+from driftq.core.replies import Produced
+from driftq.server.bodies import read_json
+from driftq.server.context import Context, json_response
+from driftq.server.faces.queue import produce_command
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.messages import job_key, outgoing
+from driftq.server.problems import error_response
+from driftq.wire.admin import JobRequest
+from driftq.wire.message import decode_head
+from driftq.wire.times import to_rfc3339
+
+
+class JobsFace:
+    """Handlers of `/v1/jobs`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._engine = context.engine
+
+    def enqueue(self, request: Request) -> Answer:
+        body = read_json(request.body, JobRequest)
+        if not body.topic:
+            raise BadRequest("topic and value are required")
+        if not (body.id or body.task):
+            raise BadRequest("a job has a task, an id, or both")
+        message = outgoing(body, body.topic, self._engine.now_ms())
+        command = produce_command(body.topic, body.envelope, message)
+
+        def respond(reply: Produced) -> Response:
+            job_id = body.id or f"{reply.topic}:{reply.partition}:{reply.first_offset}"
+            shown = {
+                "id": job_id,
+                "topic": reply.topic,
+                "partition": reply.partition,
+                "offset": reply.first_offset,
+                "duplicate": reply.duplicate,
+            }
+            return json_response(shown, 200 if reply.duplicate else 201)
+
+        return self._context.ask(command, respond)
+
+    def get(self, request: Request, topic_name: str, job_id: str) -> Answer:
+        """A job's state for each group that reads its topic."""
+        found = self._find(request, topic_name, job_id)
+        if found is None:
+            return _unknown(topic_name, job_id)
+        log = self._engine.state.logs[found.log_id]
+        topic = self._engine.state.topics[log.topic]
+        if found.offset >= self._engine.durable_end(log.log_id) or found.offset < log.start:
+            return _unknown(topic_name, job_id)
+        record = self._engine.sequencer.broker.reader.record(log.log_id, found.offset)
+        head = decode_head(record.head)
+        job = head.job
+        states = [self._state(group, log.partition, found.offset) for group in topic.groups.values()]
+        shown: dict[str, Any] = {
+            "id": job_id,
+            "topic": log.topic,
+            "partition": log.partition,
+            "offset": found.offset,
+            "task": job.task if job is not None else "",
+            "priority": job.priority if job is not None else 0,
+            "not_before": to_rfc3339(job.not_before_ms) if job is not None and job.not_before_ms else None,
+            "groups": states,
+            "state": _overall(states),
+        }
+        return json_response(shown)
+
+    def _find(self, request: Request, topic_name: str, job_id: str) -> ProducedKey | None:
+        tenant = request.query.get("tenant_id", "")
+        key = ProduceKey(tenant, topic_name, job_key(job_id))
+        found = self._engine.state.keys.find(produce_scope(key), self._engine.now_ms())
+        return found if found is not None and found.log_id in self._engine.state.logs else self._by_place(job_id)
+
+    def _by_place(self, job_id: str) -> ProducedKey | None:
+        """Jobs without an id of their own are called topic:partition:offset."""
+        name, _, rest = job_id.rpartition(":")
+        name, _, partition = name.rpartition(":")
+        topic = self._engine.state.topics.get(name)
+        if topic is None or not (partition.isascii() and partition.isdigit() and rest.isascii() and rest.isdigit()):
+            return None
+        if int(partition) >= len(topic.log_ids):
+            return None
+        return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
+
+    def _state(self, group: Group, partition: int, offset: int) -> dict[str, Any]:
+        place, lease, entry = group.progress[partition].place_of(offset)
+        names = {Place.FRESH: "ready", Place.HELD: "running", Place.SETTLED: "finished"}
+        state = names.get(place, "scheduled" if entry is not None and entry.attempts == 0 else "retrying")
+        shown: dict[str, Any] = {"group": group.name, "state": state}
+        if entry is not None:
+            shown |= {"attempts": entry.attempts, "lease_losses": entry.lease_losses, "last_error": entry.error}
+            if place is Place.RESTING:
+                shown["due_at"] = to_rfc3339(entry.retry_at_ms)
+        elif place is Place.HELD:
+            shown["attempts"] = 1
+        if lease is not None and place is Place.HELD:
+            shown |= {"owner": lease.owner, "lease_until": to_rfc3339(lease.until_ms)}
+        return shown
+
+    def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
+        """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
+        found = self._find(request, topic_name, job_id)
+        if found is None:
+            return _unknown(topic_name, job_id)
+        log = self._engine.state.logs[found.log_id]
+        command = c.Cancel(log.topic, log.partition, found.offset)
+        return self._context.ask(command, lambda reply: json_response({"id": job_id, "cancelled": reply.changed}))
+
+
+def _overall(states: list[dict[str, Any]]) -> str:
+    """One word for all groups: the least finished."""
+    for state in ("running", "retrying", "scheduled", "ready"):
+        if any(each["state"] == state for each in states):
+            return state
+    return "finished" if states else "ready"
+
+
+def _unknown(topic_name: str, job_id: str) -> Response:
+    return error_response(404, "NOT_FOUND", f"topic {topic_name} knows no job {job_id!r} (ids are kept for a while)")

@@ -1,0 +1,159 @@
+"""Bodies of the `/v1` API beyond the specification: groups, records, effects, outcomes, dead letters, jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from driftq.wire.message import RetryPolicy
+from driftq.wire.queue import Body, HeldItem, Name, Natural, ProduceItem
+
+# --- topics and groups ---
+
+
+class TopicChange(Body, frozen=True):
+    """What is given changes; what is absent stays; 0 (for `retry`: null) goes back to the server's setting."""
+
+    retention_ms: Natural | None = None
+    retention_bytes: Natural | None = None
+    lease_ms: Natural | None = None
+    in_flight_max: Natural | None = None
+    backlog_messages_max: Natural | None = None
+    backlog_bytes_max: Natural | None = None
+    retry: RetryPolicy | None = None
+
+
+class PartitionInfo(Struct, frozen=True):
+    partition: int
+    start_offset: int
+    end_offset: int
+    messages: int
+    payload_bytes: int
+
+
+class TopicInfo(Struct, frozen=True):
+    name: str
+    partitions: list[PartitionInfo]
+    groups: list[str]
+    created_at: str
+    config: dict[str, Any]
+    dead_letters: int
+
+
+class GroupPartition(Struct, frozen=True):
+    """`lag` counts what is not settled; `lag_ms` is the age of the oldest of it."""
+
+    partition: int
+    floor: int
+    cursor: int
+    end_offset: int
+    lag: int
+    lag_ms: int
+    in_flight: int
+    resting: int
+    settled_above_floor: int
+
+
+class GroupInfo(Struct, frozen=True):
+    topic: str
+    group: str
+    created_at: str
+    paused: bool
+    lag: int
+    lag_ms: int
+    in_flight: int
+    resting: int
+    partitions: list[GroupPartition]
+
+
+class SeekRequest(Body, frozen=True):
+    """To "earliest", "latest", an RFC 3339 time, or with `partition` to an offset."""
+
+    to: str | Natural
+    partition: Natural | None = None
+
+
+# --- effects and outcomes ---
+
+
+class EffectRequest(Body, frozen=True):
+    topic: Name
+    group: Name
+    key: Annotated[str, Meta(min_length=1, max_length=256)]
+    tenant_id: str = ""
+
+
+class BeginRequest(EffectRequest, frozen=True, kw_only=True):
+    owner: Annotated[str, Meta(min_length=1, max_length=256)]
+    lease_ms: Natural | None = None
+    partition: Natural | None = None
+    offset: Natural | None = None
+
+
+class CommitRequest(EffectRequest, frozen=True, kw_only=True):
+    fence: Natural
+    result: str = ""
+    ttl_ms: Natural = 0
+
+
+class FailRequest(EffectRequest, frozen=True, kw_only=True):
+    fence: Natural
+    reason: str = ""
+
+
+class OutcomeAck(Body, frozen=True):
+    topic: Name
+    group: Name
+    messages: list[HeldItem]
+    owner: str = ""
+
+
+class OutcomeMessage(ProduceItem, frozen=True, omit_defaults=True):
+    topic: str = ""
+
+
+class OutcomeAppend(Body, frozen=True):
+    path: str
+    value: str = ""
+    value_base64: str | None = None
+    content_type: str = "application/octet-stream"
+    close: bool = False
+    producer_id: str = ""
+    producer_epoch: Natural = 0
+    producer_seq: Natural = 0
+
+
+class OutcomeRequest(Body, frozen=True):
+    acks: tuple[OutcomeAck, ...] = ()
+    produce: tuple[OutcomeMessage, ...] = ()
+    streams: tuple[OutcomeAppend, ...] = ()
+    commits: tuple[CommitRequest, ...] = ()
+
+
+# --- dead letters and jobs ---
+
+
+class LetterFilter(Body, frozen=True):
+    """Which dead letters; everything given must hold."""
+
+    group: str = ""
+    error: str = ""
+    reason: str = ""
+    since: str = ""
+    until: str = ""
+    offsets: list[tuple[Natural, Natural]] | None = None
+
+
+class RedriveRequest(LetterFilter, frozen=True):
+    """Send dead letters back to their topic. `edit` replaces parts of each message on the way."""
+
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    rate_per_s: Natural = 0
+    value: str | None = None
+    key: str | None = None
+
+
+class JobRequest(ProduceItem, frozen=True, omit_defaults=True):
+    topic: str = ""
