@@ -1,28 +1,42 @@
-"""How the command line ends: one exit code for each kind of failure, for supervisors and scripts.
+"""What the process ends with: one number for each kind of end, and the one place that chooses it.
 
-Codes follow sysexits where one fits. Whatever ends a command badly says on standard error what happened and what helps.
+Numbers are those of sysexits.h where it has one. `docs/reference/cli.md` lists them for operators; a change here is a
+change there. This module knows what the layers below raise; it prints their message and nothing else.
 """
 
 from __future__ import annotations
 
+import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
+from typing import NoReturn
 
 import click
 
-OK = 0
-USAGE = 2  # click's own
-DISK_FAILED = 70  # the disk failed while running: nothing unanswered is known to be stored
-CANNOT_LISTEN = 71
-DAMAGED = 74  # the data folder is refused as it is
-IN_USE = 75  # another process holds the data folder
-FORMAT_TOO_NEW = 78
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST})
+
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    OK = 0  # It did what was asked.
+    USAGE = 2  # The command line or the settings are wrong.
+    NOTHING_THERE = 66  # There is no data folder at this place.
+    FAILED = 70  # The disk failed, or a bug was met: nothing more was acknowledged.
+    CANNOT_CREATE = 73  # The data folder cannot be made or written.
+    DAMAGED = 74  # The data folder is damaged; nothing was changed.
+    IN_USE = 75  # Another process works in the data folder.
+    TOO_NEW = 78  # The data folder was written by a later version.
 
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """Turn what storage and engine raise into a message and an exit code."""
+    """Turn what went wrong inside into one line and the right number."""
+    from driftq.core.frames import UnknownFact
     from driftq.engine.engine import EngineStopped
+    from driftq.engine.inspection import NoDataFolder
     from driftq.storage.damage import Damaged, FormatTooNew
     from driftq.storage.disk import DiskFailed, DiskFull
     from driftq.storage.lockfile import FolderInUse
@@ -30,17 +44,24 @@ def ended() -> Iterator[None]:
     try:
         yield
     except FolderInUse as error:
-        raise _exit(IN_USE, str(error)) from None
+        stop(Exit.IN_USE, str(error))
+    except NoDataFolder as error:
+        stop(Exit.NOTHING_THERE, str(error))
     except Damaged as error:
-        raise _exit(DAMAGED, str(error)) from None
-    except FormatTooNew as error:
-        raise _exit(FORMAT_TOO_NEW, str(error)) from None
-    except (EngineStopped, DiskFailed, DiskFull) as error:
-        raise _exit(DISK_FAILED, f"stopped, because the disk cannot be trusted: {error}") from None
+        stop(Exit.DAMAGED, str(error))
+    except (FormatTooNew, UnknownFact) as error:
+        stop(Exit.TOO_NEW, str(error))
+    except (DiskFailed, EngineStopped) as error:
+        stop(Exit.FAILED, f"stopped, because the disk cannot be trusted any more: {error}")
+    except DiskFull as error:
+        stop(Exit.CANNOT_CREATE, f"no room on the disk: {error}")
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(Exit.OK)
     except OSError as error:
-        raise _exit(CANNOT_LISTEN, str(error)) from None
+        stop(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
 
 
-def _exit(code: int, message: str) -> click.exceptions.Exit:
+def stop(code: Exit, message: str) -> NoReturn:
     click.echo(f"driftq: {message}", err=True)
-    return click.exceptions.Exit(code)
+    sys.exit(code)

@@ -1,14 +1,15 @@
 """Looking at a journal that may be damaged, and making one that opens again out of what is left of it.
 
-`inspect` only reads. `repair` changes nothing in the journal it was given: it writes a new one beside it, with an
-explicit hole where frames are lost, and then puts the new one in its place; the old folder is kept under another name.
-Neither knows what a frame means: the caller says what the frame of a hole looks like.
+`inspect` and `left_over` only read. `repair` changes nothing in the journal it was given: it writes a new one beside
+it, with an explicit hole where frames are lost, and then puts the new one in its place; the old folder is kept under
+another name. None knows what a frame means: the caller says what the frame of a hole looks like, and may put another
+frame in the place of one that no longer fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from driftq.storage import blocks
 from driftq.storage.damage import CorruptJournal
@@ -53,6 +54,14 @@ class Damage:
     @property
     def is_torn_tail(self) -> bool:
         return self.last_lsn == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Frames that are lost: nothing of them can be read any more."""
+
+    first_lsn: int
+    last_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,24 @@ def _placed(file: File, path: str, base: int, found: blocks.Scan, from_lsn: int)
 # ----------------------------------------------------------------------------------------------------------- repairing
 
 
+def left_over(disk: Disk, folder: str, store: bytes, base_lsn: int) -> Iterator[FoundFrame | Hole]:
+    """What there is above `base_lsn`, as a dense row of frames and holes up to the last lsn known to have existed."""
+    next_lsn = base_lsn + 1
+    for found in inspect(disk, folder, store):
+        if isinstance(found, FoundFrame) and found.lsn >= next_lsn:
+            if found.lsn > next_lsn:
+                yield Hole(next_lsn, found.lsn - 1)
+            yield found
+            next_lsn = found.lsn + 1
+    watermark = load_watermark(disk, folder, store)
+    if watermark is not None and watermark.lsn >= next_lsn:
+        yield Hole(next_lsn, watermark.lsn)
+
+
+def unchanged(found: FoundFrame) -> bytes:
+    return found.frame
+
+
 def repair(
     disk: Disk,
     folder: str,
@@ -165,18 +192,29 @@ def repair(
     hole_frame: Callable[[int, int], bytes],
     *,
     base_lsn: int = 0,
+    prev_crc: int = 0,
+    change: Callable[[FoundFrame], bytes] = unchanged,
+    closing: Callable[[], Iterable[bytes]] = tuple,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> RepairReport:
     """Replace a damaged journal by one that opens, and keep the damaged one beside it.
 
-    `hole_frame(first_lsn, last_lsn)` makes the frame that replay gives for each lost lsn. `base_lsn` is the lsn of the
-    newest snapshot: frames up to it are not needed, and everything up to it is known to have been there.
+    `hole_frame(first_lsn, last_lsn)` makes the frame that replay gives for each lost lsn, `change` the one to keep for
+    each that is left, `closing` those to add at the end. `base_lsn` is the lsn of the newest snapshot and `prev_crc`
+    what it says of the history before: the new journal begins behind it.
     """
     parent = folder.rpartition("/")[0] or "/"
     work = f"{folder}.repaired"
     if disk.exists(folder):
         _remove_folder(disk, work)
-        report = _rewrite(disk, folder, work, store, hole_frame, base_lsn, segment_bytes)
+        journal = FileJournal.create(
+            disk, work, store, segment_bytes=segment_bytes, first_lsn=base_lsn + 1, prev_crc=prev_crc
+        )
+        try:
+            report = _fill(journal, left_over(disk, folder, store, base_lsn), hole_frame, change, closing)
+        finally:
+            journal.close()
+        report = replace(report, kept_as=_aside(disk, folder, 0))
         disk.rename("repair.put_aside", folder, report.kept_as)
     else:
         # The repair before this one was interrupted between its two renames: what it wrote is whole.
@@ -186,50 +224,41 @@ def repair(
     return report
 
 
-def _rewrite(
-    disk: Disk,
-    folder: str,
-    work: str,
-    store: bytes,
+def is_half_done(disk: Disk, folder: str) -> bool:
+    """Whether a repair was interrupted between its two renames: to repair again ends it."""
+    return not disk.exists(folder) and disk.exists(f"{folder}.repaired")
+
+
+def _fill(
+    journal: FileJournal,
+    left: Iterator[FoundFrame | Hole],
     hole_frame: Callable[[int, int], bytes],
-    base_lsn: int,
-    segment_bytes: int,
+    change: Callable[[FoundFrame], bytes],
+    closing: Callable[[], Iterable[bytes]],
 ) -> RepairReport:
     holes: list[tuple[int, int]] = []
     frames = 0
-    next_lsn = _first_lsn(disk, folder, store, base_lsn)
-    journal = FileJournal.create(disk, work, store, segment_bytes=segment_bytes, first_lsn=next_lsn)
     pending: list[bytes] = []
 
-    def flush(upto_lsn: int) -> None:
-        """Write what is pending, and a hole from there up to `upto_lsn`."""
-        nonlocal next_lsn
-        next_lsn = journal.append(journal.tail_lsn(), pending) + 1
+    def flush() -> None:
+        journal.append(journal.tail_lsn(), pending)
         pending.clear()
-        if next_lsn <= upto_lsn:
-            holes.append((next_lsn, upto_lsn))
-            next_lsn = journal.append_hole(upto_lsn + 1 - next_lsn, hole_frame(next_lsn, upto_lsn)) + 1
 
-    try:
-        for found in inspect(disk, folder, store):
-            if isinstance(found, FoundFrame) and found.lsn >= next_lsn + len(pending):
-                if found.lsn > next_lsn + len(pending) or len(pending) >= _FRAMES_PER_BLOCK:
-                    flush(found.lsn - 1)
-                pending.append(found.frame)
-                frames += 1
-        watermark = load_watermark(disk, folder, store)
-        flush(max(base_lsn, watermark.lsn if watermark else 0))
-    finally:
-        journal.close()
-    return RepairReport(_aside(disk, folder, 0), frames, tuple(holes))
-
-
-def _first_lsn(disk: Disk, folder: str, store: bytes, base_lsn: int) -> int:
-    """Where the new journal begins: where the old one did, if that can be told, or behind the snapshot."""
-    for found in inspect(disk, folder, store):
-        if isinstance(found, FoundFrame):
-            return min(found.lsn, base_lsn + 1)
-    return base_lsn + 1
+    for found in left:
+        if isinstance(found, Hole):
+            flush()
+            holes.append((found.first_lsn, found.last_lsn))
+            count = found.last_lsn + 1 - found.first_lsn
+            journal.append_hole(count, hole_frame(found.first_lsn, found.last_lsn))
+            continue
+        pending.append(change(found))
+        frames += 1
+        if len(pending) >= _FRAMES_PER_BLOCK:
+            flush()
+    flush()
+    for frame in closing():
+        journal.append(journal.tail_lsn(), [frame])
+    return RepairReport("", frames, tuple(holes))
 
 
 def _aside(disk: Disk, folder: str, back: int) -> str:
