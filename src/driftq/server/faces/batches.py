@@ -74,7 +74,7 @@ class BatchesFace:
     def _submit(self, items: list[_Item], results: list[dict[str, Any]]) -> Answer:
         """One command for each partition, one for each key; the answer comes with the last reply."""
         answer = Deferred()
-        calls = [*self._keyed(items), *self._grouped(items)]
+        calls = self._calls(items)
         left = len(calls)
 
         def on_reply(members: list[_Item], reply: Reply) -> None:
@@ -91,15 +91,21 @@ class BatchesFace:
             self._context.engine.submit_to(command, _bound(on_reply, members))
         return answer
 
-    def _keyed(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
-        return [(item.command, [item]) for item in items if item.command is not None]
-
-    def _grouped(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
-        groups: dict[tuple[str, int | None], list[_Item]] = {}
+    def _calls(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
+        """The commands, so that the messages of a partition keep the order of the request."""
+        calls: list[tuple[c.Produce, list[_Item]]] = []
+        gathered: dict[tuple[str, int | None], list[_Item]] = {}
         for item in items:
+            place = (item.target, self._partition(item))
             if item.command is None:
-                groups.setdefault((item.target, self._partition(item)), []).append(item)
-        return [(_packed(target, partition, members), members) for (target, partition), members in groups.items()]
+                gathered.setdefault(place, []).append(item)
+                continue
+            if place in gathered:
+                members = gathered.pop(place)
+                calls.append((_packed(*place, members), members))
+            calls.append((item.command, [item]))
+        calls.extend((_packed(*place, members), members) for place, members in gathered.items())
+        return calls
 
     def _partition(self, item: _Item) -> int | None:
         topic = self._context.engine.state.topics.get(item.target)
