@@ -7,23 +7,35 @@ from collections.abc import Iterable
 
 from driftq.core import facts as f
 from driftq.core.images import LogPlaced
-from driftq.storage.logstore import LogStore
+from driftq.storage.logstore import LogStore, Placed
 from driftq.wire.records import stamp
 
 
 def project(store: LogStore, facts: Iterable[f.Fact]) -> None:
-    """Fold facts, in the order of the journal."""
+    """Fold facts, in the order of the journal. Appends are gathered by log as long as nothing else comes between, so
+    that a log is written once for many commands."""
+    gathered: dict[int, list[Placed]] = {}
     for fact in facts:
         kind = type(fact)
         if kind is f.Appended:
             assert isinstance(fact, f.Appended)
-            store.append(fact.log_id, fact.first_offset, fact.count, fact.batch)
+            gathered.setdefault(fact.log_id, []).append((fact.first_offset, fact.count, fact.batch))
+        elif kind is f.Staged:
+            assert isinstance(fact, f.Staged)
+            gathered.setdefault(f.STAGING_LOG, []).append((fact.first_offset, fact.count, fact.batch))
         elif kind in _OTHERS:
+            _append(store, gathered)
             _project(store, fact)
+    _append(store, gathered)
+
+
+def _append(store: LogStore, gathered: dict[int, list[Placed]]) -> None:
+    for log_id, batches in gathered.items():
+        store.extend(log_id, batches)
+    gathered.clear()
 
 
 _OTHERS = {
-    f.Staged,
     f.Published,
     f.StagesForgotten,
     f.Trimmed,
@@ -36,8 +48,6 @@ _OTHERS = {
 
 def _project(store: LogStore, fact: f.Fact) -> None:
     match fact:
-        case f.Staged():
-            store.append(f.STAGING_LOG, fact.first_offset, fact.count, fact.batch)
         case f.Published():
             for part in fact.parts:
                 _show(store, part, fact.at_ms)

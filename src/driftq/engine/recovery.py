@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from driftq.core.broker import Broker
 from driftq.core.case import Chance
+from driftq.core.facts import Fact
 from driftq.core.frames import decode
 from driftq.core.limits import Limits
 from driftq.engine.projection import project
@@ -24,6 +25,7 @@ from driftq.storage.wal import FileJournal
 
 Progress = Callable[[int, int], None]  # (lsn reached, lsn to reach)
 REPORT_EVERY = 50_000
+PROJECTED_BYTES = 256 << 10  # the log store is written once for so many bytes of frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +139,19 @@ def _replay(
     apply = broker.apply
     tail_lsn = journal.tail_lsn()
     count = 0
+    folded: list[Fact] = []
+    folded_bytes = 0
     for lsn, frame in journal.replay(base_lsn):
         facts = decode(frame)
         for fact in facts:
             apply(fact)
-        project(store, facts)
+        folded += facts
+        folded_bytes += len(frame)
+        if folded_bytes >= PROJECTED_BYTES:
+            project(store, folded)
+            folded, folded_bytes = [], 0
         count += 1
         if progress is not None and count % REPORT_EVERY == 0:
             progress(lsn, tail_lsn)
+    project(store, folded)
     return count

@@ -146,7 +146,7 @@ class Sequencer:
         shown: list[tuple[int, list[Fact]]] = []
         while self._facts and self._facts[0][0] <= lsn:
             shown.append(self._facts.popleft())
-            project(self.store, shown[-1][1])
+        project(self.store, (fact for _, facts in shown for fact in facts))
         self.durable_lsn = lsn
         for observer in self.observers:
             for at_lsn, facts in shown:

@@ -73,7 +73,7 @@ class LogSegment:
         self.runs: list[Run] = []
 
     def add(self, first_offset: int, count: int, batch: bytes, at_ms: int) -> Run:
-        """Note a batch that was written at the end of the file; returns the run it became a part of."""
+        """Note batches that were written at the end of the file; returns the run they became a part of."""
         run = self.open_run
         if run is None or run.size_bytes >= RUN_BYTES:
             run = self.open_run = Run(first_offset, self.size_bytes)
@@ -83,6 +83,13 @@ class LogSegment:
         self.size_bytes += len(batch)
         self.end_offset = first_offset + count
         return run
+
+    def run_room(self, segment_bytes: int) -> int:
+        """How many bytes more the next write may have: up to the end of the run that is being filled, or of a new one,
+        and of the segment."""
+        run = self.open_run
+        used = run.size_bytes if run is not None and run.size_bytes < RUN_BYTES else 0
+        return min(RUN_BYTES - used, segment_bytes - self.size_bytes)
 
     def find(self, offset: int) -> int:
         """The number of the run that holds an offset of this segment."""

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from driftq.storage.logfiles import LogSegment
+from driftq.storage.logstore import Placed
 
 
 class LogState:
@@ -22,12 +23,26 @@ class LogState:
         self.written = end  # up to here the records are in the files; `unwritten` holds the rest
         self.opened = False
         self.segments: list[LogSegment] = []
-        self.unwritten: list[tuple[int, int, bytes]] = []
+        self.unwritten: list[Placed] = []
         self.dirty: dict[str, LogSegment] = {}
         self.new_names = False
 
     def find(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
+
+    def next_batches(self, room_bytes: int) -> tuple[list[int], list[bytes], int]:
+        """The offsets and bytes of the unwritten batches that fit, at least one, and the offset behind them."""
+        firsts: list[int] = []
+        batches: list[bytes] = []
+        end_offset = 0
+        for first_offset, count, batch in self.unwritten:
+            room_bytes -= len(batch)
+            if room_bytes < 0 and batches:
+                break
+            firsts.append(first_offset)
+            batches.append(batch)
+            end_offset = first_offset + count
+        return firsts, batches, end_offset
 
 
 class GivenUp(NamedTuple):

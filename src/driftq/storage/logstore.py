@@ -7,6 +7,7 @@ last checkpoint it is a cache: it can be cut back to the checkpoint and rebuilt 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from driftq.wire.records import STAMP
@@ -21,6 +22,9 @@ class Span(NamedTuple):
     last_ms: int
 
 
+Placed = tuple[int, int, bytes]  # first offset, number of records, the stamped batch
+
+
 class SyncWork(Protocol):
     """Syncs that touch nothing but the disk."""
 
@@ -32,6 +36,9 @@ class LogStore(Protocol):
 
     def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
         """Add a stamped batch. `first_offset` equals `end(log_id)`, or the log is new (a fork starts above 0)."""
+
+    def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
+        """`append` of batches that follow each other, for the price of a few."""
 
     def skip(self, log_id: int, end_offset: int) -> None:
         """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
@@ -92,6 +99,10 @@ class MemoryLogStore:
         log.firsts.append(first_offset)
         log.batches.append(batch)
         log.end = first_offset + count
+
+    def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
+        for first_offset, count, batch in batches:
+            self.append(log_id, first_offset, count, batch)
 
     def skip(self, log_id: int, end_offset: int) -> None:
         log = self._logs.setdefault(log_id, _MemoryLog(end_offset))

@@ -10,6 +10,7 @@ It knows neither the journal nor snapshots; the caller keeps the order (sync, sa
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from driftq.storage.damage import CorruptLog
 from driftq.storage.disk import Disk, DiskFull, File
@@ -25,7 +26,7 @@ from driftq.storage.logfiles import (
     wrong_header,
 )
 from driftq.storage.logstate import GivenUp, LogState
-from driftq.storage.logstore import Span, batch_ms
+from driftq.storage.logstore import Placed, Span, batch_ms
 from driftq.storage.syncing import LogSync
 
 SEGMENT_BYTES = 64 << 20
@@ -65,22 +66,19 @@ class SegmentLogStore:
     # ----------------------------------------------------------------------------------------------------- writing
 
     def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        self.extend(log_id, ((first_offset, count, batch),))
+
+    def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
         log = self._logs.get(log_id)
         if log is None:
-            log = self._new_log(log_id, first_offset)
-        elif first_offset != log.end:
-            raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
-        log.end = first_offset + count
-        if not log.unwritten:
-            try:
-                self._write(log, first_offset, count, batch)
-                return
-            except DiskFull:
-                pass
-        log.unwritten.append((first_offset, count, batch))
-        self._waiting[log_id] = log
-        if len(log.unwritten) > 1:
-            self._write_waiting(log)
+            log = self._new_log(log_id, batches[0][0])
+        for first_offset, count, _ in batches:
+            if first_offset != log.end:
+                raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
+            log.end = first_offset + count
+        log.unwritten.extend(batches)
+        if not self._write_waiting(log):
+            self._waiting[log_id] = log
 
     def skip(self, log_id: int, end_offset: int) -> None:
         log = self._logs.get(log_id) or self._new_log(log_id, end_offset)
@@ -122,9 +120,21 @@ class SegmentLogStore:
         log.opened = True
         return log
 
-    def _write(self, log: LogState, first_offset: int, count: int, batch: bytes) -> None:
+    def _write_waiting(self, log: LogState) -> bool:
+        while log.unwritten:
+            try:
+                written = self._write(log)
+            except DiskFull:
+                return False
+            del log.unwritten[:written]
+        self._waiting.pop(log.log_id, None)
+        return True
+
+    def _write(self, log: LogState) -> int:
+        """Write as many of the waiting batches as belong into one run, at once; returns how many."""
         if not log.opened:
             self._open_log(log)
+        first_offset, _, batch = log.unwritten[0]
         segment = log.segments[-1] if log.segments else None
         if (
             segment is None
@@ -133,27 +143,20 @@ class SegmentLogStore:
             or (segment.runs and segment.size_bytes + len(batch) > self._segment_bytes)
         ):
             segment = self._new_segment(log, first_offset)
-        self._files[segment.path].write_at("log.append", segment.size_bytes, batch)
-        run = segment.add(first_offset, count, batch, batch_ms(batch))
-        if run.size_bytes == len(batch):
+        firsts, batches, end_offset = log.next_batches(segment.run_room(self._segment_bytes))
+        data = b"".join(batches)
+        self._files[segment.path].write_at("log.append", segment.size_bytes, data)
+        run = segment.add(first_offset, end_offset - first_offset, data, max(map(batch_ms, batches)))
+        if run.size_bytes == len(data):
             run.firsts, run.batches = [], []
         if run.batches is not None and run.firsts is not None:
-            run.firsts.append(first_offset)
-            run.batches.append(batch)
+            run.firsts += firsts
+            run.batches += batches
             self._cache.touch(run)
         log.written = segment.end_offset
         log.dirty[segment.path] = segment
         self._dirty[log.log_id] = log
-
-    def _write_waiting(self, log: LogState) -> bool:
-        while log.unwritten:
-            try:
-                self._write(log, *log.unwritten[0])
-            except DiskFull:
-                return False
-            del log.unwritten[0]
-        self._waiting.pop(log.log_id, None)
-        return True
+        return len(batches)
 
     def _new_segment(self, log: LogState, first_offset: int) -> LogSegment:
         path = f"{log.folder}/{first_offset:020d}.log"
