@@ -15,7 +15,9 @@ from driftq.core.replies import Rejected, Reply
 from driftq.engine.engine import Engine
 from driftq.server.http import Deferred, Response
 from driftq.server.problems import refusal
+from driftq.server.rates import Rates
 from driftq.server.settings import Settings
+from driftq.wire.message import Envelope
 
 _encode = json.Encoder().encode
 
@@ -26,6 +28,14 @@ class Context:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
+        self.rates = Rates(settings.tenants)
+
+    def charge(self, envelope: Envelope | None, messages: int, size_bytes: int) -> Rejected | None:
+        """Count a produce against its tenant's rates."""
+        if not self.rates.active:
+            return None
+        tenant = envelope.tenant_id if envelope is not None else ""
+        return self.rates.take(tenant, messages, size_bytes, self.engine.now_ms())
 
     def ask(self, command: Command, respond: Callable[[Any], Response]) -> Deferred:
         """Submit; a refusal becomes its problem, everything else goes through `respond`."""

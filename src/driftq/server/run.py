@@ -17,8 +17,9 @@ from driftq.engine.engine import Engine, EngineStopped
 from driftq.server import http
 from driftq.server.app import App, routes
 from driftq.server.context import Context
+from driftq.server.guard import Guard
 from driftq.server.problems import bad_request, error_response, internal_error
-from driftq.server.settings import Settings, SettingsError
+from driftq.server.settings import Listen, Settings, SettingsError
 
 logger = logging.getLogger("driftq.server")
 
@@ -29,10 +30,14 @@ Say = Callable[[str], None]
 class Door:
     """What stands before the routes: nothing behind it is served until recovery is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, listen: Listen) -> None:
         self.app: App | None = None
+        self._guard = Guard(listen)
 
     def __call__(self, request: http.Request) -> http.Answer:
+        refused = self._guard.refusal(request)
+        if refused is not None:
+            return refused
         if self.app is not None:
             return self.app(request)
         if request.raw_path == b"/v1/healthz":
@@ -52,7 +57,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    door = Door()
+    door = Door(settings.listen)
     listener = await http.serve(
         door,
         settings.listen.host,

@@ -94,6 +94,14 @@ class Streams(Struct, frozen=True, forbid_unknown_fields=True):
     park_ms: Amount = 100
 
 
+class Tenants(Struct, frozen=True, forbid_unknown_fields=True):
+    """What each tenant may produce; 0 means without limit."""
+
+    messages_per_s: Amount = 0
+    bytes_per_s: Amount = 0
+    burst_ms: Milliseconds = 1_000
+
+
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -107,6 +115,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Jobs = Jobs()
     idempotency: Idempotency = Idempotency()
     streams: Streams = Streams()
+    tenants: Tenants = Tenants()
     log: Log = Log()
 
     def core_limits(self) -> Limits:

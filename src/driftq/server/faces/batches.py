@@ -67,6 +67,10 @@ class BatchesFace:
                 results[index] = {"error": "INVALID_ARGUMENT", "message": error.message, "status": 400}
                 continue
             command = produce_command(topic, item.envelope, message)
+            refused = self._context.charge(item.envelope, 1, command.payload_bytes)
+            if refused is not None:
+                results[index] = _result(topic, refused, 0)
+                continue
             alone = command if message.once is not None else None
             items.append(_Item(index, topic, command.topic, command.partition, message, alone))
         return items
@@ -137,6 +141,9 @@ class BatchesFace:
             producer=producer,
             marks=marks,
         )
+        refused = self._context.charge(None, header.count, header.raw_bytes)
+        if refused is not None:
+            return refusal(refused)
         return self._context.ask(command, lambda reply: json_response(_packed_reply(topic, reply)))
 
 

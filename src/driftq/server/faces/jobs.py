@@ -15,7 +15,7 @@ from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import produce_command
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.messages import job_key, outgoing
-from driftq.server.problems import error_response
+from driftq.server.problems import error_response, refusal
 from driftq.wire.admin import JobRequest
 from driftq.wire.message import decode_head
 from driftq.wire.times import to_rfc3339
@@ -36,6 +36,9 @@ class JobsFace:
             raise BadRequest("a job has a task, an id, or both")
         message = outgoing(body, body.topic, self._engine.now_ms())
         command = produce_command(body.topic, body.envelope, message)
+        refused = self._context.charge(body.envelope, 1, command.payload_bytes)
+        if refused is not None:
+            return refusal(refused)
 
         def respond(reply: Produced) -> Response:
             job_id = body.id or f"{reply.topic}:{reply.partition}:{reply.first_offset}"

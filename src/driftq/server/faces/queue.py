@@ -86,6 +86,9 @@ class QueueFace:
         engine = self._context.engine
         message = outgoing(body, body.topic, engine.now_ms(), strict_keys=self._context.settings.idempotency.strict)
         command = produce_command(body.topic, body.envelope, message)
+        refused = self._context.charge(body.envelope, 1, command.payload_bytes)
+        if refused is not None:
+            return refusal(refused)
         requested = body.topic
         answer = Deferred()
 
