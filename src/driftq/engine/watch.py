@@ -7,11 +7,12 @@ become claimable, first come first served, so two thousand idle consumers cost n
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
+from collections import OrderedDict
 
 from driftq.core import facts as f
 from driftq.core.state import State
+
+Line = OrderedDict[asyncio.Future[None], None]  # in order of arrival; whoever leaves early is found at once
 
 
 class Watch:
@@ -19,9 +20,9 @@ class Watch:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._logs: dict[int, list[asyncio.Future[None]]] = {}
-        self._groups: dict[int, deque[asyncio.Future[None]]] = {}
-        self._choosy: dict[int, list[asyncio.Future[None]]] = {}  # claimers with a filter: nobody knows whom it suits
+        self._logs: dict[int, Line] = {}
+        self._groups: dict[int, Line] = {}
+        self._choosy: dict[int, Line] = {}  # claimers with a filter: nobody knows whom it suits
 
     async def log(self, log_id: int, timeout_s: float | None) -> bool:
         """Wait until a log moves (grows, closes, goes away). False if nothing happened in time."""
@@ -32,7 +33,7 @@ class Watch:
         if choosy:
             return await _wait_in(self._choosy, group_id, timeout_s)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._groups.setdefault(group_id, deque()).append(waiter)
+        self._groups.setdefault(group_id, OrderedDict())[waiter] = None
         try:
             return await _wait(waiter, timeout_s)
         except asyncio.CancelledError:
@@ -53,7 +54,7 @@ class Watch:
                 waiter.set_result(None)
         line = self._groups.get(group_id)
         while line and count:
-            waiter = line.popleft()
+            waiter, _ = line.popitem(last=False)
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
@@ -98,25 +99,22 @@ class Watch:
             self.wake_group(group_id, len(self._groups.get(group_id, ())))
 
 
-Waiters = list[asyncio.Future[None]] | deque[asyncio.Future[None]]
-
-
-async def _wait_in(lists: dict[int, list[asyncio.Future[None]]], number: int, timeout_s: float | None) -> bool:
+async def _wait_in(lines: dict[int, Line], number: int, timeout_s: float | None) -> bool:
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    lists.setdefault(number, []).append(waiter)
+    lines.setdefault(number, OrderedDict())[waiter] = None
     try:
         return await _wait(waiter, timeout_s)
     finally:
-        _leave(lists, number, waiter)
+        _leave(lines, number, waiter)
 
 
-def _leave(lists: Mapping[int, Waiters], number: int, waiter: asyncio.Future[None]) -> None:
-    """Nobody stays in a list that they no longer wait in; whoever was woken has left already."""
-    waiters = lists.get(number)
-    if waiters is not None and waiter in waiters:
-        waiters.remove(waiter)
-        if not waiters and isinstance(lists, dict):
-            del lists[number]
+def _leave(lines: dict[int, Line], number: int, waiter: asyncio.Future[None]) -> None:
+    """Nobody stays in a line that they no longer wait in; whoever was woken has left already."""
+    line = lines.get(number)
+    if line is not None:
+        line.pop(waiter, None)
+        if not line:
+            del lines[number]
 
 
 async def _wait(waiter: asyncio.Future[None], timeout_s: float | None) -> bool:
