@@ -39,6 +39,8 @@ NEW_WORK = frozenset(
     )
 )
 
+_WITH_BATCH = (c.Produce, c.AppendStream, c.CreateStream, c.Stage)
+
 
 class Batch(NamedTuple):
     """Frames for one append to the journal, behind `expected_lsn`."""
@@ -158,7 +160,7 @@ class Sequencer:
 
 def _size_of(command: c.Command) -> int:
     """About how large a command's frame is, beyond its fixed part."""
-    if isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage):
+    if isinstance(command, _WITH_BATCH):
         return len(command.batch)
     if isinstance(command, c.Outcome):
         batches = [part.batch for part in command.produces] + [part.batch for part in command.appends]

@@ -26,6 +26,7 @@ BLOCK_BYTES_MAX = 1 << 30
 
 HOLE = 0x1  # `count` lsns were lost; the block's single frame stands for each of them
 KNOWN_FLAGS = HOLE
+_LARGE_BYTES = 2_048
 
 _extend = google_crc32c.extend
 _unpack = HEADER.unpack_from
@@ -81,9 +82,14 @@ def _assemble(
     for frame in frames:
         parts.append(LENGTH.pack(len(frame)))
         parts.append(frame)
-    tail = b"".join(parts).ljust(length - CHECKED_FROM, b"\0")
-    crc = _extend(seed, tail)
-    return b"".join((MAGIC, LENGTH.pack(crc), tail)), crc
+    parts.append(bytes(length - HEADER_BYTES - 4 * len(frames) - sum(map(len, frames))))
+    if length < _LARGE_BYTES * len(frames):
+        parts = [b"".join(parts)]
+    # Large frames are copied once only: fresh memory costs more than a checksum in pieces.
+    crc = seed
+    for part in parts:
+        crc = _extend(crc, part)
+    return b"".join((MAGIC, LENGTH.pack(crc), *parts)), crc
 
 
 def scan(data: bytes, position: int, seed: int, prev_crc: int, next_lsn: int) -> Scan:
