@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, cast
 
 from driftq.server.http.exchange import Exchange
@@ -36,6 +37,7 @@ class Connection(asyncio.BufferedProtocol):
         "_incoming",
         "_limits",
         "_lingers",
+        "_on_answer",
         "_out",
         "_pace",
         "_peer",
@@ -54,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, service: Service) -> None:
         self._service = service
         self._handler = service.handler
+        self._on_answer = service.on_answer
         self._limits = service.limits
         self._peer = ""
         self._queue: deque[Exchange] = deque()  # started and unanswered, oldest first
@@ -93,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         """The client sends nothing more. What is started is answered, it may still read; a stream ends."""
         if self._closing or not (self._queue or self._waiting):
             return False
-        if self._queue and type(self._queue[0].outlet) is Stream:
+        if self.is_streaming():
             self._transport.abort()
             return False
         self._stopping = True
@@ -262,6 +265,8 @@ class Connection(asyncio.BufferedProtocol):
         line = b"" if request.version == "1.1" and not close else connection_line(request, close)
         body = response.body
         date = self._service.date_line
+        if self._on_answer is not None:
+            line += self._on_answer(request, response.status, response.size_bytes())
         if type(body) is bytes and 0 < len(body) <= JOIN_BYTES and request.method != "HEAD":
             # What nearly every answer is: one formatting, one buffer.
             parts = (response.prefix, date, len(body), response.extra, line, body)
@@ -282,13 +287,21 @@ class Connection(asyncio.BufferedProtocol):
             head_only=request.method == "HEAD",
             keep_alive=request.keep_alive and not self._stopping,
             stopping=self._stopping,
+            on_start=self._on_start(request),
         )
         exchange.produce(stream, streaming)
+
+    def _on_start(self, request: Request) -> Callable[[int], bytes] | None:
+        on_answer = self._on_answer
+        return (lambda status: on_answer(request, status, None)) if on_answer is not None else None
 
     def _open_file(self, exchange: Exchange, response: FileResponse) -> None:
         request = exchange.request
         close = not request.keep_alive or (self._stopping and len(self._queue) == 1 and not self._waiting)
-        self._out.write(length_head(response, self._service.date_line, connection_line(request, close)))
+        line = connection_line(request, close)
+        if self._on_answer is not None:
+            line += self._on_answer(request, response.status, response.size_bytes())
+        self._out.write(length_head(response, self._service.date_line, line))
         pump = FilePump(self._out, response, lambda: self._over(exchange, close))
         exchange.outlet = pump
         if request.method == "HEAD" or has_no_body(response.status):
@@ -368,6 +381,9 @@ class Connection(asyncio.BufferedProtocol):
                 outlet.stop()
         elif not self._waiting and self._incoming.phase == IDLE:
             self._close()
+
+    def is_streaming(self) -> bool:
+        return bool(self._queue) and type(self._queue[0].outlet) is Stream
 
     def cut(self) -> None:
         """The grace of a stop is over."""

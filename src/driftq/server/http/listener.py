@@ -14,7 +14,7 @@ import ssl as tls
 from driftq.server.http.connection import Connection
 from driftq.server.http.limits import Limits
 from driftq.server.http.response import Handler
-from driftq.server.http.service import OnBadRequest, OnError, Service, plain_bad_request, plain_error
+from driftq.server.http.service import OnAnswer, OnBadRequest, OnError, Service, plain_bad_request, plain_error
 
 
 class Listener:
@@ -30,6 +30,10 @@ class Listener:
     @property
     def connection_count(self) -> int:
         return len(self._service.connections)
+
+    @property
+    def stream_count(self) -> int:
+        return sum(connection.is_streaming() for connection in self._service.connections)
 
     @property
     def port(self) -> int:
@@ -138,13 +142,14 @@ async def serve(
     unix: str | None = None,
     on_bad_request: OnBadRequest = plain_bad_request,
     on_error: OnError = plain_error,
+    on_answer: OnAnswer | None = None,
 ) -> Listener:
     """Listens on `host:port` (unless host is None) and on the Unix socket `unix`. Port 0 picks a free one."""
     if ssl is not None and ssl.minimum_version < tls.TLSVersion.TLSv1_2:
         raise ValueError("TLS below 1.2 is not served: set minimum_version of the SSLContext")
     if host is None and unix is None:
         raise ValueError("nothing to listen on")
-    service = Service(handler, limits or Limits(), asyncio.get_running_loop(), on_bad_request, on_error)
+    service = Service(handler, limits or Limits(), asyncio.get_running_loop(), on_bad_request, on_error, on_answer)
     listener = Listener(service)
     try:
         if host is not None:

@@ -131,7 +131,9 @@ class Head:
 class Request:
     """A complete request. `peer` is the client's IP address, or `unix`."""
 
-    __slots__ = ("_gone_callbacks", "body", "gone", "head", "keep_alive", "method", "peer", "raw_path", "version")
+    __slots__ = (
+        "_gone_callbacks", "body", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path", "started_s", "version",
+    )  # fmt: skip
 
     def __init__(self, head: Head, body: bytes, peer: str) -> None:
         self.head = head
@@ -142,6 +144,8 @@ class Request:
         self.body = body
         self.peer = peer
         self.gone = False
+        self.id = b""  # whoever serves may name it,
+        self.started_s = 0.0  # and note when it began
         self._gone_callbacks: list[Callable[[], None]] | None = None
 
     @property

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OnBadRequest: TypeAlias = Callable[[int, str], Response]
 OnError: TypeAlias = Callable[[Request, BaseException], Response]
+# Told of every answer when its head is written (status, body bytes or None for a stream); gives further header lines.
+OnAnswer: TypeAlias = Callable[[Request, int, int | None], bytes]
 
 READ_BUFFER_BYTES: Final = 256 * 1024
 
@@ -45,12 +47,14 @@ class Service:
         loop: asyncio.AbstractEventLoop,
         on_bad_request: OnBadRequest = plain_bad_request,
         on_error: OnError = plain_error,
+        on_answer: OnAnswer | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.loop = loop
         self._on_bad_request = on_bad_request
         self._on_error = on_error
+        self.on_answer = on_answer
         # One buffer is enough: the loop asks for it, fills it and hands it over without doing anything in between.
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self.body_budget = BodyBudget(limits.bodies_total_bytes)

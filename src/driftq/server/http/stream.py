@@ -45,6 +45,7 @@ class Stream:
         "_chunked",
         "_keep_alive",
         "_mute",
+        "_on_start",
         "_outlet",
         "_pending",
         "_pending_bytes",
@@ -56,8 +57,18 @@ class Stream:
         "stopping",
     )
 
-    def __init__(self, outlet: Outlet, *, version: str, head_only: bool, keep_alive: bool, stopping: bool) -> None:
+    def __init__(
+        self,
+        outlet: Outlet,
+        *,
+        version: str,
+        head_only: bool,
+        keep_alive: bool,
+        stopping: bool,
+        on_start: Callable[[int], bytes] | None = None,
+    ) -> None:
         self._outlet = outlet
+        self._on_start = on_start  # gives header lines of the connection's own
         self._version = version
         self._mute = head_only
         self._keep_alive = keep_alive
@@ -89,6 +100,8 @@ class Stream:
         """Sends the head at once, so that a client of an empty stream does not wait for its headers."""
         assert not self.started, "a stream is started once"
         lines = prefix(status, content_type) + self._outlet.date_line() + header_lines(headers)
+        if self._on_start is not None:
+            lines += self._on_start(status)
         self.started = True
         if has_no_body(status):
             self._mute = True
