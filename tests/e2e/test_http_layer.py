@@ -374,6 +374,14 @@ def test_an_idle_connection_is_closed_without_a_word():
         assert server.listener.connection_count == 0
 
 
+def test_a_connection_in_use_is_not_idle():
+    with running(limits=QUICK) as server, server.connect() as wire:
+        pause = threading.Event()
+        for _ in range(10):
+            pause.wait(0.15)
+            assert wire.ask(get())[0] == 200
+
+
 def test_a_thousand_half_requests_do_not_hurt_a_normal_client():
     limits = Limits(header_deadline_s=3.0)
 
@@ -702,6 +710,19 @@ def test_a_range_of_a_file_is_sent_and_released_once():
                 lost.until(b"\r\n\r\n")
                 vanish(lost)
             eventually(lambda: len(released) == 6)
+
+
+def test_a_file_answered_to_a_client_that_has_gone_is_released():
+    held = Deferred()
+    released = threading.Event()
+    with running(lambda _: held) as server:
+        with server.connect() as wire:
+            wire.send(get())
+            eventually(lambda: server.seen)
+            vanish(wire)
+        eventually(lambda: server.listener.connection_count == 0)
+        server.do(lambda: held.resolve(FileResponse(200, 0, 0, 10, release=released.set)))
+        assert released.wait(PATIENCE_S)
 
 
 # Stopping.
