@@ -16,7 +16,7 @@ from driftq.core.facts import Fact
 from driftq.core.imaging import Placing, images
 from driftq.core.limits import Limits
 from driftq.core.replies import Decision, Rejected, Reply
-from driftq.core.rules import effects, settle, stages, streams, topics
+from driftq.core.rules import effects, looking, settle, stages, streams, topics
 from driftq.core.rules.claim import claim
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
@@ -38,7 +38,10 @@ RULES: dict[type[c.Command], Rule] = {
     c.AppendStream: streams.append,
     c.CreateStream: streams.create,
     c.DeleteStream: streams.delete,
-    c.TouchStream: streams.touch,
+    c.ReadStream: looking.read_stream,
+    c.ReadPartition: looking.read_partition,
+    c.ReadProducer: looking.read_producer,
+    c.ListStreams: looking.list_streams,
     c.TrimStream: streams.trim,
     c.BeginEffect: effects.begin,
     c.CommitEffect: effects.commit,

@@ -187,6 +187,17 @@ class Cancel(Command, frozen=True):
     offset: int
 
 
+class Redrive(Command, frozen=True):
+    """Produce a dead letter again and settle it for the group that redrives, together; nothing if that was done
+    before."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int
+    produce: Produce
+
+
 # --- idempotent effects ---------------------------------------------------------------------------------------------
 
 
@@ -240,6 +251,9 @@ class CreateStream(Command, frozen=True):
     batch: bytes = b""
     count: int = 0
     payload_bytes: int = 0
+    gaps_allowed: bool = False
+    retention_ms: int = 0
+    retention_bytes: int = 0
 
 
 class AppendStream(Command, frozen=True):
@@ -261,10 +275,33 @@ class DeleteStream(Command, frozen=True):
     path: str
 
 
-class TouchStream(Command, frozen=True):
-    """A read reached the stream: renew a sliding lifetime."""
+class ReadStream(Command, frozen=True):
+    """Where a stream begins and ends, and whether it can grow. Reading renews a sliding lifetime; looking does not."""
 
     path: str
+    renews: bool = True
+
+
+class ReadPartition(Command, frozen=True):
+    """The same question about a partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class ReadProducer(Command, frozen=True):
+    """What a stream remembers of a producer: for a writer that resumes."""
+
+    path: str
+    producer: str
+
+
+class ListStreams(Command, frozen=True):
+    """Paths that begin with `prefix` and come behind `after`, in order."""
+
+    prefix: str = ""
+    after: str = ""
+    limit: int = 100
 
 
 class TrimStream(Command, frozen=True):

@@ -152,6 +152,9 @@ class StreamCreated(Fact, tag=20, frozen=True):
     start_offset: int = 0
     fork_offset: int | None = None
     fork_sub_offset: int = 0
+    gaps_allowed: bool = False
+    retention_ms: int = 0
+    retention_bytes: int = 0
 
 
 class StreamClosed(Fact, tag=21, frozen=True):

@@ -111,6 +111,44 @@ class StreamAppended(Reply, frozen=True):
     seq: int = 0
 
 
+class StreamView(Reply, frozen=True):
+    """A log as its readers may see it. `inherited` says where a fork's offsets below its own are kept, in order, each
+    (log, first, end)."""
+
+    log_id: int
+    start_offset: int
+    end_offset: int
+    closed: bool
+    content_type: str
+    ttl_s: int | None = None
+    expires_text: str = ""
+    inherited: tuple[tuple[int, int, int], ...] = ()
+
+
+class ProducerView(Reply, frozen=True):
+    """The last batch of a producer that was accepted, and where it went (-1: not remembered)."""
+
+    producer: str
+    epoch: int
+    seq: int
+    first_offset: int
+    end_offset: int
+    at_ms: int
+
+
+class StreamEntry(Struct, frozen=True, gc=False):
+    path: str
+    content_type: str
+    end_offset: int
+    closed: bool
+    created_ms: int
+
+
+class StreamsListed(Reply, frozen=True):
+    streams: tuple[StreamEntry, ...]
+    more: bool
+
+
 class StagedReply(Reply, frozen=True):
     handle: str
     count: int

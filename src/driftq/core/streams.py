@@ -6,6 +6,7 @@ chain of ranges. Nothing here judges; `core.rules.streams` does.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -62,24 +63,49 @@ class Stream:
 class StreamTable:
     """Streams by path and by log."""
 
-    __slots__ = ("by_log", "by_path")
+    __slots__ = ("_paths", "_sorted", "by_log", "by_path", "retained")
 
     def __init__(self) -> None:
         self.by_path: dict[str, Stream] = {}
         self.by_log: dict[int, Stream] = {}
+        self.retained: dict[int, Stream] = {}  # by log: those that forget what is old or too much
+        self._paths: list[str] = []
+        self._sorted = True
 
     def add(self, stream: Stream) -> None:
         self.by_path[stream.path] = stream
         self.by_log[stream.log_id] = stream
+        self._paths.append(stream.path)
+        self._sorted = False
+        if len(self._paths) > 2 * len(self.by_path) + 1_000:
+            self._paths = list(self.by_path)  # most of them are gone
+        if stream.created.retention_ms or stream.created.retention_bytes:
+            self.retained[stream.log_id] = stream
         if stream.created.source_log_id is not None:
             self.by_log[stream.created.source_log_id].forks += 1
 
     def remove(self, stream: Stream) -> None:
         del self.by_log[stream.log_id]
+        self.retained.pop(stream.log_id, None)
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
         if stream.created.source_log_id is not None:
             self.by_log[stream.created.source_log_id].forks -= 1
+
+    def paths_from(self, prefix: str, after: str) -> Iterator[str]:
+        """Paths that begin with `prefix` and come behind `after`, in order. Sorted when somebody asks, which is quick
+        if little was added since the last time."""
+        if not self._sorted:
+            self._paths.sort()
+            self._sorted = True
+        last = ""
+        for index in range(max(bisect_left(self._paths, prefix), bisect_right(self._paths, after)), len(self._paths)):
+            path = self._paths[index]
+            if not path.startswith(prefix):
+                return
+            if path != last and path in self.by_path:
+                yield path
+            last = path
 
     def resolve(self, stream: Stream, offset: int, end: int) -> list[ReadRange]:
         """Where [offset, end) of a stream is kept, in order."""

@@ -14,6 +14,7 @@ from driftq.server.faces.fetch import FetchFace
 from driftq.server.faces.jobs import JobsFace
 from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.server import ServerFace
+from driftq.server.faces.streams import StreamFace
 from driftq.server.faces.topics import TopicsFace
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
@@ -24,7 +25,8 @@ ParameterHandler = Callable[..., Answer]
 
 
 class Route(NamedTuple):
-    """One method of one path. `{name}` stands for one segment, handed to the handler percent-decoded."""
+    """One method of one path. `{name}` stands for one segment, handed to the handler percent-decoded. A path that ends
+    in `/*` stands for everything below it, with any method: the handler gets the rest as raw bytes."""
 
     method: str
     path: str
@@ -41,6 +43,7 @@ def routes(context: Context) -> list[Route]:
     effects = EffectsFace(context)
     letters = DeadLettersFace(context)
     jobs = JobsFace(context)
+    streams = StreamFace(context)
     return [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
@@ -88,6 +91,8 @@ def routes(context: Context) -> list[Route]:
         Route("POST", "/v1/jobs", jobs.enqueue),
         Route("GET", "/v1/jobs/{topic}/{id}", jobs.get),
         Route("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
+        # durable streams
+        Route("*", "/v1/stream/*", streams.handle),
     ]
 
 
@@ -97,8 +102,11 @@ class App:
     def __init__(self, table: list[Route]) -> None:
         self._exact: dict[bytes, dict[str, ParameterHandler]] = {}
         self._patterns: list[tuple[list[str], dict[str, ParameterHandler]]] = []
+        self._prefixes: list[tuple[bytes, ParameterHandler]] = []
         for route in table:
-            if "{" in route.path:
+            if route.path.endswith("/*"):
+                self._prefixes.append((route.path[:-1].encode(), route.handler))
+            elif "{" in route.path:
                 self._pattern(route.path.strip("/").split("/"))[route.method] = route.handler
             else:
                 self._exact.setdefault(route.path.encode(), {})[route.method] = route.handler
@@ -116,6 +124,9 @@ class App:
         if methods is not None:
             handler = methods.get(request.method)
             return handler(request) if handler is not None else _not_allowed(methods)
+        for prefix, below in self._prefixes:
+            if request.raw_path.startswith(prefix):
+                return below(request, request.raw_path[len(prefix) :])
         return self._match(request)
 
     def _match(self, request: Request) -> Answer:

@@ -80,6 +80,7 @@ def _create(case: Case, command: c.CreateStream, fork: Fork | None) -> Reply:
             command.closed and not command.count,
             fork.source.log_id if fork is not None else None, start,
             command.fork_offset, command.fork_sub_offset or 0,
+            command.gaps_allowed, command.retention_ms, command.retention_bytes,
         )
     )  # fmt: skip
     log = Log(log_id, start=start)
@@ -108,6 +109,8 @@ def _match(case: Case, stream: Stream, command: c.CreateStream) -> Reply:
         and source == command.source
         and (command.fork_offset is None or command.fork_offset == created.fork_offset)
         and (command.fork_sub_offset or 0) == created.fork_sub_offset
+        and command.gaps_allowed == created.gaps_allowed
+        and (command.retention_ms, command.retention_bytes) == (created.retention_ms, created.retention_bytes)
     )
     if not same:
         return Rejected(Code.CONFLICT, f"stream exists with another configuration: {command.path}")
@@ -135,7 +138,7 @@ def append(case: Case, command: c.AppendStream) -> Reply:
         limit = case.limits.batch_bytes
         return Rejected(Code.TOO_LARGE, f"an append has at most {limit} bytes", {"limit_bytes": limit})
     if by is not None:
-        judgement = log.producers.judge(by, gaps_allowed=command.gaps_allowed)
+        judgement = log.producers.judge(by, gaps_allowed=command.gaps_allowed or stream.created.gaps_allowed)
         if judgement.verdict is Verdict.DUPLICATE:
             return _duplicate(stream, log, judgement)
         if judgement.verdict is not Verdict.ACCEPT:
@@ -212,18 +215,6 @@ def delete_over(case: Case, stream: Stream) -> None:
         if not source.soft_deleted or source.forks > 1:
             return
         stream = source
-
-
-def touch(case: Case, command: c.TouchStream) -> Reply:
-    """Reads renew a sliding lifetime, written down at most once in a while and well before it would end."""
-    stream = find(case, command.path)
-    if isinstance(stream, Rejected):
-        return stream
-    if stream.created.ttl_s is not None:
-        rest_ms = min(case.limits.touch_ms, 100 * stream.created.ttl_s)
-        if case.now_ms - stream.touched_ms >= rest_ms:
-            case.facts.append(f.StreamTouched(stream.log_id, case.now_ms))
-    return Done(changed=bool(case.facts))
 
 
 def trim(case: Case, command: c.TrimStream) -> Reply:

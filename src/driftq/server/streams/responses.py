@@ -1,0 +1,206 @@
+"""Answers of the streams face: the headers every response carries, the status of each refusal, and an append's answer
+in either dialect. Knows no rule and no log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from random import randint
+
+from msgspec import json
+
+from driftq.core.commands import AppendStream
+from driftq.core.replies import ProducerView, Rejected, StreamAppended, StreamReady, StreamView
+from driftq.server.http import Request, Response
+from driftq.server.http.response import Buffer, header_lines
+from driftq.server.streams.requests import Dialect
+from driftq.wire import streams as w
+from driftq.wire.errors import Code
+from driftq.wire.times import to_rfc3339
+
+Headers = list[tuple[str, str]]
+
+METHODS = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
+_ASKED = (
+    "Content-Type, Authorization, If-Match, If-None-Match",
+    w.TTL, w.EXPIRES_AT, w.CLOSED, w.SEQ, w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET,
+    w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ,
+    w.X_PRODUCER_ID, w.X_PRODUCER_EPOCH, w.X_PRODUCER_SEQ, w.X_SESSION,
+    w.PRODUCER_GAPS, w.RETENTION_SECONDS, w.RETENTION_BYTES,
+)  # fmt: skip
+_SHOWN = (
+    "ETag, Location, Content-Type, Content-Encoding, Vary, Retry-After",
+    w.NEXT_OFFSET, w.CURSOR, w.UP_TO_DATE, w.CLOSED, w.SSE_ENCODING, w.TTL, w.EXPIRES_AT,
+    w.PRODUCER_EPOCH, w.PRODUCER_SEQ, w.EXPECTED_SEQ, w.RECEIVED_SEQ,
+    w.X_OFFSET, w.X_PRODUCER_EPOCH, w.X_EXPECTED_SEQ, w.X_RECEIVED_SEQ, w.X_ERROR, w.X_CURRENT_EPOCH,
+    w.EARLIEST_OFFSET,
+)  # fmt: skip
+ON_ALL: Headers = [
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "cross-origin"),
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Expose-Headers", ", ".join(_SHOWN)),
+]
+_ON_ALL_LINES = header_lines(ON_ALL)
+_PREFLIGHT: Headers = [
+    ("Access-Control-Allow-Methods", METHODS),
+    ("Access-Control-Allow-Headers", ", ".join(_ASKED)),
+    ("Access-Control-Max-Age", "86400"),
+]
+TEXT = "text/plain; charset=utf-8"
+
+STATUSES = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.STALE_EPOCH: 403,
+    Code.NOT_FOUND: 404,
+    Code.CONFLICT: 409,
+    Code.CLOSED: 409,
+    Code.SEQUENCE_GAP: 409,
+    Code.SEQUENCE_REGRESSION: 409,
+    Code.GONE: 410,
+    Code.TAIL_MOVED: 412,
+    Code.TOO_LARGE: 413,
+    Code.SEQUENCE_MISMATCH: 422,
+    Code.OVERLOADED: 429,
+    Code.DATA_CORRUPT: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DISK_FULL: 507,
+}
+
+CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
+CURSOR_INTERVAL_S = 20
+
+
+def respond(
+    status: int, headers: Headers, body: bytes | Sequence[Buffer] = b"", content_type: str = w.JSON_TYPE
+) -> Response:
+    """A response with what all of them carry."""
+    response = Response(status, body, content_type)
+    response.extra = _ON_ALL_LINES + header_lines(headers) if headers else _ON_ALL_LINES
+    return response
+
+
+def failure(status: int, message: str, headers: Headers | None = None) -> Response:
+    """Errors are short texts that nobody should parse."""
+    return respond(status, headers or [], message.encode() + b"\n", TEXT)
+
+
+def preflight() -> Response:
+    return respond(204, _PREFLIGHT)
+
+
+def not_allowed(methods: str) -> Response:
+    return failure(405, "method not allowed", [("Allow", methods)])
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refused(rejected: Rejected, dialect: Dialect = Dialect.PLAIN) -> Response:
+    details = rejected.details
+    headers: Headers = []
+    if "end_offset" in details:
+        headers.append((w.NEXT_OFFSET, w.token(details["end_offset"])))
+    if details.get("closed"):
+        headers.append((w.CLOSED, "true"))
+    match rejected.code:
+        case Code.STALE_EPOCH:
+            headers.append((w.PRODUCER_EPOCH, str(details["epoch"])))
+            if dialect is Dialect.MANAGED:
+                headers += [(w.X_ERROR, "stale-epoch"), (w.X_CURRENT_EPOCH, str(details["epoch"]))]
+        case Code.SEQUENCE_GAP | Code.CLOSED if "expected_seq" in details:
+            expected, received = str(details["expected_seq"]), str(details.get("received_seq", details["expected_seq"]))
+            headers += [(w.EXPECTED_SEQ, expected), (w.RECEIVED_SEQ, received)]
+            if dialect is Dialect.MANAGED:
+                headers += [(w.X_EXPECTED_SEQ, expected), (w.X_RECEIVED_SEQ, received)]
+        case Code.TAIL_MOVED:
+            headers.append(("ETag", f'"{w.token(details["end_offset"])}"'))
+        case _:
+            pass
+    if "retry_after_ms" in details:
+        headers.append(("Retry-After", str(max(1, -(-int(details["retry_after_ms"]) // 1_000)))))
+    return failure(STATUSES.get(rejected.code, 409), rejected.message, headers)
+
+
+# --- writes -----------------------------------------------------------------------------------------------------------
+
+
+def created(reply: StreamReady, location: str) -> Response:
+    headers: Headers = [(w.NEXT_OFFSET, w.token(reply.end_offset))]
+    if reply.created:
+        headers.append(("Location", location))
+    if reply.closed:
+        headers.append((w.CLOSED, "true"))
+    return respond(201 if reply.created else 200, headers, b"", reply.content_type)
+
+
+def appended(reply: StreamAppended, command: AppendStream, dialect: Dialect) -> Response:
+    end = w.token(reply.end_offset)
+    headers: Headers = [(w.NEXT_OFFSET, end)]
+    if command.if_match is not None:
+        headers.append(("ETag", f'"{end}"'))
+    if reply.closed:
+        headers.append((w.CLOSED, "true"))
+    if dialect is Dialect.PLAIN:
+        return respond(204, headers)
+    headers += [(w.PRODUCER_EPOCH, str(reply.epoch)), (w.PRODUCER_SEQ, str(reply.seq))]
+    wrote = command.count and not reply.duplicate
+    if dialect is Dialect.DECLARED:
+        return respond(200 if wrote else 204, headers)
+    headers += [(w.X_OFFSET, end), (w.X_PRODUCER_EPOCH, str(reply.epoch))]
+    return respond(201 if wrote else 204, headers)
+
+
+# --- reads ------------------------------------------------------------------------------------------------------------
+
+
+def described(view: StreamView) -> Response:
+    headers: Headers = [(w.NEXT_OFFSET, w.token(view.end_offset)), ("Cache-Control", "no-store")]
+    if view.start_offset:
+        headers.append((w.EARLIEST_OFFSET, w.token(view.start_offset)))
+    if view.ttl_s is not None:
+        headers.append((w.TTL, str(view.ttl_s)))
+    if view.expires_text:
+        headers.append((w.EXPIRES_AT, view.expires_text))
+    if view.closed:
+        headers.append((w.CLOSED, "true"))
+    return respond(200, headers, b"", view.content_type)
+
+
+def below_start(view: StreamView) -> Response:
+    earliest = w.token(view.start_offset)
+    return failure(410, f"the stream begins at {earliest}", [(w.EARLIEST_OFFSET, earliest)])
+
+
+def next_cursor(given: str | None) -> str:
+    """The current interval; if the client is there already, one that is ahead by chance, so that caches cannot loop."""
+    current = int(time.time() - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
+    asked = w.safe_integer(given) if given else None
+    if asked is None or asked < current:
+        return str(current)
+    return str(asked + max(1, randint(1, 3_600) // CURSOR_INTERVAL_S))
+
+
+def cache_control(request: Request, *, settled: bool) -> str:
+    """What can no longer change may be kept for a while; an open tail is asked for again, cheaply, by its ETag."""
+    shared = "private" if b"authorization" in request.head.fields else "public"
+    return f"{shared}, max-age=60, stale-while-revalidate=300" if settled else f"{shared}, no-cache"
+
+
+def has_etag(request: Request, etag: str) -> bool:
+    """Whether the client has this answer already."""
+    given = request.head.fields.get(b"if-none-match")
+    return given is not None and etag.encode() in [tag.strip().removeprefix(b"W/") for tag in given.split(b",")]
+
+
+def producer(view: ProducerView) -> Response:
+    known = view.end_offset >= 0
+    shown = {
+        "producer": view.producer,
+        "epoch": view.epoch,
+        "seq": view.seq,
+        "offset": w.token(view.first_offset) if known else None,
+        "next_offset": w.token(view.end_offset) if known else None,
+        "at": to_rfc3339(view.at_ms),
+    }
+    return respond(200, [("Cache-Control", "no-store")], json.encode(shown) + b"\n")
