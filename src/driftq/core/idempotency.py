@@ -106,7 +106,7 @@ class Effect:
 
 
 class Effects:
-    """Effect keys, in order of their last change."""
+    """Effect keys."""
 
     __slots__ = ("_effects", "_rounds")
 
@@ -141,11 +141,10 @@ class Effects:
         effect.error = fact.error
 
     def _changed(self, scope: str) -> Effect:
-        effect = self._effects.pop(scope, None)
+        effect = self._effects.get(scope)
         if effect is None:
-            effect = Effect()
+            effect = self._effects[scope] = Effect()
             self._rounds.append(scope)
-        self._effects[scope] = effect
         return effect
 
     def forget_some(self, is_over: Callable[[Effect], bool]) -> None:
@@ -157,13 +156,15 @@ class Effects:
             else:
                 self._rounds.append(scope)
 
-    def images(self, is_over: Callable[[Effect], bool]) -> Iterator[EffectPlaced]:
-        for scope, effect in self._effects.items():
-            if not is_over(effect):
-                yield EffectPlaced(
-                    scope, effect.status, effect.fence, effect.owner, effect.at_ms, effect.until_ms, effect.group_id,
-                    effect.log_id, effect.offset, effect.result, effect.error,
-                )  # fmt: skip
+    def images(self) -> Iterator[EffectPlaced]:
+        """In the order in which they are looked at, and with those that are over: a holder whose lease ran out may still
+        commit, and a state folded from a snapshot must forget the same keys at the same time."""
+        for scope in self._rounds:
+            effect = self._effects[scope]
+            yield EffectPlaced(
+                scope, effect.status, effect.fence, effect.owner, effect.at_ms, effect.until_ms, effect.group_id,
+                effect.log_id, effect.offset, effect.result, effect.error,
+            )  # fmt: skip
 
     def place(self, image: EffectPlaced) -> None:
         effect = self._changed(image.key)

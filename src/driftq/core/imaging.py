@@ -30,7 +30,7 @@ def images(state: State) -> Iterator[Fact]:
         for progress in group.progress:
             yield from progress.images()
     yield from state.keys.images(state.last_ms)
-    yield from state.effects.images(state.is_forgettable)
+    yield from state.effects.images()
     yield from state.stages.images()
 
 

@@ -177,6 +177,8 @@ def walk(file: File, position: int, end: int, offset: int) -> Iterator[Walked]:
         at = position - base
         if len(data) - at < records.HEADER_BYTES:
             base, data, at = position, file.read_at(position, min(READ_BYTES, end - position)), 0
+            if len(data) < records.HEADER_BYTES:
+                return  # an index may promise more than a power cut left of the file
         magic, length, first_offset, at_ms, _, _, _, count, _, _, _ = _batch_header(data, at)
         if magic != records.MAGIC or first_offset != offset or not records.HEADER_BYTES <= length <= BATCH_BYTES_MAX:
             return
