@@ -292,3 +292,14 @@ def _size(disk: Disk, path: str) -> int:
         return file.size()
     finally:
         file.close()
+
+
+def snapshot_facts(disk: Disk, folder: DataFolder) -> Iterator[f.Fact]:
+    """The facts of every snapshot that is whole, oldest first: they name what the journal speaks of."""
+    for lsn in snapshots.snapshot_lsns(disk, folder.snapshots):
+        try:
+            found = snapshots.verify(disk, f"{folder.snapshots}/{lsn:020d}{snapshots.SUFFIX}", folder.store)
+            for frame in snapshots.read_frames(disk, found, folder.store):
+                yield from decode(frame)
+        except (CorruptSnapshot, FileNotFoundError):
+            continue
