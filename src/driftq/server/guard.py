@@ -1,8 +1,8 @@
 """Keeps web pages away from a broker that listens on the user's own machine.
 
 A page on the internet can make a browser send requests to localhost, and by DNS rebinding even read the answers. So the
-Host must be one of ours, and a request that changes something may not come from a foreign Origin. Streams have their own
-rule (their protocol is open to all origins) and are left to it.
+Host must be one of ours, and a request that changes something may not come from a foreign Origin. Streams have their
+own rule (their protocol is open to all origins) and are left to it.
 """
 
 from __future__ import annotations

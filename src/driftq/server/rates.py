@@ -1,7 +1,7 @@
 """Rates per tenant: how many messages and bytes one tenant may produce in a second, with a burst.
 
-A token bucket for each tenant that was seen lately, in a table of bounded size. Nothing here is durable: a restart fills
-every bucket. With no rate set, nothing is looked up.
+A token bucket for each tenant that was seen lately, in a table of bounded size. Nothing here is durable: a restart
+fills every bucket. With no rate set, nothing is looked up.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Rates:
     def _wait_s(self, held: float, wanted: int, per_s: int) -> float:
         """How long until the bucket holds enough. A full one lets anything through and goes into debt for it: what is
         larger than a burst could never pass otherwise."""
+        if not per_s:
+            return 0.0
         enough = min(wanted, per_s * self._burst_s)
         return 0.0 if held >= enough else (enough - held) / per_s
 

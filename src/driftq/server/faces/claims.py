@@ -46,7 +46,10 @@ class ClaimsFace:
             for delivery in reply.deliveries
             for line in lines(self._context.engine, delivery, reply.token, reply.until_ms)
         ]
-        tail = b'],"token":%b,"lease_until":%b}\n' % (json.encode(reply.token), json.encode(_until(reply.until_ms)))
+        tail = b'],"token":%b,"lease_until":%b}\n' % (
+            json.encode(reply.token),
+            json.encode(_until(reply.until_ms) if reply.deliveries else ""),
+        )
         return b'{"messages":[' + b",".join(items) + tail
 
     def _give_back(self, command: c.Claim, reply: Claimed) -> None:

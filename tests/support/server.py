@@ -1,0 +1,102 @@
+"""A real `driftq serve` process for tests: started on a free port, spoken to over real sockets, killed or stopped."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+START_S = 20.0
+_ADDRESS = re.compile(r"on https?://127\.0\.0\.1:(\d+)")
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server:
+    """One process. `folder` None keeps everything in memory."""
+
+    def __init__(self, folder: str | None, *settings: str, port: int = 0, env: dict[str, str] | None = None) -> None:
+        where = ["--data", folder] if folder is not None else ["--memory"]
+        sets = [part for setting in settings for part in ("--set", setting)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "driftq.cli.main", "serve", *where, "--listen", f"127.0.0.1:{port}", *sets],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+        self.lines: list[str] = []
+        self.port = self._wait_until_ready()
+
+    def _wait_until_ready(self) -> int:
+        assert self.process.stderr is not None
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
+            line = self.process.stderr.readline()
+            if not line:
+                break
+            self.lines.append(line)
+            found = _ADDRESS.search(line)
+            if found:
+                return int(found[1])
+        self.process.kill()
+        raise AssertionError("the server did not start:\n" + "".join(self.lines))
+
+    def connect(self, timeout_s: float = 20.0) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+
+    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
+        """One request on a connection of its own. Anything but bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = self.connect()
+        try:
+            connection.request(method, path, data, headers or {})
+            response = connection.getresponse()
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._reap()
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """A clean stop; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+            self._reap()
+        return self.process.returncode
+
+    def _reap(self) -> None:
+        self.process.wait()
+        if self.process.stderr is not None:
+            self.lines.extend(self.process.stderr.readlines())
+            self.process.stderr.close()
+
+
+@contextmanager
+def running(folder: str | None, *settings: str) -> Iterator[Server]:
+    server = Server(folder, *settings)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.stop()
