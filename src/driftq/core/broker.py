@@ -12,6 +12,8 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core.case import Case, Chance, LogReader
+from driftq.core.choosing import next_ms
+from driftq.core.deadlines import Subject
 from driftq.core.facts import Fact
 from driftq.core.imaging import Placing, images
 from driftq.core.limits import Limits
@@ -20,8 +22,11 @@ from driftq.core.rules import effects, looking, settle, stages, streams, topics
 from driftq.core.rules.claim import claim
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
+from driftq.core.rules.redrive import redrive
 from driftq.core.rules.sweep import sweep
 from driftq.core.state import State
+
+LOOK_AGAIN_MS = 100
 
 Rule = Callable[[Case, Any], Reply]
 
@@ -35,6 +40,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.Reject: settle.reject,
     c.Extend: settle.extend,
     c.Cancel: settle.cancel,
+    c.Redrive: redrive,
     c.AppendStream: streams.append,
     c.CreateStream: streams.create,
     c.DeleteStream: streams.delete,
@@ -93,20 +99,31 @@ class Broker:
         return self.state.deadlines.next_ms()
 
     def due(self, now_ms: int) -> c.Sweep | None:
-        """The sweep that time has made necessary. What has merely moved is put back, with its new time."""
+        """The sweep that time has made necessary. What has merely moved is put back, with its new time. A sweep is
+        bounded and may be refused, so what has to end is looked at again soon; what is gone by then is not found."""
         state = self.state
-        found: list[tuple[str, int, int]] = []
+        found: list[Subject] = []
         for subject in state.deadlines.take(now_ms):
             at_ms = self._time_of(subject)
             if at_ms is None:
                 continue
             if at_ms > now_ms:
                 state.deadlines.push(subject, at_ms)
-            else:
-                found.append(subject)
+                continue
+            found.append(subject)
+            state.deadlines.push(subject, self._look_again_ms(subject, now_ms))
         return c.Sweep(tuple(found)) if found else None
 
-    def _time_of(self, subject: tuple[str, int, int]) -> int | None:
+    def _look_again_ms(self, subject: Subject, now_ms: int) -> int | None:
+        """A group with messages ready to be claimed is told once, then looked at when its next time comes."""
+        kind, number, log_id = subject
+        if kind == "group":
+            progress = self.state.progress_of(number, log_id)
+            if not progress.lease_heap or progress.lease_heap[0][0] > now_ms:
+                return next_ms(progress, now_ms)
+        return now_ms + LOOK_AGAIN_MS
+
+    def _time_of(self, subject: Subject) -> int | None:
         """When a subject really is due; None if it is gone."""
         kind, number, log_id = subject
         state = self.state

@@ -53,7 +53,9 @@ class Chance(Protocol):
 class Case:
     """Everything a rule needs to judge one command."""
 
-    __slots__ = ("batch_bytes", "chance", "ends", "facts", "limits", "now_ms", "reader", "state")
+    __slots__ = (
+        "batch_bytes", "chance", "ends", "facts", "forks_gone", "limits", "now_ms", "reader", "softly_deleted", "state",
+    )  # fmt: skip
 
     def __init__(self, state: State, limits: Limits, reader: LogReader, chance: Chance, now_ms: int) -> None:
         self.state = state
@@ -64,6 +66,8 @@ class Case:
         self.facts: list[Fact] = []
         self.ends: dict[int, int] = {}
         self.batch_bytes = 0
+        self.forks_gone: dict[int, int] = {}  # forks that this case deleted, by the log of their source
+        self.softly_deleted: set[int] = set()
 
     def append(self, log: Log, batch: bytes, count: int, payload_bytes: int, along: Appending | None = None) -> int:
         """Write down an append and return its first offset."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from driftq.core.holding import Lease
@@ -21,7 +22,8 @@ _Timed = TypeVar("_Timed", tuple[int, int], tuple[int, int, Lease])
 
 _HeadItem = tuple[int, int, int, LaneKey | None, Iterator[int]]  # (-level, offset, source number, lane, the rest)
 
-DUE_VISITED_MAX = 1_024
+DUE_FOUND_MAX = 1_024
+DUE_VISITED_MAX = 8_192
 DEFAULT_LANE = LaneKey(0, "", "")
 
 
@@ -31,31 +33,37 @@ class Wanted(NamedTuple):
     task: str | None = None
     label: str | None = None
 
-    @property
-    def anything(self) -> bool:
-        return self.task is None and self.label is None
-
     def admits(self, lane: LaneKey) -> bool:
         return self.task in (None, lane.task) and self.label in (None, lane.label)
 
 
-def due(log: Log, progress: Progress, now_ms: int, wanted: Wanted) -> list[int]:
-    """Resting messages whose time has come, urgent ones first, then those due for longest."""
-    found: list[tuple[int, int, int]] = []
-    for retry_at_ms, offset in _heap_until(progress.resting_heap, now_ms):
+def due(log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted) -> list[int]:
+    """Resting messages below `end` whose time has come, urgent ones first, then those due for longest. Where nothing
+    is urgent or overdue the first `most` are enough."""
+    enough = DUE_FOUND_MAX if log.marked or log.deadline_offsets else min(most, DUE_FOUND_MAX)
+    found: dict[int, tuple[int, int, int]] = {}  # a message that came to rest twice at one time is in the heap twice
+    for retry_at_ms, offset in islice(_until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
         entry = progress.entries.get(offset)
-        if entry is None or entry.held or entry.retry_at_ms != retry_at_ms:
+        if entry is None or entry.held or entry.retry_at_ms != retry_at_ms or offset >= end:
             continue
         lane = (log.lane_of(offset) if log.marked else None) or DEFAULT_LANE
         if wanted.admits(lane):
-            found.append((-lane.priority, retry_at_ms, offset))
-    found.sort()
-    return [offset for _, _, offset in found]
+            found[offset] = -lane.priority, retry_at_ms, offset
+            if len(found) >= enough:
+                break
+    return [offset for _, _, offset in sorted(found.values())]
 
 
 def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
-    """Held offsets whose lease has run out."""
-    over = {lease for until_ms, _, lease in _heap_until(progress.lease_heap, now_ms) if _is_over(lease, until_ms)}
+    """Up to `most` held offsets whose lease has run out, those of the oldest leases."""
+    over: set[Lease] = set()
+    count = 0
+    for until_ms, _, lease in _until(progress.lease_heap, now_ms):
+        if count >= most:
+            break
+        if lease.live > 0 and lease.until_ms == until_ms and lease not in over:
+            over.add(lease)
+            count += lease.live
     if not over:
         return []
     found: list[int] = []
@@ -67,22 +75,41 @@ def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
     return found[:most]
 
 
-def _is_over(lease: Lease, until_ms: int) -> bool:
-    return lease.live > 0 and lease.until_ms == until_ms
+def _until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
+    """The items of a heap up to a time, in its order and without changing it: a child comes after its parent."""
+    ahead = [(heap[0], 0)] if heap else []
+    while ahead:
+        item, index = heapq.heappop(ahead)
+        if item[0] > now_ms:
+            return
+        yield item
+        for child in (2 * index + 1, 2 * index + 2):
+            if child < len(heap):
+                heapq.heappush(ahead, (heap[child], child))
 
 
-def _heap_until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
-    """The items of a heap up to a time, without changing it: a child is only looked at if its parent is in."""
+def next_ms(progress: Progress, now_ms: int) -> int | None:
+    """When something happens here after `now_ms`: a lease ends or a message has rested enough. What is due already but
+    could not be given does not count: it waits for room, not for time."""
+    times = (_later(progress.lease_heap, now_ms), _later(progress.resting_heap, now_ms))
+    return min((at_ms for at_ms in times if at_ms is not None), default=None)
+
+
+def _later(heap: list[_Timed], now_ms: int) -> int | None:
+    """The first time in a heap after `now_ms`: it lies right behind what is not after it."""
+    found: int | None = None
     stack = [0]
-    visited = 0
-    while stack and visited < DUE_VISITED_MAX:
+    for _ in range(DUE_VISITED_MAX):
+        if not stack:
+            break
         index = stack.pop()
-        if index >= len(heap) or heap[index][0] > now_ms:
-            continue
-        visited += 1
-        yield heap[index]
-        stack.append(2 * index + 2)
-        stack.append(2 * index + 1)
+        if index < len(heap):
+            at_ms = heap[index][0]
+            if at_ms <= now_ms:
+                stack += (2 * index + 1, 2 * index + 2)
+            elif found is None or at_ms < found:
+                found = at_ms
+    return found
 
 
 class Fresh(NamedTuple):
@@ -97,7 +124,9 @@ def fresh(
     log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted, ageing_ms: int, time_of: TimeOf
 ) -> list[Fresh]:
     """Up to `most` never-delivered offsets below `end`, in the order in which they are handed out."""
-    plain = _plain(log, progress, end) if wanted.anything else iter(())
+    if most <= 0:
+        return []
+    plain = _plain(log, progress, end) if wanted.admits(DEFAULT_LANE) else iter(())
     if not log.lanes:
         return _only_plain(plain, most)
     heads: list[_HeadItem] = []

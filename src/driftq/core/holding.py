@@ -76,7 +76,11 @@ class HeldRanges:
             index += 1
 
     def add(self, first: int, end: int, lease: Lease) -> None:
+        """Add a range; neighbours under the same lease become one."""
         index = bisect_right(self.firsts, first)
+        if index < len(self.firsts) and self.firsts[index] == end and self.leases[index] is lease:
+            end = self.ends[index]
+            del self.firsts[index], self.ends[index], self.leases[index]
         if index and self.ends[index - 1] == first and self.leases[index - 1] is lease:
             self.ends[index - 1] = end
             return

@@ -71,7 +71,7 @@ def _shares(case: Case, group: Group, in_flight_max: int) -> list[_Share]:
 
 def _fill(case: Case, group: Group, shares: list[_Share], most: int, wanted: Wanted) -> None:
     quota = min(most, max(1, int(most * case.limits.retry_ratio)))
-    due = [(share, choosing.due(share.log, share.progress, case.now_ms, wanted)) for share in shares]
+    due = [(share, _due(case, share, most, wanted)) for share in shares]
     given = 0
     for share, offsets in due:
         given += _give_due(case, group, share, offsets, quota - given)
@@ -81,6 +81,13 @@ def _fill(case: Case, group: Group, shares: list[_Share], most: int, wanted: Wan
         given += _give_fresh(case, group, share, most - given, wanted)
     for share, offsets in due:
         given += _give_due(case, group, share, offsets, most - given)
+
+
+def _due(case: Case, share: _Share, most: int, wanted: Wanted) -> list[int]:
+    if not share.progress.resting_heap:
+        return []
+    end = case.reader.end(share.log.log_id)  # a short delay may be over before its message is durable
+    return choosing.due(share.log, share.progress, end, min(most, share.room), case.now_ms, wanted)
 
 
 def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most: int) -> int:
@@ -117,17 +124,34 @@ def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Want
     log, progress = share.log, share.progress
     if len(progress.settled) >= case.limits.gaps_max:
         return 0  # something below has been stuck for long: first it has to move
-    end = min(log.end, case.reader.end(log.log_id))
-    picked = choosing.fresh(
-        log, progress, end, min(most, share.room), case.now_ms, wanted, case.limits.ageing_ms, case.reader.time_of
-    )
     given = 0
-    for lane, first, stop in _without_overdue(case, group, share, picked):
+    most = min(most, share.room)
+    for lane, first, stop in _without_overdue(case, group, share, _pick(case, share, most, wanted)):
+        stop = min(stop, first + most - given)
+        if first == stop:
+            break
         share.ranges.setdefault(lane, []).append((first, stop))
         share.deliveries.append(Delivery(log.partition, log.log_id, first, stop, 1, progress.fresh_version))
         given += stop - first
     share.room -= given
     return given
+
+
+def _pick(case: Case, share: _Share, most: int, wanted: Wanted) -> list[Fresh]:
+    """Enough fresh messages that `most` are left when those past their deadline are taken out."""
+    log, progress, now_ms = share.log, share.progress, case.now_ms
+    end = min(log.end, case.reader.end(log.log_id))
+    extra = 0
+    while True:
+        picked = choosing.fresh(
+            log, progress, end, most + extra, now_ms, wanted, case.limits.ageing_ms, case.reader.time_of
+        )
+        if not log.deadline_offsets:
+            return picked
+        overdue = sum(len(log.overdue(first, stop, now_ms)) for _, first, stop in picked)
+        if overdue <= extra or overdue >= case.limits.sweep_max:
+            return picked
+        extra = overdue
 
 
 def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh]) -> list[Fresh]:
@@ -137,9 +161,8 @@ def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh
     kept: list[Fresh] = []
     for lane, first, stop in picked:
         for offset in share.log.overdue(first, stop, case.now_ms):
-            if case.is_full():
-                stop = offset  # the cursor may not pass what was not buried
-                break
+            if case.is_full():  # the cursor may not pass what was not buried
+                return [*kept, Fresh(lane, first, offset)] if first < offset else kept
             if not bury(case, group, share.progress, offset, "deadline_exceeded", ""):
                 continue
             if first < offset:
@@ -170,5 +193,5 @@ def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_
 
 
 def _next_ms(group: Group, now_ms: int) -> int | None:
-    times = [ms for progress in group.progress if (ms := progress.next_ms()) is not None]
-    return max(now_ms, min(times)) if times else None
+    times = [ms for progress in group.progress if (ms := choosing.next_ms(progress, now_ms)) is not None]
+    return min(times, default=None)

@@ -15,9 +15,10 @@ from driftq.wire.records import pack_one
 
 
 class Fork(NamedTuple):
-    """The source, the first offset that is the fork's own, and a cut piece that opens it."""
+    """The source, where it was anchored, the first offset that is the fork's own, and a cut piece that opens it."""
 
     source: Stream
+    anchor: int
     start_offset: int
     prefix: bytes = b""
     prefix_bytes: int = 0
@@ -37,22 +38,24 @@ def fork_of(case: Case, source: Stream, command: CreateStream) -> Fork | Rejecte
         return Rejected(Code.INVALID_ARGUMENT, f"the source ends at {end}; it cannot be forked at {anchor}")
     sub = command.fork_sub_offset or 0
     if sub == 0:
-        return Fork(source, anchor)
+        return Fork(source, anchor, anchor)
     if anchor == end:
         return Rejected(Code.INVALID_ARGUMENT, "there is no append behind the fork offset to go into")
     return _into(case, source, anchor, sub)
 
 
 def _into(case: Case, source: Stream, anchor: int, sub: int) -> Fork | Rejected:
-    log_id = case.state.streams.resolve(source, anchor, anchor + 1)[0].log_id
+    log_id, _, end = case.state.streams.resolve(source, anchor, case.state.logs[source.log_id].end)[0]
+    if anchor >= case.reader.end(log_id):
+        return Rejected(Code.INVALID_ARGUMENT, "the append behind the fork offset is not durable yet")
     if _is_json(source.created.content_type):
-        inside = case.reader.batch_end(log_id, anchor) - anchor
+        inside = min(end, case.reader.batch_end(log_id, anchor)) - anchor  # a fork may end in the middle of an append
         if sub > inside:
             return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {inside} messages, not {sub}")
-        return Fork(source, anchor + sub)
+        return Fork(source, anchor, anchor + sub)
     value = case.reader.record(log_id, anchor).value
     if sub > len(value):
         return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {len(value)} bytes, not {sub}")
     if sub == len(value):
-        return Fork(source, anchor + 1)
-    return Fork(source, anchor, pack_one(value[:sub]), sub)
+        return Fork(source, anchor, anchor + 1)
+    return Fork(source, anchor, anchor, pack_one(value[:sub]), sub)

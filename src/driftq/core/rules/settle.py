@@ -47,7 +47,9 @@ def _sort(case: Case, group: Group, command: Settling) -> _Sorted | Rejected:
             if _is_holder(lease, held.token, command.owner):
                 found.held.append((progress, (held.first, held.end)))
                 continue
-        for offset in range(held.first, min(held.end, case.state.logs[progress.log_id].end + 1)):
+        # One offset past the end of the log is enough to say that the rest was never delivered.
+        stop = max(held.first, case.state.logs[progress.log_id].end) + 1
+        for offset in range(held.first, min(held.end, stop)):
             _sort_one(found, progress, held, offset, command.owner)
     return found
 

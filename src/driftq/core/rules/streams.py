@@ -24,9 +24,10 @@ def media_type(content_type: str) -> str:
 
 def find(case: Case, path: str) -> Stream | Rejected:
     stream = case.state.streams.by_path.get(path)
-    if stream is None or (stream.is_over(case.now_ms) and not stream.soft_deleted):
+    over = stream is not None and stream.is_over(case.now_ms)  # a sweep that comes late changes no answer
+    if stream is None or (over and not stream.forks and not stream.soft_deleted):
         return Rejected(Code.NOT_FOUND, f"stream does not exist: {path}")
-    if stream.soft_deleted:
+    if stream.soft_deleted or over:
         return Rejected(Code.GONE, f"stream is deleted; forks still read it: {path}")
     return stream
 
@@ -38,9 +39,9 @@ def create(case: Case, command: c.CreateStream) -> Reply:
     if command.ttl_s is not None and command.expires_at_ms is not None:
         return Rejected(Code.INVALID_ARGUMENT, "a stream has a TTL or an expiry time, not both")
     known = case.state.streams.by_path.get(command.path)
-    if known is not None and known.is_over(case.now_ms) and not known.soft_deleted:
+    if known is not None and known.is_over(case.now_ms) and not known.soft_deleted and not known.forks:
         delete_over(case, known)
-        known = None if known.forks == 0 else known
+        known = None
     if known is not None:
         return _match(case, known, command)
     if len(case.state.streams.by_path) >= case.limits.streams_max:
@@ -79,7 +80,7 @@ def _create(case: Case, command: c.CreateStream, fork: Fork | None) -> Reply:
             command.path, log_id, case.now_ms, content_type, ttl_s, expires_at_ms, expires_text,
             command.closed and not command.count,
             fork.source.log_id if fork is not None else None, start,
-            command.fork_offset, command.fork_sub_offset or 0,
+            fork.anchor if fork is not None else None, command.fork_sub_offset or 0,
             command.gaps_allowed, command.retention_ms, command.retention_bytes,
         )
     )  # fmt: skip
@@ -94,7 +95,7 @@ def _create(case: Case, command: c.CreateStream, fork: Fork | None) -> Reply:
 
 def _match(case: Case, stream: Stream, command: c.CreateStream) -> Reply:
     """The same configuration again is a success; anything else is a conflict."""
-    if stream.soft_deleted:
+    if stream.soft_deleted or stream.is_over(case.now_ms):
         return Rejected(Code.CONFLICT, f"the path is in use by a deleted stream that has forks: {command.path}")
     created = stream.created
     is_fork = created.source_log_id is not None
@@ -203,16 +204,22 @@ def delete(case: Case, command: c.DeleteStream) -> Reply:
 
 
 def delete_over(case: Case, stream: Stream) -> None:
-    """Delete a stream; softly while forks read it. The last fork of a softly deleted source takes it along."""
-    if stream.forks:
+    """Delete a stream; softly while forks read it. The last fork of a softly deleted source takes it along. One case
+    may delete several: what it has deleted already counts."""
+    gone = case.forks_gone
+    soft = case.softly_deleted
+    if stream.forks > gone.get(stream.log_id, 0):
         case.facts.append(f.StreamDeleted(stream.log_id, soft=True))
+        soft.add(stream.log_id)
         return
     while True:
         case.facts.append(f.StreamDeleted(stream.log_id, soft=False))
-        if stream.created.source_log_id is None:
+        source_log_id = stream.created.source_log_id
+        if source_log_id is None:
             return
-        source = case.state.streams.by_log[stream.created.source_log_id]
-        if not source.soft_deleted or source.forks > 1:
+        gone[source_log_id] = gone.get(source_log_id, 0) + 1
+        source = case.state.streams.by_log[source_log_id]
+        if not (source.soft_deleted or source_log_id in soft) or source.forks > gone[source_log_id]:
             return
         stream = source
 

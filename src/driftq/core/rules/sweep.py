@@ -17,7 +17,6 @@ from driftq.core.rules.streams import delete_over
 def sweep(case: Case, command: Sweep) -> Reply:
     woken: dict[int, None] = {}
     room = case.limits.sweep_max
-    gone: set[int] = set()
     for kind, number, log_id in command.subjects:
         if room <= 0:
             break
@@ -25,7 +24,7 @@ def sweep(case: Case, command: Sweep) -> Reply:
             room -= _sweep_group(case, number, log_id, room)
             woken[number] = None
         elif kind == "stream":
-            _sweep_stream(case, number, gone)
+            _sweep_stream(case, number)
         else:
             _sweep_stages(case)
     if command.retention:
@@ -42,18 +41,9 @@ def _sweep_group(case: Case, group_id: int, log_id: int, most: int) -> int:
     return expire_leases(case, group, case.state.progress_of(group_id, log_id), most)
 
 
-def _sweep_stream(case: Case, log_id: int, gone: set[int]) -> None:
+def _sweep_stream(case: Case, log_id: int) -> None:
     stream = case.state.streams.by_log.get(log_id)
-    if stream is None or stream.soft_deleted or not stream.is_over(case.now_ms):
-        return
-    # Two forks of one softly deleted source in one sweep: the source waits for the last, which comes in the next.
-    source = stream.created.source_log_id
-    if source is not None:
-        if source in gone:
-            return
-        gone.add(source)
-    if log_id not in gone:
-        gone.add(log_id)
+    if stream is not None and not stream.soft_deleted and stream.is_over(case.now_ms):
         delete_over(case, stream)
 
 
