@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 
 import click
 
@@ -25,6 +23,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     import uvloop
 
     from driftq.cli.exits import ended
+    from driftq.server.logs import configure
     from driftq.server.run import run
     from driftq.server.settings import SettingsError, from_environment
 
@@ -37,9 +36,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
         settings = from_environment(config, assignments).settings
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
-    logging.basicConfig(
-        level=settings.log.level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure(settings.log)
     with ended(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(run(settings, None if memory else data, lambda line: click.echo(line, err=True)))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
@@ -19,15 +19,19 @@ from driftq.server.rates import Rates
 from driftq.server.settings import Settings
 from driftq.wire.message import Envelope
 
+if TYPE_CHECKING:
+    from driftq.server.routing.asking import Asker
+
 _encode = json.Encoder().encode
 
 
 class Context:
-    """The engine and the settings of one server."""
+    """The engine, the settings and the router, if there is one, of one server."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, router: Asker | None = None) -> None:
         self.engine = engine
         self.settings = settings
+        self.router = router
         self.rates = Rates(settings.tenants)
 
     def charge(self, envelope: Envelope | None, messages: int, size_bytes: int) -> Rejected | None:

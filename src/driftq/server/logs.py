@@ -64,7 +64,9 @@ def configure(settings: Log, stream: TextIO | None = None) -> None:
 class Seldom:
     """Logs a kind of complaint at most once in a while, and then says how often it was held back."""
 
-    def __init__(self, logger: logging.Logger, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, logger: logging.Logger, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._logger = logger
         self._every_s = every_s
         self._now_s = now_s

@@ -36,7 +36,7 @@ def outgoing(
     item: ProduceItem, topic: str, now_ms: int, *, strict_keys: bool = False, routing: Routing | None = None
 ) -> Outgoing:
     """Turn an item into a record. `topic` is the requested one: it scopes the idempotency key."""
-    value = _value(item)
+    value = value_of(item)
     key = item.key.encode()
     if len(key) > KEY_BYTES_MAX:
         raise BadRequest(f"key has {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed")
@@ -50,7 +50,7 @@ def outgoing(
     return Outgoing(Record(value, key, head), mark, once)
 
 
-def _value(item: ProduceItem) -> bytes:
+def value_of(item: ProduceItem) -> bytes:
     if item.value_base64 is not None:
         if item.value is not None:
             raise BadRequest("value and value_base64 exclude each other")

@@ -11,14 +11,18 @@ import logging
 import signal
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import driftq
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.server import http
+from driftq.server.answers import Answers
 from driftq.server.app import App, routes
 from driftq.server.context import Context
 from driftq.server.guard import Guard
 from driftq.server.problems import bad_request, error_response, internal_error
+from driftq.server.routing.asking import Asker
+from driftq.server.routing.making import make_router
 from driftq.server.settings import Listen, Settings, SettingsError
 
 logger = logging.getLogger("driftq.server")
@@ -30,11 +34,14 @@ Say = Callable[[str], None]
 class Door:
     """What stands before the routes: nothing behind it is served until recovery is over."""
 
-    def __init__(self, listen: Listen) -> None:
+    def __init__(self, listen: Listen, answers: Answers) -> None:
         self.app: App | None = None
         self._guard = Guard(listen)
+        self._answers = answers
 
     def __call__(self, request: http.Request) -> http.Answer:
+        if self._answers.access_log:
+            self._answers.began(request)
         refused = self._guard.refusal(request)
         if refused is not None:
             return refused
@@ -57,7 +64,9 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    door = Door(settings.listen)
+    router = make_router(settings.router)
+    answers = Answers(access_log=settings.log.access or settings.log.level == "debug")
+    door = Door(settings.listen, answers)
     listener = await http.serve(
         door,
         settings.listen.host,
@@ -65,17 +74,21 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         limits=http.Limits(connections=settings.listen.connections_max, body_bytes=settings.listen.body_bytes_max),
         ssl=_tls(settings),
         on_bad_request=bad_request,
-        on_error=_logged_error,
+        on_error=partial(_logged_error, answers),
+        on_answer=answers,
     )
     engine = None
     try:
         engine = await _open(settings, data)
-        door.app = App(routes(Context(engine, settings)))
+        asker = Asker(router, engine, settings.router.timeout_ms) if router is not None else None
+        door.app = App(routes(Context(engine, settings, asker)))
         say(_greeting(settings, listener.addresses, data, engine))
         await _until(stop, engine)
         say("stopping")
     finally:
         await listener.stop(GRACE_S)
+        if router is not None:
+            await router.close()
         if engine is not None:
             await engine.close()
 
@@ -113,8 +126,10 @@ def _greeting(settings: Settings, addresses: list[str], data: str | None, engine
     return f"driftq {driftq.__version__} on {where}; {kept}"
 
 
-def _logged_error(request: http.Request, error: BaseException) -> http.Response:
-    logger.error("%s %s failed", request.method, request.raw_path.decode("latin-1"), exc_info=error)
+def _logged_error(answers: Answers, request: http.Request, error: BaseException) -> http.Response:
+    fields = {"request_id": answers.name(request).decode()}
+    path = request.raw_path.decode("latin-1")
+    logger.error("%s %s failed", request.method, path, exc_info=error, extra={"fields": fields})
     return internal_error(request, error)
 
 

@@ -102,9 +102,20 @@ class Tenants(Struct, frozen=True, forbid_unknown_fields=True):
     burst_ms: Milliseconds = 1_000
 
 
+class RouterSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[router]`: who is asked, at produce, where a message goes. `target` is module:attribute, a file or a URL."""
+
+    kind: Literal["none", "python", "rules", "webhook"] = "none"
+    target: str = ""
+    timeout_ms: Milliseconds = 500
+    threads: Annotated[int, Meta(ge=1, le=64)] = 4
+    inline: bool = False
+
+
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
+    access: bool = False
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +127,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     idempotency: Idempotency = Idempotency()
     streams: Streams = Streams()
     tenants: Tenants = Tenants()
+    router: RouterSettings = RouterSettings()
     log: Log = Log()
 
     def core_limits(self) -> Limits:

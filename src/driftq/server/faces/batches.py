@@ -18,12 +18,16 @@ from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.messages import Outgoing, merged, outgoing
 from driftq.server.packed import marks_of
 from driftq.server.problems import QUEUE_PROBLEMS, refusal
+from driftq.server.tracing import HEADER as TRACE_HEADER
+from driftq.server.tracing import traced
+from driftq.wire.message import Routing
 from driftq.wire.queue import ProduceBatchRequest, ProduceItem, ProduceRequest
 from driftq.wire.records import BadBatch, check, pack
 
 MESSAGES_MAX = 10_000
 PACKED = "application/x-driftq-batch"
 _NO_SUMMARY: dict[str, Any] = {}
+_Asked = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
 
 
 class _Item(NamedTuple):
@@ -51,18 +55,29 @@ class BatchesFace:
         asked = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
         if not 1 <= len(asked) <= MESSAGES_MAX:
             raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
+        trace = request.head.fields.get(TRACE_HEADER)
+        if trace is not None:
+            asked = [(topic, traced(item, trace)) for topic, item in asked]
+        router = self._context.router
+        if router is None:
+            return self._produce([(topic, item, None) for topic, item in asked])
+        return router.then(
+            asked, lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(asked, routes)])
+        )
+
+    def _produce(self, asked: list[_Asked]) -> Answer:
         results: list[dict[str, Any]] = [_NO_SUMMARY] * len(asked)
         return self._submit(self._items(asked, results), results)
 
-    def _items(self, asked: list[tuple[str, ProduceItem]], results: list[dict[str, Any]]) -> list[_Item]:
+    def _items(self, asked: list[_Asked], results: list[dict[str, Any]]) -> list[_Item]:
         now_ms = self._context.engine.now_ms()
         strict = self._context.settings.idempotency.strict
         items: list[_Item] = []
-        for index, (topic, item) in enumerate(asked):
+        for index, (topic, item, routing) in enumerate(asked):
             try:
                 if not topic:
                     raise BadRequest("topic and value are required")
-                message = outgoing(item, topic, now_ms, strict_keys=strict)
+                message = outgoing(item, topic, now_ms, strict_keys=strict, routing=routing)
             except BadRequest as error:
                 results[index] = {"error": "INVALID_ARGUMENT", "message": error.message, "status": 400}
                 continue

@@ -19,15 +19,18 @@ from driftq.server.faces.queue import produce_command, produced
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.messages import outgoing
 from driftq.server.problems import error_response
+from driftq.server.tracing import HEADER as TRACE_HEADER
+from driftq.server.tracing import traced
 from driftq.wire.admin import (
     BeginRequest,
     CommitRequest,
     EffectRequest,
     FailRequest,
     OutcomeAppend,
-    OutcomeMessage,
     OutcomeRequest,
 )
+from driftq.wire.message import Routing
+from driftq.wire.queue import ProduceItem
 from driftq.wire.records import pack_one
 from driftq.wire.times import to_rfc3339
 
@@ -76,9 +79,19 @@ class EffectsFace:
 
     def outcome(self, request: Request) -> Answer:
         body = read_json(request.body, OutcomeRequest)
+        trace = request.head.fields.get(TRACE_HEADER)
+        asked = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
+        router = self._context.router
+        if router is None or not asked:
+            return self._outcome(body, [(topic, item, None) for topic, item in asked])
+        return router.then(
+            asked, lambda routes: self._outcome(body, [(topic, *route) for (topic, _), route in zip(asked, routes)])
+        )
+
+    def _outcome(self, body: OutcomeRequest, asked: list[tuple[str, ProduceItem, Routing | None]]) -> Answer:
         command = c.Outcome(
             acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
-            produces=tuple(self._produce(item) for item in body.produce),
+            produces=tuple(self._produce(*each) for each in asked),
             appends=tuple(_append(item) for item in body.streams),
             commits=tuple(_commit(item) for item in body.commits),
         )
@@ -86,12 +99,12 @@ class EffectsFace:
             raise BadRequest("an outcome does at least one thing")
         return self._context.ask(command, lambda reply: _outcome(body, reply))
 
-    def _produce(self, item: OutcomeMessage) -> c.Produce:
-        if not item.topic:
+    def _produce(self, requested: str, item: ProduceItem, routing: Routing | None) -> c.Produce:
+        if not requested:
             raise BadRequest("topic and value are required")
         strict = self._context.settings.idempotency.strict
-        message = outgoing(item, item.topic, self._context.engine.now_ms(), strict_keys=strict)
-        return produce_command(item.topic, item.envelope, message)
+        message = outgoing(item, requested, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
+        return produce_command(requested, item.envelope, message)
 
 
 def _key(body: EffectRequest) -> c.EffectKey:

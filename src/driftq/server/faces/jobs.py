@@ -16,8 +16,11 @@ from driftq.server.faces.queue import produce_command
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.messages import job_key, outgoing
 from driftq.server.problems import error_response, refusal
+from driftq.server.tracing import HEADER as TRACE_HEADER
+from driftq.server.tracing import traced
 from driftq.wire.admin import JobRequest
-from driftq.wire.message import decode_head
+from driftq.wire.message import Routing, decode_head
+from driftq.wire.queue import ProduceItem
 from driftq.wire.times import to_rfc3339
 
 
@@ -34,14 +37,23 @@ class JobsFace:
             raise BadRequest("topic and value are required")
         if not (body.id or body.task):
             raise BadRequest("a job has a task, an id, or both")
-        message = outgoing(body, body.topic, self._engine.now_ms())
-        command = produce_command(body.topic, body.envelope, message)
-        refused = self._context.charge(body.envelope, 1, command.payload_bytes)
+        trace = request.head.fields.get(TRACE_HEADER)
+        if trace is not None:
+            body = traced(body, trace)
+        router = self._context.router
+        if router is None:
+            return self._enqueue(body.topic, body)
+        return router.then([(body.topic, body)], lambda routes: self._enqueue(body.topic, *routes[0]))
+
+    def _enqueue(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+        message = outgoing(item, requested, self._engine.now_ms(), routing=routing)
+        command = produce_command(requested, item.envelope, message)
+        refused = self._context.charge(item.envelope, 1, command.payload_bytes)
         if refused is not None:
             return refusal(refused)
 
         def respond(reply: Produced) -> Response:
-            job_id = body.id or f"{reply.topic}:{reply.partition}:{reply.first_offset}"
+            job_id = item.id or f"{reply.topic}:{reply.partition}:{reply.first_offset}"
             shown = {
                 "id": job_id,
                 "topic": reply.topic,

@@ -17,12 +17,15 @@ from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, 
 from driftq.server.live import Consumer
 from driftq.server.messages import Outgoing, outgoing
 from driftq.server.problems import refusal
+from driftq.server.tracing import HEADER as TRACE_HEADER
+from driftq.server.tracing import traced
 from driftq.wire.errors import Code
-from driftq.wire.message import Envelope, RetryPolicy
+from driftq.wire.message import Envelope, RetryPolicy, Routing
 from driftq.wire.queue import (
     AckRequest,
     ConsumeRequest,
     NackRequest,
+    ProduceItem,
     ProduceReply,
     ProduceRequest,
     TopicReply,
@@ -83,13 +86,22 @@ class QueueFace:
         body = read(request, ProduceRequest, frozenset()) if request.body else _produce_query(request)
         if not body.topic:
             raise BadRequest("topic and value are required")
+        trace = request.head.fields.get(TRACE_HEADER)
+        if trace is not None:
+            body = traced(body, trace)
+        router = self._context.router
+        if router is None:
+            return self._produce(body.topic, body)
+        return router.then([(body.topic, body)], lambda routes: self._produce(body.topic, *routes[0]))
+
+    def _produce(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         engine = self._context.engine
-        message = outgoing(body, body.topic, engine.now_ms(), strict_keys=self._context.settings.idempotency.strict)
-        command = produce_command(body.topic, body.envelope, message)
-        refused = self._context.charge(body.envelope, 1, command.payload_bytes)
+        strict = self._context.settings.idempotency.strict
+        message = outgoing(item, requested, engine.now_ms(), strict_keys=strict, routing=routing)
+        command = produce_command(requested, item.envelope, message)
+        refused = self._context.charge(item.envelope, 1, command.payload_bytes)
         if refused is not None:
             return refusal(refused)
-        requested = body.topic
         answer = Deferred()
 
         def on_reply(reply: object) -> None:

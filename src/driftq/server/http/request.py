@@ -132,7 +132,8 @@ class Request:
     """A complete request. `peer` is the client's IP address, or `unix`."""
 
     __slots__ = (
-        "_gone_callbacks", "body", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path", "started_s", "version",
+        "_gone_callbacks", "body", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path", "started_s",
+        "version",
     )  # fmt: skip
 
     def __init__(self, head: Head, body: bytes, peer: str) -> None:

@@ -1,0 +1,1 @@
+"""Routers: what may decide, at produce, where a message goes and which label it carries."""
