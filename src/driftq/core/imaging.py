@@ -22,7 +22,7 @@ def images(state: State) -> Iterator[Fact]:
     for topic in state.topics.values():
         yield i.TopicPlaced(topic.name, topic.log_ids, topic.created_ms, topic.config, topic.dead_of)
     yield from state.streams.images()
-    for log in state.logs.values():
+    for _, log in sorted(state.logs.items()):
         yield log.image()
         yield from log.producers.images(log.log_id)
     for group in state.groups.values():
@@ -32,6 +32,7 @@ def images(state: State) -> Iterator[Fact]:
     yield from state.keys.images(state.last_ms)
     yield from state.effects.images()
     yield from state.stages.images()
+    yield from state.subscriptions.images()
 
 
 class Placing:
