@@ -1,0 +1,231 @@
+"""The queue over HTTP: a real server process on real files, one lean client process.
+
+    python -m bench.queue --seconds 3            everything
+    python -m bench.queue --only produce,claim   some of it
+
+Server CPU is read from the kernel, so the client's cost does not count. `sync_p50_ms` is one bare fdatasync on the same
+disk in the same run: the yardstick of every durable figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import uvloop
+
+from bench.commit import bare_sync_ms
+from bench.report import emit, median, quantile
+from bench.wireclient import WireClient, post
+from driftq.wire.records import Record, pack
+from tests.support.server import Server
+
+VALUE = "v" * 100
+ROOMY = ("queue.in_flight_max=100000000", "limits.partition_messages=100000000", "limits.partition_bytes=100000000000")
+
+
+def cpu_s(server: Server) -> float:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+class Bench:
+    """One server and what is asked of it."""
+
+    def __init__(self, folder: str | None, seconds: float) -> None:
+        self.folder = folder
+        self.seconds = seconds
+        self.server = Server(folder, *ROOMY)
+        self.mode = "memory" if folder is None else "durable"
+        self.call("/v1/topics", {"name": "t", "partitions": 1})
+
+    def call(self, path: str, body: object) -> None:
+        reply = self.server.call("POST", path, body)
+        assert reply.status < 300, reply
+
+    async def load(
+        self, connections: int, step: Callable[[WireClient], Awaitable[int]]
+    ) -> tuple[float, float, list[float]]:
+        """Messages/s, server CPU microseconds for a message, and the latencies of the steps."""
+        clients = [await WireClient.connect(self.server.port) for _ in range(connections)]
+        latencies: list[float] = []
+        done = 0
+        end_s = time.perf_counter() + self.seconds
+
+        async def work(client: WireClient) -> None:
+            nonlocal done
+            while time.perf_counter() < end_s:
+                began_s = time.perf_counter()
+                count = await step(client)
+                done += count
+                latencies.append(time.perf_counter() - began_s)
+
+        before_s, began_s = cpu_s(self.server), time.perf_counter()
+        await asyncio.gather(*map(work, clients))
+        wall_s, spent_s = time.perf_counter() - began_s, cpu_s(self.server) - before_s
+        for client in clients:
+            client.close()
+        return done / wall_s, 1e6 * spent_s / max(1, done), latencies
+
+
+async def produce(bench: Bench, connections: int) -> None:
+    request = post("/v1/produce", json.dumps({"topic": "t", "value": VALUE}).encode())
+
+    async def step(client: WireClient) -> int:
+        status, body = await client.send(request)
+        assert status == 200, body
+        return 1
+
+    rate, cpu_us, latencies = await bench.load(connections, step)
+    emit("queue", f"produce {bench.mode} c={connections}", rate, "messages/s", cpu_us_per_op=cpu_us,
+         per_cpu_s=1e6 / cpu_us, p50_ms=1e3 * median(latencies), p99_ms=1e3 * quantile(latencies, 0.99))  # fmt: skip
+
+
+async def packed(bench: Bench, in_flight: int) -> None:
+    batch = pack([Record(VALUE.encode())] * 1_000)
+    request = post("/v1/produce/packed?topic=t", batch, "application/x-driftq-batch")
+
+    async def step(client: WireClient) -> int:
+        for status, body in await asyncio.gather(*(client.send(request) for _ in range(in_flight))):
+            assert status == 200, body
+        return 1_000 * in_flight
+
+    rate, cpu_us, _ = await bench.load(2, step)
+    emit("queue", f"packed 1000 {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
+
+
+async def consume(bench: Bench) -> None:
+    """One NDJSON stream over what the producing benches left behind, without acks."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port, limit=1 << 20)
+    writer.write(b"GET /v1/consume?topic=t&group=stream&owner=o&lease_ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    before_s, began_s, lines = cpu_s(bench.server), time.perf_counter(), 0
+    while time.perf_counter() - began_s < bench.seconds:
+        data = await asyncio.wait_for(reader.read(1 << 20), 5)
+        lines += data.count(b'"value"')
+    wall_s, spent_s = time.perf_counter() - began_s, cpu_s(bench.server) - before_s
+    writer.close()
+    emit("queue", f"consume ndjson {bench.mode}", lines / wall_s, "messages/s", cpu_us_per_op=1e6 * spent_s / lines)
+
+
+async def claim(bench: Bench, most: int) -> None:
+    """Claim and ack in batches, on four connections."""
+    ask = post("/v1/claim", json.dumps({"topic": "t", "group": "claims", "owner": "o", "max": most}).encode())
+
+    async def step(client: WireClient) -> int:
+        status, body = await client.send(ask)
+        assert status == 200, body
+        messages = json.loads(body)["messages"]
+        assert messages, "the bench ran out of messages"
+        held = [{"partition": m["partition"], "offset": m["offset"], "token": m["token"]} for m in messages]
+        done = {"topic": "t", "group": "claims", "messages": held}
+        status, body = await client.send(post("/v1/ack/batch", json.dumps(done).encode()))
+        assert status == 200, body
+        return len(messages)
+
+    rate, cpu_us, _ = await bench.load(4, step)
+    emit("queue", f"claim {most} + ack {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
+
+
+async def acks(bench: Bench) -> None:
+    """Single acks, pipelined."""
+    ask = post("/v1/claim", json.dumps({"topic": "t", "group": "acks", "owner": "o", "max": 500}).encode())
+
+    async def step(client: WireClient) -> int:
+        _, body = await client.send(ask)
+        messages = json.loads(body)["messages"]
+        requests = [
+            post("/v1/ack", json.dumps({"topic": "t", "group": "acks", "owner": "o", "partition": m["partition"],
+                                        "offset": m["offset"], "token": m["token"]}).encode())
+            for m in messages
+        ]  # fmt: skip
+        for at in range(0, len(requests), 100):
+            for status, reply in await asyncio.gather(*(client.send(each) for each in requests[at : at + 100])):
+                assert status == 204, reply
+        return len(messages)
+
+    rate, cpu_us, _ = await bench.load(4, step)
+    emit("queue", f"single acks pipelined {bench.mode}", rate, "acks/s", cpu_us_per_op=cpu_us)
+
+
+async def latency(bench: Bench, per_s: int = 500) -> None:
+    """From the produce call to the line of an open consumer."""
+    bench.call("/v1/topics", {"name": "live"})
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
+    writer.write(b"GET /v1/consume?topic=live&group=g&owner=o&lease_ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    client = await WireClient.connect(bench.server.port)
+    sent: dict[str, float] = {}
+    seen: list[float] = []
+    total = int(per_s * bench.seconds)
+
+    async def receive() -> None:
+        while len(seen) < total:
+            line = await reader.readline()
+            if line.startswith(b"{"):
+                seen.append(time.perf_counter() - sent[json.loads(line)["value"]])
+
+    receiving = asyncio.create_task(receive())
+    began_s = time.perf_counter()
+    for number in range(total):
+        await asyncio.sleep(max(0.0, began_s + number / per_s - time.perf_counter()))
+        sent[str(number)] = time.perf_counter()
+        client.send(post("/v1/produce", json.dumps({"topic": "live", "value": str(number)}).encode()))
+    await asyncio.wait_for(receiving, 30)
+    writer.close()
+    client.close()
+    emit("queue", f"produce to delivered {bench.mode} at {per_s}/s", 1e3 * median(seen), "ms",
+         p99_ms=1e3 * quantile(seen, 0.99))  # fmt: skip
+
+
+async def run(bench: Bench, only: set[str]) -> None:
+    def wanted(name: str) -> bool:
+        return not only or name in only
+
+    if wanted("produce"):
+        for connections in (1, 16, 64):
+            await produce(bench, connections)
+    if wanted("packed") or wanted("consume") or wanted("claim") or wanted("acks"):
+        await packed(bench, 4)
+    if wanted("consume"):
+        await consume(bench)
+    if wanted("claim"):
+        await claim(bench, 100)
+    if wanted("acks"):
+        await acks(bench)
+    if wanted("latency"):
+        await latency(bench)
+    if wanted("produce"):
+        await produce(bench, 64)  # again, with everything above as history: must be as before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--only", default="", help="produce,packed,consume,claim,acks,latency")
+    parser.add_argument("--mode", choices=("memory", "durable", "both"), default="both")
+    arguments = parser.parse_args()
+    only = {name for name in arguments.only.split(",") if name}
+    folder = tempfile.mkdtemp(prefix="driftq-bench-")
+    try:
+        emit("queue", "bare fdatasync of 4 KiB", median(bare_sync_ms(folder)), "ms")
+        for where in ((None, folder + "/data") if arguments.mode == "both" else
+                      (None,) if arguments.mode == "memory" else (folder + "/data",)):  # fmt: skip
+            bench = Bench(where, arguments.seconds)
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(run(bench, only))
+            finally:
+                bench.server.stop()
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
