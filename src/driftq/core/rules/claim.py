@@ -122,8 +122,6 @@ def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most:
 
 def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Wanted) -> int:
     log, progress = share.log, share.progress
-    if len(progress.settled) >= case.limits.gaps_max:
-        return 0  # something below has been stuck for long: first it has to move
     given = 0
     most = min(most, share.room)
     for lane, first, stop in _without_overdue(case, group, share, _pick(case, share, most, wanted)):
@@ -141,6 +139,8 @@ def _pick(case: Case, share: _Share, most: int, wanted: Wanted) -> list[Fresh]:
     """Enough fresh messages that `most` are left when those past their deadline are taken out."""
     log, progress, now_ms = share.log, share.progress, case.now_ms
     end = min(log.end, case.reader.end(log.log_id))
+    if len(progress.settled) >= case.limits.gaps_max:
+        end = min(end, progress.settled.firsts[0])  # what lies lowest has waited for long: first it has to move
     extra = 0
     while True:
         picked = choosing.fresh(
