@@ -1,0 +1,93 @@
+"""All checkers together: they see every frame and every reply in the one order in which they were decided.
+
+Frames are what became durable; replies are what clients received. A reply is judged in exactly the state in which it was
+decided, because frames decided later are held back until it has been. After a restart everything on disk is compared
+with what the frames say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftq.core.facts import Fact
+from driftq.core.replies import Rejected, Reply
+from driftq.core.state import State
+from driftq.engine.recovery import Opened
+from tests.simulation.checks.effects import EffectsCheck
+from tests.simulation.checks.ledger import Ledger
+from tests.simulation.checks.letters import LettersCheck
+from tests.simulation.checks.producers import ProducersCheck
+from tests.simulation.checks.queues import QueuesCheck
+from tests.simulation.checks.restarts import RestartsCheck
+from tests.simulation.checks.staging import StagingCheck
+from tests.simulation.checks.streams import StreamsCheck
+from tests.simulation.checks.violation import Violation
+from tests.simulation.op import Op
+from tests.simulation.swarm import Swarm
+
+Fold = Callable[[Any, Op], None]
+
+
+class Audit:
+    """Feeds the checkers."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self.lsn = 0
+        self.watermark_lsn = 0
+        self.ledger = Ledger()
+        self.producers = ProducersCheck(swarm.limits)
+        self.queues = QueuesCheck(self.ledger, swarm.limits)
+        self.letters = LettersCheck(self.ledger, self.queues)
+        self.streams = StreamsCheck(self.ledger)
+        self.staging = StagingCheck(self.ledger, swarm.limits)
+        self.effects = EffectsCheck(self.queues)
+        self.restarts = RestartsCheck(swarm, self.ledger)
+        # The letters look at places before the queues move on; the ledger comes last, so that others see the old ends.
+        self._checks: tuple[Any, ...] = (
+            self.restarts, self.letters, self.producers, self.streams, self.staging, self.queues, self.effects,
+            self.ledger,
+        )  # fmt: skip
+        self._folds: dict[type, list[Fold]] = {}
+        self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
+        for check in self._checks:
+            for kind, fold in check.folds().items():
+                self._folds.setdefault(kind, []).append(fold)
+            for kind, judge in check.judges().items():
+                self._replies.setdefault(kind, []).append(judge)
+
+    def frame(self, lsn: int, facts: list[Fact], op: Op) -> None:
+        if lsn != self.lsn + 1:
+            raise Violation("order", f"frame {lsn} became durable behind {self.lsn}")
+        self.lsn = lsn
+        self.letters.begin(op)
+        self.ledger.begin(op)
+        for fact in facts:
+            for fold in self._folds[type(fact)]:
+                fold(fact, op)
+        self.letters.finish(op)
+        self.queues.finish(op)
+
+    def reply(self, op: Op, reply: Reply) -> None:
+        if type(reply) is Rejected and op.own:
+            raise Violation("all or nothing", f"{op} was refused ({reply.code}) and yet something happened")
+        if op.own and op.lsn <= op.seen_lsn:
+            raise Violation("L4", f"{op} came before what was durable when it was asked")
+        for judge in self._replies.get(type(reply), ()):
+            judge(op, reply)
+
+    def unknown(self, op: Op) -> None:
+        """Nobody was told how this ended; the frames know."""
+        self.streams.unknown(op)
+
+    def restarted(self, opened: Opened, frames: list[bytes], now_ms: int) -> None:
+        self.restarts.restarted(opened, frames)
+        self.compare(opened.broker.state, now_ms)
+
+    def folded(self, opened: Opened, lsn: int, frames: list[bytes]) -> None:
+        self.restarts.folded(opened, lsn, frames)
+
+    def compare(self, state: State, now_ms: int) -> None:
+        """Whenever nothing is under way, the broker and the naive models must agree."""
+        self.queues.compare(state, now_ms)
+        self.streams.compare(state, now_ms)

@@ -1,0 +1,92 @@
+"""Effects happen once: fences only rise, only the newest fence commits or fails, a committed key stays committed for
+its time, and whoever comes later is told the result that was committed. Never mixed up with keys of produces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.idempotency import effect_scope
+from driftq.core.replies import AlreadyDone, Begun, Rejected
+from driftq.wire.errors import Code
+from tests.simulation.checks.queues import QueuesCheck
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.op import Op
+
+PENDING, COMMITTED, FAILED = "pending", "committed", "failed"
+
+
+class Known:
+    """What the frames say about one key."""
+
+    __slots__ = ("fence", "message", "owner", "result", "status", "until_ms")
+
+    def __init__(self, fact: f.KeyBegun) -> None:
+        self.status = PENDING
+        self.fence = fact.fence
+        self.owner = fact.owner
+        self.until_ms = fact.until_ms
+        self.message = (fact.group_id, fact.log_id, fact.offset)
+        self.result = b""
+
+
+class EffectsCheck:
+    """All effect keys ever begun."""
+
+    def __init__(self, queues: QueuesCheck) -> None:
+        self._queues = queues
+        self._known: dict[str, Known] = {}
+        self._top_fence = 0
+
+    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+        return {f.KeyBegun: self._begun, f.KeyCommitted: self._committed, f.KeyFailed: self._failed}
+
+    def _is_over(self, known: Known, now_ms: int) -> bool:
+        """Past its time, and its message done."""
+        if known.until_ms > now_ms:
+            return False
+        group_id, log_id, offset = known.message
+        group = self._queues.groups.get(group_id)
+        return group is None or log_id not in group.places or group.places[log_id].is_settled(offset)
+
+    def _begun(self, fact: f.KeyBegun, op: Op) -> None:
+        demand(fact.fence > self._top_fence, "effects", f"{op}: fence {fact.fence} behind {self._top_fence}")
+        self._top_fence = fact.fence
+        known = self._known.get(fact.key)
+        if known is not None:
+            if known.status == COMMITTED and not self._is_over(known, op.at_ms):
+                raise Violation("effects", f"{op}: a committed effect was begun again")
+            if known.status == PENDING and known.until_ms > op.at_ms and known.owner != fact.owner:
+                raise Violation("effects", f"{op}: {known.owner} still works on the effect that {fact.owner} began")
+        self._known[fact.key] = Known(fact)
+
+    def _committed(self, fact: f.KeyCommitted, op: Op) -> None:
+        known = self._known[fact.key]
+        demand(known.fence == fact.fence, "effects", f"{op}: fence {fact.fence} committed; {known.fence} is the newest")
+        demand(known.status != COMMITTED, "effects", f"{op}: an effect was committed twice")
+        known.status, known.until_ms, known.result = COMMITTED, fact.expires_ms, fact.result
+
+    def _failed(self, fact: f.KeyFailed, op: Op) -> None:
+        known = self._known[fact.key]
+        demand(known.fence == fact.fence, "effects", f"{op}: fence {fact.fence} failed; {known.fence} is the newest")
+        demand(known.status == PENDING, "effects", f"{op}: a {known.status} effect failed")
+        known.status, known.until_ms = FAILED, fact.expires_ms
+
+    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+        return {Begun: self._told_begun, AlreadyDone: self._told_done, Rejected: self._told_no}
+
+    def _told_begun(self, op: Op, reply: Begun) -> None:
+        known = self._known[effect_scope(op.command.key)]  # type: ignore[attr-defined]
+        demand((known.fence, known.status) == (reply.fence, PENDING), "effects", f"{op}: told fence {reply.fence}")
+
+    def _told_done(self, op: Op, reply: AlreadyDone) -> None:
+        known = self._known.get(effect_scope(op.command.key))  # type: ignore[attr-defined]
+        right = known is not None and known.status == COMMITTED and known.result == reply.result
+        demand(right, "effects", f"{op}: told that it was done with {reply.result!r}")
+
+    def _told_no(self, op: Op, reply: Rejected) -> None:
+        if isinstance(op.command, c.CommitEffect) and reply.code is Code.NOT_OWNER:
+            known = self._known[effect_scope(op.command.key)]
+            demand(known.fence != op.command.fence, "effects", f"{op}: the newest fence was called stale")

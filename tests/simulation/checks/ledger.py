@@ -1,0 +1,241 @@
+"""Every log as it must read, for ever: L1 (no acknowledged write is lost), L2 (nothing nobody sent), L3 (dense, never
+other bytes), L4 (real-time order), L9 (a tail never goes back), L10 (nothing is shown that a crash takes back).
+
+Built from durable frames alone; readers and restarts are compared with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.groups import DEAD_PREFIX
+from driftq.core.replies import OutcomeReply, Produced, StreamAppended, StreamReady
+from driftq.wire.records import STAMP, Record, unpack
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.op import Op
+
+
+class LogHistory:
+    """The batches of one log, all of them, also those that retention took."""
+
+    __slots__ = ("batches", "dead_of", "end", "firsts", "log_id", "lsns", "partition", "start", "topic")
+
+    def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0, dead_of: str = "") -> None:
+        self.log_id = log_id
+        self.topic = topic
+        self.partition = partition
+        self.dead_of = dead_of
+        self.start = start
+        self.end = start
+        self.firsts: list[int] = []
+        self.batches: list[bytes] = []
+        self.lsns: list[int] = []  # the frame of each batch
+
+    def add(self, first: int, count: int, batch: bytes, lsn: int) -> None:
+        self.lsns.append(lsn)
+        self.firsts.append(first)
+        self.batches.append(batch)
+        self.end = first + count
+
+    def covering(self, offset: int, end: int) -> list[bytes]:
+        """The batches that hold [offset, end)."""
+        low = max(0, bisect_right(self.firsts, offset) - 1)
+        high = bisect_right(self.firsts, end - 1)
+        return self.batches[low:high] if offset < end else []
+
+    def lsn_of(self, offset: int) -> int:
+        return self.lsns[bisect_right(self.firsts, offset) - 1]
+
+    def record(self, offset: int) -> Record:
+        index = bisect_right(self.firsts, offset) - 1
+        return unpack(self.batches[index], first=offset - self.firsts[index], count=1)[0]
+
+
+class Ledger:
+    """All logs."""
+
+    def __init__(self) -> None:
+        self.logs: dict[int, LogHistory] = {f.STAGING_LOG: LogHistory(f.STAGING_LOG)}
+        self.topics: dict[str, range] = {}  # name -> its logs
+        self.seen_ends: dict[int, int] = {}
+        self.acked: dict[tuple[int, int], bytes] = {}  # (log, first offset) -> the batch as it was sent
+        self._sent: list[bytes] = []
+        self._acked_ends: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.paths: dict[str, int] = {}
+
+    # --- frames ---
+
+    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+        return {
+            f.TopicCreated: self._topic_created,
+            f.TopicConfigured: _nothing,
+            f.TopicDeleted: self._topic_deleted,
+            f.StreamCreated: self._stream_created,
+            f.StreamDeleted: self._stream_deleted,
+            f.StreamTouched: _nothing,
+            f.Appended: self._append,
+            f.Staged: self._staged,
+            f.Trimmed: self._trimmed,
+            f.StagesForgotten: self._stages_forgotten,
+        }
+
+    def begin(self, op: Op) -> None:
+        self._sent = list(batches_of(op.command))
+
+    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+        count = fact.partitions
+        for name, dead_of, first in (
+            (fact.topic, "", fact.first_log_id),
+            (DEAD_PREFIX + fact.topic, fact.topic, fact.first_log_id + count),
+        ):
+            self.topics[name] = range(first, first + count)
+            for partition, log_id in enumerate(self.topics[name]):
+                demand(log_id not in self.logs, "L3", f"log number {log_id} was given out twice")
+                self.logs[log_id] = LogHistory(log_id, 0, name, partition, dead_of)
+
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+        for name in (fact.topic, DEAD_PREFIX + fact.topic):
+            for log_id in self.topics.pop(name):
+                self._drop(log_id)
+                self._acked_ends.pop((name, self.partition_of(log_id)), None)
+        self._acked_ends = {key: ends for key, ends in self._acked_ends.items() if key[0] != fact.topic}
+
+    def partition_of(self, log_id: int) -> int:
+        log = self.logs.get(log_id)
+        return log.partition if log is not None else 0
+
+    def _drop(self, log_id: int) -> None:
+        del self.logs[log_id]
+        self.seen_ends.pop(log_id, None)
+
+    def _stream_created(self, fact: f.StreamCreated, op: Op) -> None:
+        demand(fact.log_id not in self.logs, "L3", f"log number {fact.log_id} was given out twice")
+        self.logs[fact.log_id] = LogHistory(fact.log_id, fact.start_offset)
+        self.paths[fact.path] = fact.log_id
+
+    def _stream_deleted(self, fact: f.StreamDeleted, op: Op) -> None:
+        if not fact.soft:
+            self._drop(fact.log_id)
+            self.paths = {path: log_id for path, log_id in self.paths.items() if log_id != fact.log_id}
+
+    def _append(self, fact: f.Appended, op: Op) -> None:
+        log = self.logs[fact.log_id]
+        if fact.first_offset != log.end:
+            raise Violation("L3", f"log {fact.log_id} ends at {log.end}; {op} appended at {fact.first_offset}")
+        batch = fact.batch
+        if STAMP.unpack_from(batch, 8) != (fact.first_offset, fact.at_ms):
+            raise Violation("L3", f"a batch in log {fact.log_id} is stamped for another place")
+        if not log.dead_of:
+            self._was_sent(batch, op)
+        log.add(fact.first_offset, fact.count, batch, op.lsn)
+
+    def _was_sent(self, batch: bytes, op: Op) -> None:
+        for index, sent in enumerate(self._sent):
+            if batch[24:] == sent[24:] and batch[:8] == sent[:8]:
+                del self._sent[index]
+                return
+        if not (isinstance(op.command, c.CreateStream) and op.command.fork_sub_offset):
+            raise Violation("L2", f"{op} appended what it did not carry, or twice")
+
+    def show(self, log_id: int, first: int, count: int, batch: bytes, lsn: int) -> None:
+        """A staged batch became visible."""
+        log = self.logs[log_id]
+        demand(first == log.end, "L3", f"log {log_id} ends at {log.end}; a batch was published at {first}")
+        log.add(first, count, batch, lsn)
+
+    def _staged(self, fact: f.Staged, op: Op) -> None:
+        log = self.logs[f.STAGING_LOG]
+        demand(fact.first_offset == log.end, "L3", "the staging log has a gap")
+        self._was_sent(fact.batch, op)
+        log.add(fact.first_offset, fact.count, fact.batch, op.lsn)
+
+    def trim(self, log_id: int, start: int) -> None:
+        log = self.logs[log_id]
+        demand(start <= log.end, "L3", f"log {log_id} was trimmed to {start}, behind its end {log.end}")
+        log.start = max(log.start, start)
+
+    def _trimmed(self, fact: f.Trimmed, op: Op) -> None:
+        self.trim(fact.log_id, fact.start_offset)
+
+    def _stages_forgotten(self, fact: f.StagesForgotten, op: Op) -> None:
+        self.trim(f.STAGING_LOG, fact.staging_start)
+
+    # --- replies ---
+
+    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+        return {
+            Produced: lambda op, reply: self._produced(op, op.command, reply),
+            StreamAppended: lambda op, reply: self._stream_appended(op, op.command, reply),
+            OutcomeReply: self._outcome,
+            StreamReady: self._stream_ready,
+        }
+
+    def _outcome(self, op: Op, reply: OutcomeReply) -> None:
+        for part, told in zip(op.command.produces, reply.produced, strict=True):  # type: ignore[attr-defined]
+            self._produced(op, part, told)
+        for part, told in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
+            self._stream_appended(op, part, told)
+
+    def _produced(self, op: Op, command: Any, reply: Any) -> None:
+        if reply.duplicate or reply.topic not in self.topics:
+            return
+        log = self.logs[self.topics[reply.topic][reply.partition]]
+        self._is_there(op, log, reply.first_offset, command)
+        end = reply.first_offset + reply.count
+        known = self._acked_ends.setdefault((reply.topic, reply.partition), [])
+        index = bisect_right(known, (op.seen_lsn, 1 << 60)) - 1
+        if index >= 0 and reply.first_offset < known[index][1]:
+            raise Violation("L4", f"{op} got offset {reply.first_offset}; {known[index][1]} was acknowledged before")
+        if not known or end > known[-1][1]:
+            known.append((op.lsn, end))
+
+    def _stream_appended(self, op: Op, command: Any, reply: StreamAppended) -> None:
+        if reply.duplicate or not command.count:
+            return
+        log = self.logs[self.paths[command.path]]
+        self._is_there(op, log, reply.first_offset, command)
+
+    def _stream_ready(self, op: Op, reply: StreamReady) -> None:
+        log = self.logs.get(reply.log_id)
+        if log is not None and reply.created:
+            demand(log.end == reply.end_offset, "L1", f"{op}: created up to {reply.end_offset}, ends at {log.end}")
+
+    def _is_there(self, op: Op, log: LogHistory, first: int, command: Any) -> None:
+        index = bisect_right(log.firsts, first) - 1
+        if index < 0 or log.firsts[index] != first or log.batches[index][24:] != command.batch[24:]:
+            raise Violation("L1", f"{op} was acknowledged at {first} of log {log.log_id} and is not there")
+        self.acked[log.log_id, first] = command.batch
+
+    # --- readers ---
+
+    def read(self, log_id: int, offset: int, end: int, found: list[bytes], store_end: int) -> None:
+        """A client read [offset, end) of a log whose end it was told."""
+        log = self.logs[log_id]
+        if store_end > log.end:
+            raise Violation("L10", f"log {log_id} shows {store_end}; only {log.end} is durable")
+        if store_end < self.seen_ends.get(log_id, 0):
+            raise Violation("L9", f"log {log_id} ended at {self.seen_ends[log_id]} and ends at {store_end} now")
+        if store_end < log.end:
+            raise Violation("L8", f"log {log_id} ends at {log.end}; a reader was told {store_end}")
+        self.seen_ends[log_id] = store_end
+        offset = max(offset, log.start)
+        if found != log.covering(offset, min(end, log.end)):
+            raise Violation("L3", f"log {log_id} reads otherwise than it was written, in [{offset}, {end})")
+
+
+def batches_of(command: Any) -> Iterator[bytes]:
+    """The batches a command carries, in order."""
+    if isinstance(command, c.Outcome):
+        for part in (*command.produces, *command.appends):
+            if part.count:
+                yield part.batch
+    elif isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage) and command.count:
+        yield command.batch
+
+
+def _nothing(fact: object, op: Op) -> None:
+    pass

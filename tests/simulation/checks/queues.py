@@ -1,0 +1,394 @@
+"""The queue side, against a naive model: Q1 (every message in exactly one place), Q2 (an ack stays), Q3 (nothing is
+forgotten), Q4 (one holder, fenced), Q5 (no early loss of a lease), Q6 (attempts), Q8 (in-flight bound), Q9 (order),
+Q10 (back-off), deadlines and delays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.limits import Limits
+from driftq.core.logs import LaneKey
+from driftq.core.replies import Claimed, Settlement
+from driftq.core.retry import is_exhausted
+from driftq.core.state import State
+from driftq.wire.errors import Code
+from driftq.wire.message import RetryPolicy, decode_head
+from tests.simulation.checks.ledger import Ledger
+from tests.simulation.checks.places import Holding, Places
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.op import Op
+
+ACK_TIMEOUT = "ack_timeout"
+LOOK_AGAIN_MS = 100
+
+
+class GroupModel:
+    __slots__ = ("group_id", "name", "paused", "places", "topic")
+
+    def __init__(self, group_id: int, topic: str, name: str) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self.name = name
+        self.paused = False
+        self.places: dict[int, Places] = {}
+
+
+class QueuesCheck:
+    """Groups, and what records ask for."""
+
+    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self.groups: dict[int, GroupModel] = {}
+        self.configs: dict[str, f.TopicConfig] = {}
+        self.marks: dict[int, dict[int, f.Mark]] = {}  # log -> offset -> mark
+        self._readers: dict[int, list[Places]] = {}
+        self._leased: list[tuple[f.Leased, Places]] = []  # of the frame being looked at
+        self.max_in_flight = 0
+
+    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+        return {
+            f.TopicCreated: self._topic_created,
+            f.TopicConfigured: self._topic_configured,
+            f.TopicDeleted: self._topic_deleted,
+            f.Appended: self._appended,
+            f.Trimmed: self._trimmed,
+            f.GroupCreated: self._group_created,
+            f.GroupSought: self._sought,
+            f.GroupPaused: self._paused,
+            f.GroupDeleted: self._group_deleted,
+            f.Leased: self._lease,
+            f.Extended: self._extended,
+            f.Failed: self._failed,
+            f.Released: self._released,
+            f.Settled: self._settled,
+        }
+
+    # --- topics and groups ---
+
+    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+        self.configs[fact.topic] = fact.config
+
+    def _topic_configured(self, fact: f.TopicConfigured, op: Op) -> None:
+        self.configs[fact.topic] = fact.config
+
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+        names = (fact.topic, f"dlq.{fact.topic}")
+        for group in [group for group in self.groups.values() if group.topic in names]:
+            self._drop_group(group)
+
+    def _appended(self, fact: f.Appended, op: Op) -> None:
+        if fact.along is None:
+            return
+        for mark in fact.along.marks:
+            offset = fact.first_offset + mark.index
+            self.marks.setdefault(fact.log_id, {})[offset] = mark
+            if mark.not_before_ms > fact.at_ms:
+                for places in self._readers.get(fact.log_id, ()):
+                    places.rest(offset, mark.not_before_ms)
+
+    def _trimmed(self, fact: f.Trimmed, op: Op) -> None:
+        for places in self._readers.get(fact.log_id, ()):
+            places.trim(fact.start_offset)
+
+    def _group_created(self, fact: f.GroupCreated, op: Op) -> None:
+        demand(fact.group_id not in self.groups, "Q1", f"group number {fact.group_id} was given out twice")
+        group = self.groups[fact.group_id] = GroupModel(fact.group_id, fact.topic, fact.group)
+        for log_id, start in zip(self._ledger.topics[fact.topic], fact.starts, strict=True):
+            places = group.places[log_id] = Places(log_id, start)
+            self._readers.setdefault(log_id, []).append(places)
+            self._rest_delayed(places, start, fact.at_ms)
+
+    def _rest_delayed(self, places: Places, start: int, at_ms: int) -> None:
+        kept = max(start, self._ledger.logs[places.log_id].start)
+        for offset, mark in self.marks.get(places.log_id, {}).items():
+            if offset >= kept and mark.not_before_ms > at_ms:
+                places.rest(offset, mark.not_before_ms)
+
+    def _group_deleted(self, fact: f.GroupDeleted, op: Op) -> None:
+        self._drop_group(self.groups[fact.group_id])
+
+    def _drop_group(self, group: GroupModel) -> None:
+        del self.groups[group.group_id]
+        for log_id, places in group.places.items():
+            self._readers[log_id].remove(places)
+
+    def _sought(self, fact: f.GroupSought, op: Op) -> None:
+        places = self.groups[fact.group_id].places[fact.log_id]
+        places.seeks += 1
+        places.restart(fact.offset)
+        self._rest_delayed(places, fact.offset, fact.at_ms)
+
+    def _paused(self, fact: f.GroupPaused, op: Op) -> None:
+        self.groups[fact.group_id].paused = fact.paused
+
+    # --- delivering ---
+
+    def _lease(self, fact: f.Leased, op: Op) -> None:
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        demand(not group.paused, "pause", f"{op}: a paused group got messages")
+        holding = Holding(fact.owner, fact.token, fact.until_ms)
+        marks = self.marks.get(fact.log_id)
+        log = self._ledger.logs[fact.log_id]
+        for first, end in fact.ranges:
+            if end > log.end or log.lsn_of(end - 1) > op.seen_lsn:
+                raise Violation("L10", f"{op}: offset {end - 1} of log {fact.log_id} was delivered before it was durable")
+            for offset in range(first, end):
+                self._deliver(op, places, offset, holding, marks.get(offset) if marks else None, fact, not log.dead_of)
+        config = self.configs.get(group.topic)
+        most = (config.in_flight_max if config else 0) or self._limits.in_flight_max
+        self.max_in_flight = max(self.max_in_flight, len(places.held))
+        if len(places.held) > most:
+            raise Violation("Q8", f"{op}: {len(places.held)} in flight; {most} are allowed")
+        self._leased.append((fact, places))
+
+    def _deliver(
+        self, op: Op, places: Places, offset: int, holding: Holding, mark: f.Mark | None, fact: f.Leased, dies: bool
+    ) -> None:
+        at = f"offset {offset} of log {fact.log_id}"
+        if places.is_settled(offset):
+            raise Violation("Q2", f"{op}: {at} was delivered again after it was settled")
+        if offset in places.held:
+            raise Violation("Q4", f"{op}: {at} was delivered while {places.held[offset]} holds it")
+        if offset in places.resting:
+            if places.resting.pop(offset) > fact.at_ms:
+                raise Violation("Q10", f"{op}: {at} was delivered before its time")
+        elif offset not in places.attempts or offset in places.unseen:
+            self._first_delivery(op, places, offset, mark)
+        if mark is not None:
+            if mark.not_before_ms > fact.at_ms:
+                raise Violation("delay", f"{op}: {at} was delivered {mark.not_before_ms - fact.at_ms} ms early")
+            if dies and 0 < mark.deadline_ms <= fact.at_ms:
+                raise Violation("deadline", f"{op}: {at} was delivered {fact.at_ms - mark.deadline_ms} ms too late")
+        places.unseen.discard(offset)
+        places.last.pop(offset, None)
+        places.held[offset] = holding
+        places.attempts[offset] = places.attempts.get(offset, 0) + 1
+        version = places.versions.get(offset, places.fresh_version - 1) + 1
+        places.versions[offset] = version
+        places.top_version = max(places.top_version, version)
+
+    def _first_delivery(self, op: Op, places: Places, offset: int, mark: f.Mark | None) -> None:
+        """In offset order within a lane, except for what came back unseen."""
+        if offset in places.unseen:
+            return
+        lane = LaneKey(mark.priority, mark.task, mark.label) if mark is not None else None
+        if lane == LaneKey(0, "", "") and mark is not None and not mark.not_before_ms:
+            lane = None
+        if offset <= places.lane_tops.get(lane, -1):
+            raise Violation("Q9", f"{op}: offset {offset} was first delivered behind {places.lane_tops[lane]}")
+        places.lane_tops[lane] = offset
+
+    # --- ends of deliveries ---
+
+    def _named(self, op: Op, group: GroupModel, log_id: int, offset: int) -> c.Held | None:
+        """What the caller said about this message."""
+        command = op.command
+        acks = command.acks if isinstance(command, c.Outcome) else (command,)
+        partition = self._ledger.logs[log_id].partition
+        for part in acks:
+            if (part.topic, part.group) != (group.topic, group.name):
+                continue
+            if isinstance(part, c.AckThrough):
+                return c.Held(partition, offset, offset + 1, part.token)
+            for held in part.held:
+                if held.partition == partition and held.first <= offset < held.end:
+                    return held
+        return None
+
+    def _fenced(self, op: Op, group: GroupModel, places: Places, offset: int, *, late: bool) -> Holding:
+        """Only the holder, or (late) the last one while nobody else got it, may do something to a message."""
+        holding = places.held.get(offset) or (places.last.get(offset) if late else None)
+        at = f"offset {offset} of log {places.log_id}"
+        if holding is None:
+            raise Violation("Q4", f"{op} moved {at}, which nobody holds")
+        named = self._named(op, group, places.log_id, offset)
+        if named is None:
+            raise Violation("Q4", f"{op} moved {at}, which it did not name")
+        command = op.command
+        owner = next((part.owner for part in getattr(command, "acks", (command,)) if part.group == group.name), "")
+        fits = named.token == holding.token if named.token else owner == holding.owner
+        if not fits:
+            raise Violation("Q4", f"{op} moved {at} under {named.token or owner!r}; {holding} holds it")
+        return holding
+
+    def _extended(self, fact: f.Extended, op: Op) -> None:
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        for first, end in fact.ranges:
+            for offset in range(first, end):
+                holding = self._fenced(op, group, places, offset, late=False)
+                places.held[offset] = holding._replace(until_ms=fact.until_ms)
+
+    def _failed(self, fact: f.Failed, op: Op) -> None:
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        offset = fact.offset
+        if fact.lease_lost:
+            holding = places.held.get(offset)
+            if holding is None or holding.until_ms > fact.at_ms:
+                raise Violation("Q5", f"{op}: offset {offset} lost its lease early: {holding} at {fact.at_ms}")
+            demand(fact.error == ACK_TIMEOUT, "Q6", f"{op}: a lost lease is noted as {fact.error!r}")
+            places.losses[offset] = places.losses.get(offset, 0) + 1
+        else:
+            self._fenced(op, group, places, offset, late=False)
+        self._rests_long_enough(op, group, places, fact)
+        places.last[offset] = places.held.pop(offset)
+        places.rest(offset, fact.retry_at_ms)
+        places.errors[offset] = fact.error
+
+    def policy_of(self, group: GroupModel, log_id: int, offset: int) -> RetryPolicy:
+        head = decode_head(self._ledger.logs[log_id].record(offset).head)
+        policy = head.envelope.retry_policy if head.envelope is not None else None
+        config = self.configs.get(group.topic)
+        policy = policy or (config.retry if config is not None else None)
+        server = self._limits.retry
+        if policy is None:
+            most = self._limits.job_attempts_max if head.job is not None else server.max_attempts
+            return RetryPolicy(most, server.backoff_ms, server.max_backoff_ms, server.jitter)
+        if policy.backoff_ms == 0:
+            return RetryPolicy(policy.max_attempts, server.backoff_ms, server.max_backoff_ms, server.jitter)
+        return policy
+
+    def _rests_long_enough(self, op: Op, group: GroupModel, places: Places, fact: f.Failed) -> None:
+        attempts = places.attempts[fact.offset]
+        policy = self.policy_of(group, fact.log_id, fact.offset)
+        dies = not self._ledger.logs[fact.log_id].dead_of
+        if dies and is_exhausted(policy, attempts):
+            raise Violation("Q6", f"{op}: attempt {attempts} of {policy.max_attempts} failed and it lives on")
+        rest_ms = fact.retry_at_ms - fact.at_ms
+        delay_ms = getattr(op.command, "delay_ms", None) if not fact.lease_lost else None
+        window = policy.backoff_ms * 2 ** (attempts - 1)
+        window = min(window, policy.max_backoff_ms) if policy.max_backoff_ms else window
+        least, most = {
+            "none": (window, window),
+            "full": (self._limits.retry_floor_ms, max(window, self._limits.retry_floor_ms)),
+            "equal": (window // 2, max(window, self._limits.retry_floor_ms)),
+            "decorrelated": (self._limits.retry_floor_ms, max(3 * window, self._limits.retry_floor_ms)),
+        }[policy.jitter]
+        if delay_ms is not None:
+            least = most = delay_ms
+        if not least <= rest_ms <= most:
+            raise Violation("Q10", f"{op}: it rests {rest_ms} ms; {least} to {most} were due")
+
+    def _released(self, fact: f.Released, op: Op) -> None:
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        for first, end in fact.ranges:
+            for offset in range(first, end):
+                self._fenced(op, group, places, offset, late=False)
+                del places.held[offset]
+                places.attempts[offset] -= 1
+                if not fact.sent and offset not in places.history:
+                    places.unseen.add(offset)
+                    del places.versions[offset]
+                    del places.attempts[offset]
+                else:
+                    places.rest(offset, fact.retry_at_ms)
+
+    def _settled(self, fact: f.Settled, op: Op) -> None:
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        for first, end in fact.ranges:
+            for offset in range(first, end):
+                if fact.how == f.ACKED and not places.is_settled(offset):
+                    self._fenced(op, group, places, offset, late=True)
+                places.settle(offset, fact.how)
+
+    def finish(self, op: Op) -> None:
+        self._leased.clear()
+
+    # --- replies ---
+
+    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+        return {Claimed: self._claimed, Settlement: self._settlement}
+
+    def _claimed(self, op: Op, reply: Claimed) -> None:
+        group = self.groups[reply.group_id]
+        seen = 0
+        for delivery in reply.deliveries:
+            places = group.places[delivery.log_id]
+            for offset in range(delivery.first, delivery.end):
+                holding = places.held.get(offset)
+                told = (delivery.attempts, delivery.version)
+                if holding is None or (holding.token, holding.until_ms) != (reply.token, reply.until_ms):
+                    raise Violation("Q4", f"{op}: offset {offset} was handed out, but {holding} holds it")
+                if told != (places.attempts[offset], places.versions[offset]):
+                    known = (places.attempts[offset], places.versions[offset])
+                    raise Violation("Q6", f"{op}: told (attempts, version) {told}; they are {known}")
+                seen += 1
+        if seen > op.command.max_messages:  # type: ignore[attr-defined]
+            raise Violation("Q8", f"{op} got {seen} messages, more than it asked for")
+
+    def _settlement(self, op: Op, reply: Settlement) -> None:
+        command: Any = op.command
+        topic = self._ledger.topics.get(command.topic)
+        group = next(
+            (group for group in self.groups.values() if (group.topic, group.name) == (command.topic, command.group)),
+            None,
+        )
+        if topic is None or group is None or isinstance(command, c.AckThrough):
+            return
+        refused = {(each.partition, each.offset): each.code for each in reply.refused}
+        for held in command.held:
+            places = group.places[topic[held.partition]]
+            for offset in range(held.first, held.end):
+                code = refused.get((held.partition, offset))
+                if code is None and isinstance(command, c.Ack | c.Reject):
+                    if not places.is_settled(offset):
+                        raise Violation("Q2", f"{op}: offset {offset} was said to be settled and is not")
+                elif code is Code.NOT_OWNER and not isinstance(command, c.Extend):
+                    holding = places.held.get(offset) or places.last.get(offset)
+                    if held.token and holding is not None and holding.token == held.token:
+                        raise Violation("Q4", f"{op}: the holder of offset {offset} was refused")
+
+    # --- at quiet moments ---
+
+    def compare(self, state: State, now_ms: int) -> None:
+        if list(state.groups) != list(self.groups) and sorted(state.groups) != sorted(self.groups):
+            raise Violation("Q1", f"there are groups {sorted(state.groups)}; there should be {sorted(self.groups)}")
+        for group_id, group in self.groups.items():
+            for log_id, places in group.places.items():
+                progress = state.progress_of(group_id, log_id)
+                at = f"group {group.name} of {group.topic}, log {log_id}"
+                held = {offset: entry.lease for offset, entry in progress.entries.items() if entry.held}
+                for first, end, lease in progress.held:
+                    for offset in range(first, end):
+                        demand(offset not in held, "Q1", f"{at}: offset {offset} is held twice")
+                        held[offset] = lease
+                resting = {offset: entry.retry_at_ms for offset, entry in progress.entries.items() if not entry.held}
+                settled = {offset for first, end in progress.settled for offset in range(first, end)}
+                ready = {offset for first, end in progress.ready for offset in range(first, end)}
+                demand(progress.floor == places.floor, "Q1", f"{at}: floor {progress.floor}, not {places.floor}")
+                demand(settled == places.settled, "Q1", f"{at}: settled {settled ^ places.settled} differs")
+                demand(resting == places.resting, "Q1", f"{at}: resting {resting}, not {places.resting}")
+                demand(ready == places.unseen, "Q1", f"{at}: unseen {ready ^ places.unseen} differs")
+                mine = {offset: (each.token, each.until_ms) for offset, each in places.held.items()}
+                theirs = {offset: (lease.token, lease.until_ms) for offset, lease in held.items() if lease}
+                demand(mine == theirs, "Q1", f"{at}: held {theirs}, not {mine}")
+                demand(progress.in_flight == len(held), "Q1", f"{at}: counts {progress.in_flight} in flight")
+                demand(progress.resting == len(resting), "Q1", f"{at}: counts {progress.resting} resting")
+                times = [each.until_ms for each in places.held.values()]
+                times += [at_ms for at_ms in places.resting.values() if at_ms > now_ms]
+                if times:
+                    hinted(state, min(times), now_ms, ("group", group_id, log_id))
+
+    def unsettled(self) -> list[tuple[str, str, int, int]]:
+        """What is left to do: (topic, group, log, offset), at most a few."""
+        found: list[tuple[str, str, int, int]] = []
+        for group in self.groups.values():
+            for log_id, places in group.places.items():
+                if places.floor < self._ledger.logs[log_id].end:
+                    found.append((group.topic, group.name, log_id, places.floor))
+        return found
+
+
+def hinted(state: State, at_ms: int, now_ms: int, subject: tuple[str, int, int]) -> None:
+    """Whatever time will end has a hint: at its time, or soon if that has passed and it was looked at in vain."""
+    hint = state.deadlines._earliest.get(subject)
+    soon = hint is not None and hint <= max(at_ms, now_ms + LOOK_AGAIN_MS)
+    demand(soon, "wake-up", f"{subject} is due at {at_ms}; the next look is at {hint}")

@@ -1,0 +1,17 @@
+"""A promise was broken."""
+
+from __future__ import annotations
+
+
+class Violation(Exception):
+    """Which promise (as named in docs/internals/testing.md) and how."""
+
+    def __init__(self, promise: str, what: str) -> None:
+        super().__init__(f"[{promise}] {what}")
+        self.promise = promise
+
+
+def demand(holds: object, promise: str, what: str) -> None:
+    """For places that are not hot: messages are built even if all is well."""
+    if not holds:
+        raise Violation(promise, what)

@@ -1,0 +1,91 @@
+"""Faults of one run, drawn from its seed: crashes and errors at disk calls, a disk that fills, clocks that jump.
+
+Decides when and which; what a fault does to the bytes is `tests.support.simdisk`'s business, what it means for the
+process is the world's. Counts everything, because a fault that never came proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from tests.simulation.swarm import FaultPlan
+from tests.support.simdisk import Fault, SimDisk
+
+KINDS = {"eio": Fault.EIO, "enospc": Fault.ENOSPC, "short": Fault.SHORT}
+JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -700, 0, 0, 300, 5_000, 700_000, 3_600_000, 86_400_000)
+
+
+class Faults:
+    """Where the next one strikes."""
+
+    def __init__(self, plan: FaultPlan, seed: int) -> None:
+        self.plan = plan
+        self.random = Random(f"faults {seed}")
+        self.counts: Counter[str] = Counter()
+        self.at_labels: Counter[str] = Counter()
+        self.enabled = True
+        self._crash_left = self._gap(plan.crash_calls)
+        self._error_left = self._gap(plan.error_calls)
+        self._label_left = self._label_gap()
+
+    def _gap(self, mean: int) -> int:
+        return 1 + int(self.random.expovariate(1 / mean)) if mean else 1 << 60
+
+    def _label_gap(self) -> int:
+        return self.random.choice((1, 1, 2, 3, 5, 9, 20, 60)) if self.plan.label else 0
+
+    def arm(self, disk: SimDisk) -> None:
+        """For a new life of the process: the disk forgets its hook when it crashes."""
+        disk.on_call = self.on_call if self.enabled else None
+
+    def on_call(self, label: str) -> Fault | None:
+        self._crash_left -= 1
+        self._error_left -= 1
+        if self._crash_left <= 0:
+            self._crash_left = self._gap(self.plan.crash_calls)
+            return self._strike(label, self._crash())
+        if self._error_left <= 0:
+            self._error_left = self._gap(self.plan.error_calls)
+            return self._strike(label, KINDS[self.random.choice(self.plan.kinds)])
+        if label == self.plan.label:
+            self._label_left -= 1
+            if self._label_left == 0:
+                self._label_left = self._label_gap()
+                if self.plan.error_calls and self.random.random() < 0.4:
+                    return self._strike(label, KINDS[self.random.choice(self.plan.kinds)])
+                if self.plan.crash_calls:
+                    return self._strike(label, self._crash())
+        return None
+
+    def _crash(self) -> Fault:
+        return Fault.CRASH_BEFORE if self.random.random() < 0.5 else Fault.CRASH_AFTER
+
+    def _strike(self, label: str, fault: Fault) -> Fault:
+        self.counts[fault.value] += 1
+        self.at_labels[label] += 1
+        return fault
+
+    def in_recovery(self) -> bool:
+        return self.random.random() < self.plan.in_recovery
+
+    def cuts_power(self) -> bool:
+        return self.random.random() < self.plan.power
+
+    def keep(self) -> str:
+        """What a power cut leaves of the writes that were not synced."""
+        return self.random.choice(("random", "random", "random", "none", "all"))
+
+    def jump_ms(self) -> int:
+        """How far the wall clock was set while the process was down."""
+        jump = self.random.choice(JUMPS_MS) if self.plan.jumps and self.random.random() < 0.5 else 0
+        if jump:
+            self.counts["jump forward" if jump > 0 else "jump back"] += 1
+        return jump
+
+    def fills(self) -> bool:
+        """Whether the disk fills at this step."""
+        return bool(self.plan.full_steps) and self.random.random() * self.plan.full_steps < 1
+
+    def kills(self) -> bool:
+        return bool(self.plan.kill_steps) and self.random.random() * self.plan.kill_steps < 1

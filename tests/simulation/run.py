@@ -1,0 +1,198 @@
+"""Runs one seed from its beginning to its end: set up, act, heal, drain, read everything, stop, start, compare.
+
+Says what came of it as a `Result`; never raises for a broken promise.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core.replies import Claimed, Reply
+from tests.simulation import actors, workers
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.op import Op
+from tests.simulation.swarm import Swarm, draw
+from tests.simulation.trace import Trace
+from tests.simulation.world import World
+
+OPERATIONS = 4_000
+HOW_MANY = {"plain": 2, "idempotent": 4, "keyed": 2, "worker": 6, "stream": 2, "stager": 2, "effects": 2}
+CLASSES: dict[str, type[actors.Actor]] = {
+    "plain": actors.PlainProducer,
+    "idempotent": actors.IdempotentProducer,
+    "keyed": actors.KeyedProducer,
+    "jobs": actors.JobProducer,
+    "worker": workers.Worker,
+    "stream": actors.StreamWriter,
+    "fork": actors.Forker,
+    "stager": actors.Stager,
+    "effects": actors.EffectsUser,
+    "admin": actors.Admin,
+    "reader": actors.Reader,
+}
+
+
+@dataclass
+class Result:
+    """What one seed did."""
+
+    seed: int
+    kind: str
+    operations: int = 0
+    error: str = ""
+    promise: str = ""
+    trace: str = ""
+    simulated_ms: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    fault_labels: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)
+    replies: Counter[str] = field(default_factory=Counter)
+
+
+class Drainer:
+    """At the end: claims everything and acks it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def __str__(self) -> str:
+        return "drainer"
+
+    def on_unknown(self, op: Op) -> None:
+        pass
+
+    def on_reply(self, op: Op, reply: Reply) -> None:
+        if isinstance(reply, Claimed) and reply.deliveries:
+            command = op.command
+            assert isinstance(command, c.Claim)
+            held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
+            self.acks.append(c.Ack(command.topic, command.group, command.owner, held))
+
+    def drain(self) -> None:
+        """Q3 and liveness: with everybody healthy, every message of every group gets settled."""
+        world, queues = self.world, self.world.audit.queues
+        self.acks: list[c.Ack] = []
+        world.commit_all()
+        for group in list(queues.groups.values()):
+            world.submit(c.PauseGroup(group.topic, group.name, False), self)
+        world.commit_all()
+        rounds = 0
+        while left := queues.unsettled():
+            rounds += 1
+            demand(rounds < 3_000, "liveness", f"after {rounds} rounds these are not settled: {left[:5]}")
+            world.now_ms += 40_000
+            for _ in range(1_000):
+                command = world.opened.broker.due(world.now_ms)
+                if command is None:
+                    break
+                world.submit(command, self)
+            else:
+                raise Violation("liveness", "a thousand sweeps at one moment")
+            for topic, name in dict.fromkeys((topic, name) for topic, name, _, _ in left):
+                world.submit(c.Claim(topic, name, "drainer", 200, 30_000), self)
+            world.commit_all()
+            acks, self.acks = self.acks, []
+            for ack in acks:
+                world.submit(ack, self)
+            world.commit_all()
+
+
+def run_seed(
+    seed: int, operations: int = OPERATIONS, printer: Callable[[str], None] | None = None, swarm: Swarm | None = None
+) -> Result:
+    """One seed, whole."""
+    swarm = swarm or draw(seed, operations)
+    trace = Trace(printer)
+    world = World(swarm, trace)
+    result = Result(seed, swarm.kind)
+    try:
+        _play(world, swarm)
+    except Violation as violation:
+        result.error, result.promise = str(violation), violation.promise
+        trace.say(f"{world.steps}: {violation}")
+    except Exception as error:
+        result.error = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-8)}"
+        result.promise = type(error).__name__
+        trace.say(f"{world.steps}: {type(error).__name__}: {error}")
+    return _filled(result, world)
+
+
+def _filled(result: Result, world: World) -> Result:
+    result.operations = world.operations
+    result.trace = world.trace.hexdigest()
+    result.simulated_ms = world.passed_ms
+    result.counts = world.counts
+    audit = world.audit
+    result.counts["restarts compared"] = audit.restarts.restarts
+    result.counts["dead letters"] = audit.letters.count
+    result.counts["published"] = audit.staging.published
+    result.counts["stream histories"] = audit.streams.histories
+    result.counts["stream calls"] = audit.streams.calls
+    result.faults = world.faults.counts + Counter(
+        {name: count for name, count in world.disk.fault_counts.items() if name in ("torn", "full", "flip")}
+    )
+    result.labels = Counter(world.disk.counts)
+    result.fault_labels = world.faults.at_labels
+    result.commands = world.commands
+    result.replies = world.replies
+    return result
+
+
+def _play(world: World, swarm: Swarm) -> None:
+    world.start()
+    cast: list[actors.Actor] = []
+    weights: list[int] = []
+    for name, weight in swarm.weights.items():
+        count = HOW_MANY.get(name, 1)
+        for number in range(count):
+            cast.append(CLASSES[name](world, number))
+            weights.append(weight)
+    boss = actors.Admin(world, 99)
+    for number in range(swarm.topics):
+        command = c.CreateTopic(f"t{number}", swarm.partitions, actors.topic_config(boss))
+        world.guarded(lambda command=command: world.submit(command, boss))  # type: ignore[misc]
+    totals: list[int] = []
+    for weight in weights:
+        totals.append((totals[-1] if totals else 0) + weight)
+    choose = world.random.choices
+    while world.operations < swarm.operations:
+        for actor in choose(cast, cum_weights=totals, k=20):
+            world.steps += 1
+            world.audit.streams.at_step(world.steps)
+            world.pass_time()
+            world.guarded(actor.act)
+            world.guarded(world.work)
+    _finish(world)
+
+
+def _finish(world: World) -> None:
+    """Heal, drain, and look at everything once more."""
+    world.heal()
+    world.die("the last kill before healing")
+    world.opened.store.make_room()
+    world.opened.journal.make_room()
+    world.room_bytes = world.opened.journal.room_bytes()
+    Drainer(world).drain()
+    world.audit.compare(world.opened.broker.state, world.now_ms)
+    world.clean_stop()
+    for stream in world.audit.streams.by_log.values():
+        world.audit.streams.linearizes(stream)
+    _read_all(world)
+
+
+def _read_all(world: World) -> None:
+    """L1 once more, from the replies alone: every batch that was acknowledged and not retired is where it was said."""
+    audit: Any = world.audit
+    for (log_id, first), batch in audit.ledger.acked.items():
+        log = audit.ledger.logs.get(log_id)
+        if log is None or first < log.start:
+            continue
+        found = world.opened.store.read(log_id, first, first + 1, 1)
+        demand(found and found[0][24:] == batch[24:], "L1", f"offset {first} of log {log_id} was acknowledged")

@@ -1,0 +1,152 @@
+"""What one seed means: which clients there are, how eager each is, how small the files, which faults and how often.
+
+Every seed leaves something out, because a run with everything in it never reaches the corners that a lopsided one does.
+Pure: a seed in, a `Swarm` out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from driftq.core.limits import Limits
+from driftq.engine.recovery import StorageOptions
+from driftq.wire.message import RetryPolicy
+
+KINDS = ("plain", "flips", "lies")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Which faults, and about how many disk calls or steps lie between them (0: never)."""
+
+    crash_calls: int
+    error_calls: int
+    full_steps: int
+    kill_steps: int  # the process alone is killed or stopped in order
+    label: str  # "" or the one label that faults prefer
+    kinds: tuple[str, ...]  # of injected errors: eio, enospc, short
+    in_recovery: float
+    jumps: bool
+    power: float  # chance that a stop takes the power with it
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """One configuration."""
+
+    seed: int
+    kind: str
+    operations: int
+    commit_chance: float
+    slow_commit: float
+    pace_ms: int
+    long_pause: float
+    lease_ms: int
+    value_bytes: int
+    partitions: int
+    topics: int
+    weights: dict[str, int]
+    options: StorageOptions
+    limits: Limits
+    faults: FaultPlan
+    checks_folds: bool
+
+
+ACTORS = {
+    "plain": 10, "idempotent": 10, "keyed": 5, "jobs": 6, "worker": 30, "stream": 12, "fork": 2, "stager": 6,
+    "effects": 4, "admin": 1, "reader": 4,
+}  # fmt: skip
+
+LABELS = (
+    "journal.append", "journal.sync", "journal.allocate", "journal.header", "journal.header.sync", "journal.rename",
+    "journal.sync_folder", "journal.watermark.write", "journal.watermark.sync", "journal.trim.remove",
+    "journal.trim.sync_folder", "journal.rewrite", "journal.open.sync", "journal.open.sync_folder", "journal.cut",
+    "journal.cut.sync", "journal.torn.create", "journal.torn.write", "journal.torn.sync", "journal.leftover.remove",
+    "log.folder", "log.create", "log.header", "log.append", "log.sync", "log.sync_folder", "log.root.sync_folder",
+    "log.parent.sync_folder", "log.cut", "log.remove", "log.folder.remove", "index.create", "index.write",
+    "index.remove", "snapshot.create", "snapshot.header", "snapshot.write", "snapshot.end", "snapshot.sync",
+    "snapshot.rename", "snapshot.sync_folder", "snapshot.parent.sync_folder", "snapshot.remove",
+    "snapshot.leftover.remove",
+)  # fmt: skip
+
+
+def draw(seed: int, operations: int) -> Swarm:
+    """The configuration of a seed."""
+    chance = Random(f"swarm {seed}")
+    kind = {5: "flips", 11: "lies"}.get(seed % 16, "plain")
+    weights = {name: weight for name, weight in ACTORS.items() if chance.random() < 0.8}
+    weights.setdefault("plain", 10)
+    weights.setdefault("worker", 30)
+    for name in weights:
+        if chance.random() < 0.2:
+            weights[name] *= 4
+    segment = chance.choice((16, 16, 24, 32, 64)) << 10
+    options = StorageOptions(
+        journal_segment_bytes=segment,
+        log_segment_bytes=chance.choice((600, 1500, 4000, 20_000)),
+        cache_bytes=chance.choice((2_000, 50_000, 1 << 20)),
+        open_files=chance.choice((4, 16, 64)),
+    )
+    return Swarm(
+        seed=seed,
+        kind=kind,
+        operations=operations,
+        commit_chance=chance.choice((0.08, 0.2, 0.4, 0.8)),
+        slow_commit=chance.choice((0.0, 0.2, 0.6)),
+        pace_ms=chance.choice((2, 10, 40, 150)),
+        long_pause=chance.choice((0.0, 0.003, 0.02)),
+        lease_ms=chance.choice((100, 400, 3_000, 20_000)),
+        value_bytes=chance.choice((20, 60, 60, 300)),
+        partitions=chance.choice((1, 1, 2, 3)),
+        topics=chance.choice((1, 2, 3)),
+        weights=weights,
+        options=options,
+        limits=_limits(chance),
+        faults=_faults(chance, kind),
+        checks_folds=chance.random() < 0.3,
+    )
+
+
+def _limits(chance: Random) -> Limits:
+    retry = chance.choice(
+        (
+            RetryPolicy(max_attempts=0, backoff_ms=500, max_backoff_ms=30_000, jitter="full"),
+            RetryPolicy(max_attempts=3, backoff_ms=40, max_backoff_ms=200, jitter="equal"),
+            RetryPolicy(max_attempts=2, backoff_ms=30, max_backoff_ms=0, jitter="none"),
+            RetryPolicy(max_attempts=5, backoff_ms=100, max_backoff_ms=1_000, jitter="decorrelated"),
+        )
+    )
+    return Limits(
+        partition_messages=chance.choice((60, 400, 1_000_000)),
+        in_flight_max=chance.choice((2, 5, 20, 1_000)),
+        gaps_max=chance.choice((5, 10_000)),
+        batch_bytes=chance.choice((3_000, 1 << 20)),
+        message_bytes=3_000,
+        retry=retry,
+        retry_floor_ms=20,
+        ageing_ms=chance.choice((0, 500, 60_000)),
+        key_ttl_ms=chance.choice((300, 5_000, 600_000)),
+        effect_ttl_ms=chance.choice((300, 5_000, 600_000)),
+        effect_lease_ms=chance.choice((100, 2_000)),
+        stage_ttl_ms=chance.choice((500, 60_000, 3_600_000)),
+        touch_ms=chance.choice((10, 1_000)),
+        sweep_max=chance.choice((3, 1_000)),
+        streams_max=chance.choice((6, 1_000)),
+        groups_per_topic_max=4,
+    )
+
+
+def _faults(chance: Random, kind: str) -> FaultPlan:
+    plain = kind == "plain"
+    return FaultPlan(
+        crash_calls=chance.choice((0, 150, 300, 300, 600, 600, 1_500)) if plain else 600,
+        error_calls=chance.choice((0, 0, 400, 1_000)) if plain else 0,
+        full_steps=chance.choice((0, 0, 400, 1_200)) if plain else 0,
+        kill_steps=chance.choice((0, 300, 800)),
+        label=chance.choice(LABELS) if chance.random() < 0.6 else "",
+        kinds=tuple(name for name in ("eio", "enospc", "short") if chance.random() < 0.7) or ("eio",),
+        in_recovery=chance.choice((0.0, 0.3, 0.8)),
+        jumps=chance.random() < 0.5,
+        power=chance.choice((0.3, 0.8, 1.0)),
+    )

@@ -1,0 +1,152 @@
+"""The clients that work: they claim, then ack, nack, give back, reject, extend, or die and come back too late.
+
+A worker knows what it was handed and under which token, nothing else. What it forgets stays leased until the lease
+ends; what it remembers too long it tries to settle with a stale token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from driftq.core import commands as c
+from driftq.core.replies import Claimed, Rejected, Reply, Settlement
+from driftq.wire.errors import Code
+from tests.simulation.actors import KIND, PATHS, TASKS, Actor
+from tests.simulation.op import Op
+from tests.simulation.world import World
+
+
+class Item(NamedTuple):
+    """A run of messages as it was handed out."""
+
+    topic: str
+    group: str
+    owner: str
+    partition: int
+    first: int
+    end: int
+    token: str
+
+
+class Worker(Actor):
+    """One consumer of one group."""
+
+    kind = "worker"
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
+        topic = self.topic()
+        self.topic_name = f"dlq.{topic}" if number % 5 == 4 else topic
+        self.group = f"g{number % 2}"
+        self.owner = self.name
+        self.items: list[Item] = []
+        self.ghosts: list[Item] = []  # what it held before it died or lost interest
+        self.retry: list[c.Command] = []
+        self.claiming = 0
+
+    def act(self) -> None:
+        chance = self.random.random
+        if self.retry and chance() < 0.4:
+            self.ask(self.retry.pop())
+        elif self.ghosts and chance() < 0.06:
+            self.settle(self.ghosts.pop(int(chance() * len(self.ghosts))))
+        elif self.items and (self.claiming or len(self.items) > 4 or chance() < 0.65):
+            self.work()
+        elif self.claiming < 2:
+            self.claim()
+
+    def claim(self) -> None:
+        chance = self.random.random
+        lease_ms = 100 + int(chance() * self.world.swarm.lease_ms) if chance() < 0.9 else None
+        task = self.random.choice(TASKS) or None if chance() < 0.2 else None
+        label = "l" if chance() < 0.05 else None
+        self.claiming += 1
+        most = 1 + int(chance() * 8)
+        self.ask(c.Claim(self.topic_name, self.group, self.owner, most, lease_ms, "earliest", task, label), "claim")
+
+    def work(self) -> None:
+        chance = self.random.random
+        index = int(chance() * len(self.items))
+        item = self.items.pop(index)
+        roll = chance()
+        if roll < 0.03:
+            self.ghosts = [*self.ghosts[-10:], item, *self.items]
+            self.items = []
+            return
+        if item.end - item.first > 1 and roll < 0.4:
+            middle = item.first + 1 + int(chance() * (item.end - item.first - 1))
+            self.items.append(item._replace(first=middle))
+            item = item._replace(end=middle)
+        if roll > 0.95:
+            self.extend(item)
+            self.items.append(item)
+            return
+        if chance() < 0.04:
+            self.ghosts = [*self.ghosts[-10:], item]
+        self.settle(item)
+
+    def extend(self, item: Item) -> None:
+        lease_ms = 100 + int(self.random.random() * self.world.swarm.lease_ms)
+        self.ask(c.Extend(item.topic, item.group, item.owner, (self.held(item),), lease_ms), item)
+
+    def held(self, item: Item) -> c.Held:
+        token = item.token if self.random.random() < 0.93 else ""
+        return c.Held(item.partition, item.first, item.end, token)
+
+    def settle(self, item: Item) -> None:
+        chance = self.random.random
+        held = (self.held(item),)
+        names = (item.topic, item.group, item.owner)
+        roll = chance()
+        if roll < 0.58:
+            self.ask(c.Ack(*names, held), item)
+        elif roll < 0.74:
+            delay_ms = int(chance() * 500) if chance() < 0.3 else None
+            self.ask(c.Nack(*names, held, "broken", delay_ms), item)
+        elif roll < 0.82:
+            self.ask(c.Release(*names, held, chance() < 0.6, int(chance() * 100) if chance() < 0.3 else 0), item)
+        elif roll < 0.87:
+            self.ask(c.Reject(*names, held, "bad"), item)
+        elif roll < 0.90:
+            self.ask(c.AckThrough(*names, item.partition, item.end - 1, held[0].token), item)
+        elif roll < 0.93:
+            self.extend(item)
+        else:
+            self.conclude(item, names, held)
+
+    def conclude(self, item: Item, names: tuple[str, str, str], held: tuple[c.Held, ...]) -> None:
+        """Everything the work did, in one command."""
+        chance = self.random.random
+        produces: tuple[c.Produce, ...] = ()
+        appends: tuple[c.AppendStream, ...] = ()
+        if chance() < 0.8:
+            batch, count, size = self.batch()
+            once = c.ProduceKey("", self.topic(), f"{self.name}/{self.sent}", self.sent) if chance() < 0.3 else None
+            topic = once.topic if once else self.topic()
+            produces = (c.Produce(topic, batch, count, size, b"", None, None, once),)
+        if chance() < 0.7:
+            batch, count, size = self.batch()
+            if_match = int(chance() * 20) if chance() < 0.2 else None
+            path = self.random.choice(PATHS)
+            appends = (c.AppendStream(path, KIND, batch, count, size, None, "", if_match),)
+        self.ask(c.Outcome((c.Ack(*names, held),), produces, appends), item)
+
+    def on_reply(self, op: Op, reply: Reply) -> None:
+        if op.note == "claim":
+            self.claiming -= 1
+        if isinstance(reply, Claimed):
+            command = op.command
+            assert isinstance(command, c.Claim)
+            for each in reply.deliveries:
+                names = (command.topic, command.group, command.owner)
+                self.items.append(Item(*names, each.partition, each.first, each.end, reply.token))
+        elif isinstance(reply, Settlement) and reply.refused:
+            self.world.counts["stale settles refused"] += len(reply.refused)
+        elif isinstance(reply, Rejected) and reply.code is Code.DISK_FULL and isinstance(op.note, Item):
+            self.items.append(op.note)
+
+    def on_unknown(self, op: Op) -> None:
+        if op.note == "claim":
+            self.claiming -= 1
+        elif self.random.random() < 0.5:
+            self.retry.append(op.command)

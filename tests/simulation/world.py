@@ -1,0 +1,438 @@
+"""One simulated machine: the real sequencer, broker, journal, log store and checkpoint over a disk that forgets.
+
+A run is a sequence of steps. A step lets a client ask for something, moves a commit or a checkpoint one phase on, or
+does a chore; a crash at any disk call ends the process, and it starts again from what the disk kept. The world knows
+time, order and processes; clients are `actors`, judgement is `checks`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+
+from driftq.core import commands as c
+from driftq.core.facts import Fact
+from driftq.core.frames import decode
+from driftq.core.replies import Reply
+from driftq.engine import checkpoint
+from driftq.engine.recovery import Opened, open_folder
+from driftq.engine.sequencer import Batch, Sequencer
+from driftq.storage.damage import Damaged
+from driftq.storage.disk import DiskFailed, DiskFull
+from driftq.storage.journal import Unavailable
+from driftq.wire.errors import Code
+from tests.simulation.checks.audit import Audit
+from tests.simulation.checks.violation import Violation
+from tests.simulation.faults import Faults
+from tests.simulation.op import Op
+from tests.simulation.swarm import Swarm
+from tests.simulation.trace import Trace
+from tests.support.simdisk import Crash, SimDisk
+
+FOLDER = "d"
+START_MS = 1_700_000_000_000
+STARTS_MAX = 12
+
+
+class SimChance:
+    """Tokens that are new for ever, and spread, both from the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(f"chance {seed}")
+        self._tokens = 0
+        self.uniform = self._random.random
+
+    def token(self) -> str:
+        self._tokens += 1
+        return f"k{self._tokens}"
+
+
+class World:
+    """A disk, a process on it, its clients, and whoever watches them."""
+
+    def __init__(self, swarm: Swarm, trace: Trace) -> None:
+        self.swarm = swarm
+        self.trace = trace
+        self.random = Random(f"world {swarm.seed}")
+        self.disk = SimDisk(swarm.seed)
+        self.disk.make_folder("world", FOLDER)
+        self.disk.sync_folder("world", "")
+        self.faults = Faults(swarm.faults, swarm.seed)
+        self.chance = SimChance(swarm.seed)
+        self.audit = Audit(swarm)
+        self.counts: Counter[str] = Counter()
+        self.commands: Counter[str] = Counter()
+        self.replies: Counter[str] = Counter()
+        self.steps = 0
+        self.operations = 0
+        self.passed_ms = 0
+        self.now_ms = START_MS
+        self.frames: list[bytes] = []  # every frame that was given to the journal and may exist
+        self.op_at: dict[int, Op] = {}  # the operation that made a frame
+        self.open_ops: deque[Op] = deque()
+        self.durable_lsn = 0  # what the sequencer was told to be durable
+        self.promised_lsn = 0  # what the journal said to be durable
+        self.full_until = 0
+        self.may_refuse = False  # an error was injected since the process began: it may stop
+        self._inbox: list[tuple[Op, Reply]] = []
+        self._new_frames: deque[tuple[int, list[Fact]]] = deque()
+        self._starting = False
+
+    # ------------------------------------------------------------------------------------------------ a process's life
+
+    def start(self) -> None:
+        """Begin a process on whatever the disk holds. Starting can itself be cut short."""
+        for attempt in range(STARTS_MAX):
+            if attempt < STARTS_MAX - 2 and self.faults.in_recovery():
+                self.faults.arm(self.disk)
+            struck = self.faults.counts.total()
+            try:
+                opened = open_folder(
+                    self.disk, FOLDER, bytes(range(16)), self.swarm.limits, self.chance, self.swarm.options
+                )
+            except Crash as crash:
+                self.counts["crashes while starting"] += 1
+                self.trace.say(f"  crash while starting, at {crash}")
+                self._lose_power()
+                continue
+            except (DiskFailed, DiskFull) as error:
+                if self.faults.counts.total() == struck and self.disk.capacity_bytes is None:
+                    raise Violation("start", f"a healthy disk stopped the start: {error}") from error
+                self.counts["stops while starting"] += 1
+                self.trace.say(f"  stopped while starting: {error}")
+                self.relieve()
+                self.disk.restart()
+                continue
+            except Damaged as error:
+                raise Violation("L1", f"an undamaged folder was refused: {error}") from error
+            self._begin(opened)
+            return
+        raise Violation("liveness", f"{STARTS_MAX} starts failed")
+
+    def _begin(self, opened: Opened) -> None:
+        self.opened = opened
+        tail = opened.journal.tail_lsn()
+        self._take_over(opened, tail)
+        self.now_ms = max(self.now_ms, opened.broker.state.last_ms)
+        self.room_bytes = opened.journal.room_bytes()
+        self.sequencer = Sequencer(
+            opened.broker,
+            opened.store,
+            tail,
+            lambda: self.room_bytes,
+            block_bytes=opened.options.block_bytes(),
+            reserve_bytes=opened.options.reserve_bytes(),
+        )
+        self.sequencer.observers.append(lambda lsn, facts: self._new_frames.append((lsn, facts)))
+        self.batch: Batch | None = None
+        self.stored_lsn: int | None = None
+        self.checkpoint_phase = 0
+        self.snapshot_lsn = opened.report.snapshot_lsn
+        self.may_refuse = False
+        self.faults.arm(self.disk)
+
+    def _take_over(self, opened: Opened, tail: int) -> None:
+        """Settle what happened before the stop: frames that are in the journal happened, all others never did."""
+        ends = {self.promised_lsn, len(self.frames)}
+        if tail not in ends:
+            raise Violation("L1", f"the journal ends at {tail}; it may end only at one of {sorted(ends)}")
+        for lsn in range(self.audit.lsn + 1, tail + 1):
+            self.audit.frame(lsn, decode(self.frames[lsn - 1]), self.op_at[lsn])
+        del self.frames[tail:]
+        self.durable_lsn = self.promised_lsn = tail
+        self.trace.say(
+            f"start: tail {tail}, snapshot {opened.report.snapshot_lsn}, replayed {opened.report.replayed}"
+            f"{', torn' if opened.report.journal.torn else ''}"
+        )
+        self.counts["torn tails"] += opened.report.journal.torn is not None
+        self.audit.restarted(opened, self.frames, self.now_ms)
+        unknown, self.open_ops = list(self.open_ops), deque()
+        for op in unknown:
+            if op.own and op.lsn > tail:
+                op.own = False
+            op.is_unknown = True
+            self.audit.unknown(op)
+            op.actor.on_unknown(op)
+        self.op_at.clear()
+
+    def _lose_power(self) -> None:
+        if self.faults.cuts_power():
+            keep = self.faults.keep()
+            self.faults.counts[f"power cut, keep {keep}"] += 1
+            self.disk.crash(keep)
+        else:
+            self.faults.counts["kill"] += 1
+            self.disk.restart()
+
+    def die(self, why: str) -> None:
+        """The process ends here. Replies that did not leave never will."""
+        self.counts["crashes"] += 1
+        self.trace.say(f"{self.steps}: dies: {why}")
+        self._inbox.clear()
+        self._new_frames.clear()
+        self._lose_power()
+        self.now_ms += self.faults.jump_ms() + self.random.randrange(2_000)
+        self.start()
+
+    def stop(self, error: Exception) -> None:
+        """A disk error reached the engine: it must stop, and its journal must not be usable if that failed."""
+        injected = self.may_refuse or self.faults.counts["eio"] + self.faults.counts["enospc"] > 0
+        if not injected and not self.faults.counts["short"]:
+            raise Violation("disk", f"a disk that never failed stopped the engine: {error}")
+        self.counts["stops"] += 1
+        if isinstance(error, DiskFailed) and error.label in ("journal.append", "journal.sync"):
+            try:
+                self.opened.journal.append(self.opened.journal.tail_lsn(), [b"x"])
+            except DiskFailed:
+                pass
+            else:
+                raise Violation("fail-stop", f"the journal went on after {error}")
+        self.die(f"disk error: {error}")
+
+    def clean_stop(self) -> None:
+        """What `Engine.close` does: finish, leave a short journal, save the watermark."""
+        self.commit_all()
+        opened = self.opened
+        if self.checkpoint_phase not in (1, 2):
+            try:
+                opened.store.sync()
+                checkpoint.save(
+                    opened.disk, opened.folder, opened.broker, self.sequencer.durable_lsn, opened.journal.tail_crc()
+                )
+            except DiskFull:
+                pass
+        opened.journal.close()
+        opened.store.close()
+        self.counts["clean stops"] += 1
+        self.trace.say(f"{self.steps}: stops in order at lsn {self.durable_lsn}")
+        if self.faults.cuts_power():
+            self.disk.crash(self.faults.keep())
+        else:
+            self.disk.restart()
+        self.now_ms += self.faults.jump_ms()
+        self.start()
+
+    # ------------------------------------------------------------------------------------------------------- one step
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do something that may end the process."""
+        try:
+            work()
+        except Crash as crash:
+            self.die(f"crash at {crash}")
+        except (DiskFailed, DiskFull, Unavailable) as error:
+            self.stop(error)
+
+    def pass_time(self) -> None:
+        pace = self.swarm.pace_ms
+        passed = int(self.random.random() * pace)
+        if self.random.random() < self.swarm.long_pause:
+            passed += self.random.choice((500, 3_000, 30_000))
+        self.passed_ms += passed
+        self.now_ms += passed
+
+    def work(self) -> None:
+        """Everything of a step that is not a client's."""
+        chance = self.random.random
+        if chance() < self.swarm.commit_chance:
+            self.commit(at_once=chance() >= self.swarm.slow_commit)
+        deadline_ms = self.opened.broker.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.now_ms and chance() < 0.6:
+            self.sweep()
+        roll = chance()
+        if roll < 0.02:
+            self.tend()
+        elif roll < 0.10:
+            self.advance_checkpoint()
+        elif roll < 0.12 and self.is_quiet():
+            self.audit.compare(self.opened.broker.state, self.now_ms)
+        if self.full_until and self.steps >= self.full_until:
+            self.relieve()
+        elif not self.full_until and self.faults.fills():
+            self.fill()
+        if self.faults.kills():
+            if chance() < 0.5:
+                self.clean_stop()
+            else:
+                self.die("killed")
+
+    def is_quiet(self) -> bool:
+        return self.sequencer.decided_lsn == self.durable_lsn and not self._inbox
+
+    def submit(self, command: c.Command, actor: object, note: object = None) -> Op:
+        op = Op(command, actor, note, self.now_ms, self.steps, self.durable_lsn)
+        before = self.sequencer.decided_lsn
+        inbox = self._inbox
+        self.sequencer.submit(command, self.now_ms, lambda reply: inbox.append((op, reply)))
+        op.lsn = self.sequencer.decided_lsn
+        if op.lsn > before:
+            op.own = True
+            self.op_at[op.lsn] = op
+        self.open_ops.append(op)
+        self.operations += 1
+        name = type(command).__name__
+        self.commands[name] += 1
+        if self.trace.talks:
+            self.trace.say(f"{self.steps}: {actor} {_short(command)}")
+        if inbox:
+            self._hand_out()
+        return op
+
+    def _hand_out(self) -> None:
+        """Judge frames and replies in the one order there is, then let the clients have the replies."""
+        inbox, frames = self._inbox, self._new_frames
+        for op, reply in inbox:
+            while frames and frames[0][0] <= op.lsn:
+                lsn, facts = frames.popleft()
+                self.audit.frame(lsn, facts, self.op_at.pop(lsn))
+            if op.lsn > self.durable_lsn and getattr(reply, "code", None) is not Code.DISK_FULL:
+                raise Violation("ack", f"{op} was answered at lsn {op.lsn}; durable is {self.durable_lsn}")
+            first = self.open_ops.popleft()
+            if first is not op:
+                self.open_ops.appendleft(first)
+                self.open_ops.remove(op)
+            name = type(reply).__name__
+            self.replies[name] += 1
+            self.trace.add(b"%d %d %s;" % (self.steps, op.lsn, name.encode()))
+            if self.trace.talks:
+                self.trace.say(f"{self.steps}: {op.actor} <- {_short(reply)}")
+            op.reply = reply
+            self.audit.reply(op, reply)
+        answered = list(inbox)
+        inbox.clear()
+        for op, reply in answered:
+            op.actor.on_reply(op, reply)
+
+    def _see_frames(self) -> None:
+        frames = self._new_frames
+        while frames:
+            lsn, facts = frames.popleft()
+            self.audit.frame(lsn, facts, self.op_at.pop(lsn))
+
+    # ---------------------------------------------------------------------------------------- what the engine would do
+
+    def commit(self, *, at_once: bool) -> None:
+        """One phase of a commit, or all of them: take, store, tell."""
+        if self.batch is None and self.stored_lsn is None:
+            self.batch = self.sequencer.take_batch()
+            if self.batch is None:
+                return
+            assert self.batch.expected_lsn == len(self.frames)
+            self.frames.extend(self.batch.frames)
+            for frame in self.batch.frames:
+                self.trace.add(frame)
+            if not at_once:
+                return
+        if self.batch is not None:
+            self.stored_lsn = self.opened.journal.append(self.batch.expected_lsn, self.batch.frames)
+            self.promised_lsn = self.stored_lsn
+            self.room_bytes = self.opened.journal.room_bytes()
+            self.batch = None
+            self.counts["commits"] += 1
+            if not at_once:
+                return
+        assert self.stored_lsn is not None
+        lsn, self.stored_lsn = self.stored_lsn, None
+        self.durable_lsn = lsn
+        self.sequencer.on_durable(lsn)
+        self._hand_out()
+        self._see_frames()
+
+    def commit_all(self) -> None:
+        while self.batch is not None or self.stored_lsn is not None or self.sequencer.waiting_frames():
+            self.commit(at_once=True)
+
+    def sweep(self) -> None:
+        command = self.opened.broker.due(self.now_ms)
+        if command is not None:
+            self.submit(command, self)
+
+    def tend(self) -> None:
+        """Once in a while: what a full disk refused, the watermark, the spare segment, retention."""
+        self.opened.store.make_room()
+        self.opened.journal.save_watermark()
+        self.audit.watermark_lsn = self.opened.journal.tail_lsn()
+        self.opened.journal.make_room()
+        self.room_bytes = self.opened.journal.room_bytes()
+        if self.random.random() < 0.3:
+            self.submit(c.Sweep(retention=True), self)
+
+    def advance_checkpoint(self) -> None:
+        """One phase of a checkpoint, in the order in which `engine.checkpointing` does them."""
+        opened = self.opened
+        if self.checkpoint_phase == 0:
+            if opened.journal.closed_lsn() <= self.snapshot_lsn:
+                return
+            self.checkpoint_lsn = opened.journal.closed_lsn()
+            try:
+                self.sync_work = opened.store.begin_sync()
+            except DiskFull:
+                return
+            self.checkpoint_phase = 1
+        elif self.checkpoint_phase == 1:
+            self.sync_work.run()
+            self.checkpoint_phase = 2
+        elif self.checkpoint_phase == 2:
+            self._fold()
+        else:
+            self.checkpoint_phase = 0
+            needed_lsn = checkpoint.needed_lsn(opened.disk, opened.folder)
+            if self.random.random() < 0.5:
+                opened.journal.trim(needed_lsn)
+                opened.store.collect()
+            else:
+                opened.store.collect()
+                opened.journal.trim(needed_lsn)
+            self.counts["checkpoints"] += 1
+
+    def _fold(self) -> None:
+        """In the engine this is a process of its own: it can fail alone, and then nothing has happened."""
+        self.checkpoint_phase = 0
+        try:
+            checkpoint.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
+        except Crash:
+            if self.random.random() < 0.5:
+                raise
+            self.counts["folds killed"] += 1
+            return
+        except (DiskFailed, DiskFull):
+            self.counts["folds failed"] += 1
+            return
+        self.checkpoint_phase = 3
+        self.snapshot_lsn = self.checkpoint_lsn
+        self.audit.folded(self.opened, self.checkpoint_lsn, self.frames)
+        self.trace.say(f"{self.steps}: snapshot at {self.checkpoint_lsn}")
+
+    # ----------------------------------------------------------------------------------------------------- a full disk
+
+    def fill(self) -> None:
+        self.disk.capacity_bytes = self.disk.used_bytes + self.random.randrange(3_000)
+        self.full_until = self.steps + self.random.randrange(20, 250)
+        self.counts["times full"] += 1
+
+    def relieve(self) -> None:
+        self.disk.capacity_bytes = None
+        self.full_until = 0
+
+    def heal(self) -> None:
+        """No more faults: whatever is left to do must now get done."""
+        self.faults.enabled = False
+        self.disk.on_call = None
+        self.relieve()
+
+    # ------------------------------------------------------------------------------------- the world is a client, too
+
+    def on_reply(self, op: Op, reply: Reply) -> None:
+        pass
+
+    def on_unknown(self, op: Op) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "timer"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 240 else f"{text[:200]}… ({len(text)} characters)"

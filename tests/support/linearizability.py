@@ -1,0 +1,113 @@
+"""Decides whether a history of calls could have happened one after the other (Wing and Gong, with Lowe's memory).
+
+A history is a list of calls, each with the moment it was made, the moment it returned and what it was told. It is
+linearizable if some order of all calls agrees with every answer and never puts a call before one that had returned when
+it was made. What an answer means is up to the state it is tried on: anything hashable with `after(asked, told)`.
+
+Exponential in the number of calls under way at once, linear otherwise: meant for many short histories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class Model(Hashable, Protocol):
+    """A state of the thing that was called."""
+
+    def after(self, asked: Any, told: Any) -> Model | None:
+        """The state behind a call that got this answer; None if this state would have answered otherwise."""
+
+
+class Call(NamedTuple, Generic[A, T]):
+    """`made` and `returned` are moments of one clock; a call that returned at m comes before one made after m."""
+
+    made: int
+    returned: int
+    asked: A
+    told: T
+
+
+class _Link:
+    """One end of a call, in a list from which calls are taken while they are tried."""
+
+    __slots__ = ("call", "match", "next", "number", "prev")
+
+    def __init__(self, number: int, call: Call[Any, Any]) -> None:
+        self.number = number
+        self.call = call
+        self.match: _Link | None = None  # the return of a call; None at the return itself
+        self.prev: _Link | None = None
+        self.next: _Link | None = None
+
+
+def _linked(calls: Sequence[Call[Any, Any]]) -> _Link:
+    """All ends in order of time. At one moment calls are made before others return, so they count as concurrent."""
+    ends: list[tuple[int, int, int, _Link]] = []
+    for number, call in enumerate(calls):
+        made, returned = _Link(number, call), _Link(number, call)
+        made.match = returned
+        ends.append((call.made, 0, number, made))
+        ends.append((call.returned, 1, number, returned))
+    ends.sort(key=lambda end: end[:3])
+    head = last = _Link(-1, calls[0])
+    for *_, link in ends:
+        last.next, link.prev = link, last
+        last = link
+    return head
+
+
+def _lift(link: _Link) -> None:
+    for end in (link, link.match):
+        assert end is not None
+        assert end.prev is not None
+        end.prev.next = end.next
+        if end.next is not None:
+            end.next.prev = end.prev
+
+
+def _unlift(link: _Link) -> None:
+    for end in (link.match, link):
+        assert end is not None
+        assert end.prev is not None
+        end.prev.next = end
+        if end.next is not None:
+            end.next.prev = end
+
+
+def is_linearizable(calls: Sequence[Call[Any, Any]], begin: Model) -> bool:
+    """Whether some order of all calls, starting from a state, explains every answer."""
+    if not calls:
+        return True
+    head = _linked(calls)
+    state: Model = begin
+    done = 0  # the calls already placed, as bits
+    tried: set[tuple[int, Model]] = set()  # (calls placed, state reached): never twice
+    path: list[tuple[_Link, Model]] = []
+    link = head.next
+    while head.next is not None:
+        assert link is not None
+        if link.match is not None:
+            reached = state.after(link.call.asked, link.call.told)
+            key = (done | 1 << link.number, reached)
+            if reached is not None and key not in tried:
+                tried.add(key)  # type: ignore[arg-type]
+                path.append((link, state))
+                state, done = reached, key[0]
+                _lift(link)
+                link = head.next
+            else:
+                link = link.next
+            continue
+        # A call returned and could not be placed: the last placed one goes back, and the next is tried in its stead.
+        if not path:
+            return False
+        link, state = path.pop()
+        done &= ~(1 << link.number)
+        _unlift(link)
+        link = link.next
+    return True
