@@ -50,6 +50,14 @@ def structs(module: ModuleType) -> Rows:
 TABLES: tuple[Table, ...] = (
     Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.facts", ("id", "fact", "meaning"), structs),
     Table("images", "Images", "docs/internals/facts.md", "driftq.core.images", ("id", "image", "what it is"), structs),
+    Table(
+        "settings",
+        "Settings",
+        "docs/reference/settings.md",
+        "driftq.server.meanings",
+        ("setting", "default", "meaning"),
+        lambda module: module.table(),
+    ),
 )
 
 
