@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -30,6 +31,8 @@ from driftq.storage.logstore import LogStore, MemoryLogStore
 from driftq.storage.memory import ROOM_BYTES
 
 logger = logging.getLogger("driftq.engine")
+
+OnCommit = Callable[[int, float, float], None]  # frames, seconds until durable, seconds of writing and syncing
 
 CHORES_S = 1.0
 RETENTION_S = 10.0
@@ -62,6 +65,8 @@ class Engine:
         self.watch = Watch(broker.state)
         self.sequencer.observers.append(self.watch.observe)
         self.stopped: asyncio.Future[None] = self._loop.create_future()
+        self.on_commit: OnCommit | None = None
+        self._commit_began_s = 0.0
         self._failure: BaseException | None = None
         self._kicked = False
         self._committing = False
@@ -131,6 +136,16 @@ class Engine:
         """What the start found; None in memory."""
         return self._opened.report if self._opened is not None else None
 
+    @property
+    def folder(self) -> str | None:
+        """The data folder; None in memory."""
+        return self._opened.folder.path if self._opened is not None else None
+
+    @property
+    def room_bytes(self) -> int:
+        """What the journal can take before it needs more of the disk."""
+        return self._room_bytes
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
@@ -196,17 +211,21 @@ class Engine:
             self._after_decision()
             return
         self._committing = True
+        self._commit_began_s = time.perf_counter()
         self._committer.call(partial(self._append, batch), self._committed)
 
-    def _append(self, batch: Batch) -> tuple[int, int]:
+    def _append(self, batch: Batch) -> tuple[int, int, float]:
         """On the committer's thread."""
         assert self._opened is not None
         journal = self._opened.journal
+        began_s = time.perf_counter()
         lsn = journal.append(batch.expected_lsn, batch.frames)
-        return lsn, journal.room_bytes()
+        return lsn, journal.room_bytes(), time.perf_counter() - began_s
 
-    def _committed(self, result: tuple[int, int]) -> None:
-        lsn, self._room_bytes = result
+    def _committed(self, result: tuple[int, int, float]) -> None:
+        lsn, self._room_bytes, append_s = result
+        if self.on_commit is not None:
+            self.on_commit(lsn - self.sequencer.durable_lsn, time.perf_counter() - self._commit_began_s, append_s)
         self._committing = False
         try:
             self.sequencer.on_durable(lsn)

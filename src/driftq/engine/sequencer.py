@@ -16,13 +16,14 @@ from driftq.core.broker import Broker
 from driftq.core.case import Unreadable
 from driftq.core.facts import Fact
 from driftq.core.frames import encode
-from driftq.core.replies import Rejected, Reply
+from driftq.core.replies import Produced, Rejected, Reply, Settlement
 from driftq.engine.projection import project
 from driftq.storage.logstore import LogStore
 from driftq.wire.errors import Code
 
 OnReply = Callable[[Reply], None]
 Observer = Callable[[int, list[Fact]], None]
+ReplyObserver = Callable[[c.Command, Reply], None]
 
 # Refused when the disk is nearly full; what ends old work (claims, acks, deletes, sweeps) goes on longer.
 NEW_WORK = frozenset(
@@ -68,6 +69,7 @@ class Sequencer:
         self.decided_lsn = tail_lsn  # the last frame that exists
         self.durable_lsn = tail_lsn  # the last one that cannot be lost
         self.observers: list[Observer] = []
+        self.reply_observers: list[ReplyObserver] = []  # told of what leaves no fact: refusals and repeats
         self._room_bytes = room_bytes
         self._block_bytes = block_bytes
         self._reserve_bytes = reserve_bytes
@@ -82,6 +84,7 @@ class Sequencer:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
         refused = self._no_room(command)
         if refused is not None:
+            self._tell(command, refused)
             on_reply(refused)
             return
         try:
@@ -97,10 +100,16 @@ class Sequencer:
             self._frames_bytes += len(frame)
             self.decided_lsn += 1
             self._facts.append((self.decided_lsn, facts))
+        if self.reply_observers and _leaves_no_fact(reply):
+            self._tell(command, reply)
         if self.decided_lsn <= self.durable_lsn:
             on_reply(reply)
         else:
             self._replies.append((self.decided_lsn, on_reply, reply))
+
+    def _tell(self, command: c.Command, reply: Reply) -> None:
+        for observer in self.reply_observers:
+            observer(command, reply)
 
     def _no_room(self, command: c.Command) -> Rejected | None:
         """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
@@ -156,6 +165,15 @@ class Sequencer:
         while self._replies and self._replies[0][0] <= lsn:
             _, on_reply, reply = self._replies.popleft()
             on_reply(reply)
+
+
+def _leaves_no_fact(reply: Reply) -> bool:
+    """Refusals, of a call or of some of its messages, and repeats."""
+    if type(reply) is Produced:
+        return reply.duplicate
+    if type(reply) is Settlement:
+        return bool(reply.refused)
+    return type(reply) is Rejected
 
 
 def _size_of(command: c.Command) -> int:
