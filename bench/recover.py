@@ -32,10 +32,13 @@ from driftq.engine.recovery import StorageOptions
 
 LIMITS = Limits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=24 * 3_600_000)
 WINDOW = 2_000  # commands in flight while filling
+FRAME_BYTES_MAX = 320
 
 
-def options_for(ending: str) -> StorageOptions:
-    return StorageOptions(journal_segment_bytes=1 << 30) if ending == "killed early" else StorageOptions()
+def options_for(ending: str, count: int) -> StorageOptions:
+    if ending == "killed early":
+        return StorageOptions(journal_segment_bytes=FRAME_BYTES_MAX * count + (1 << 20))
+    return StorageOptions()
 
 
 # --- filling ---
@@ -60,7 +63,7 @@ FILLS: dict[str, Callable[[int], Iterator[c.Command]]] = {"messages": messages, 
 
 
 async def fill(folder: str, what: str, count: int, ending: str) -> None:
-    engine = await Engine.open(folder, limits=LIMITS, options=options_for(ending))
+    engine = await Engine.open(folder, limits=LIMITS, options=options_for(ending, count))
     await engine.submit(c.CreateTopic("t", 1))
     loop = asyncio.get_running_loop()
     waiting = 0
@@ -92,12 +95,11 @@ async def fill(folder: str, what: str, count: int, ending: str) -> None:
 # --- opening ---
 
 
-async def open_again(folder: str, ending: str) -> None:
+async def open_again(folder: str, count: int, ending: str) -> None:
     """Open, say what it took, and go away without changing anything more."""
     bare_bytes = resident_bytes()
-    engine: Engine | None = None
     wall, cpu = time.perf_counter(), time.process_time()
-    engine = await Engine.open(folder, limits=LIMITS, options=options_for(ending))
+    engine = await Engine.open(folder, limits=LIMITS, options=options_for(ending, count))
     wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     report = engine.report
     assert report is not None
@@ -134,10 +136,10 @@ def measure(what: str, count: int, ending: str, parent: str | None, runs: int) -
         filled = child("--fill", folder, what, str(count), ending)
         fill_s = time.perf_counter() - begun
         wait_for_folds(folder)
-        sizes = {
-            f"{name}_mb": folder_bytes(f"{folder}/{name}") / 1e6 for name in ("journal", "logs", "snapshots")
-        }
-        found = sorted((child("--open", folder, ending) for _ in range(runs)), key=lambda each: each["wall_s"])
+        sizes = {f"{name}_mb": folder_bytes(f"{folder}/{name}") / 1e6 for name in ("journal", "logs", "snapshots")}
+        found = sorted(
+            (child("--open", folder, str(count), ending) for _ in range(runs)), key=lambda each: each["wall_s"]
+        )
         middle = found[len(found) // 2]
     frames = middle["replayed"]
     emit(
@@ -168,7 +170,7 @@ def main() -> None:
     parser.add_argument("--folder", default=None, help="where to make the temporary data folders")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--fill", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--open", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--open", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if options.fill:
@@ -176,7 +178,8 @@ def main() -> None:
             runner.run(fill(folder, what, int(count), ending))
             return
         if options.open:
-            runner.run(open_again(*options.open))
+            folder, count, ending = options.open
+            runner.run(open_again(folder, int(count), ending))
             return
     for what, count, endings in (
         ("messages", options.messages, ("clean stop", "killed", "killed early")),

@@ -106,7 +106,7 @@ def memory(count: int, only: str) -> None:
         "topic": lambda: numbered(new_broker(), lambda n: c.CreateTopic(f"topic-{n:012d}")),
         "group": lambda: numbered(new_broker(), lambda n: c.CreateGroup("t", f"group-{n:06d}")),
     }
-    most = {"producer": 4_000, "group": 450, "topic": 4_000}
+    most = {"producer": 4_000, "group": 450, "topic": 4_000}  # limits allow no more of them
     for name, prepare in cases.items():
         if only in name:
             size = min(count, most.get(name, count))
@@ -157,7 +157,8 @@ def claiming(backlog: int, mark: Callable[[int], tuple[f.Mark, ...]] | None = No
 
     def prepare() -> Run:
         nonlocal number
-        for number in range(number, number + STEP):
+        for _ in range(STEP):
+            number += 1
             marks = mark(number) if mark is not None else ()
             take(broker, c.Produce("t", ONE, 1, 100, partition=0, marks=marks))
         return run
@@ -234,7 +235,7 @@ def staged(count: int) -> Callable[[], Run]:
 
 
 def batches_read_by(groups: int) -> Callable[[], Run]:
-    """Batches of 256 records: each begins where the lowest floor is looked up."""
+    """Batches of 1,024 records: each begins where the lowest floor is looked up."""
     return producing(new_broker(groups=groups), c.Produce("t", THOUSAND, 1_024, 102_400, partition=0))
 
 
@@ -257,7 +258,7 @@ def flatness(large: int, runs: int, only: str) -> None:
         "produce, idempotency keys": (keys_known, 10, large),
         "produce, groups": (lambda n: producing(new_broker(groups=n)), 1, few),
         "produce batches of 1024, groups": (batches_read_by, 1, few),
-        "produce with task, lanes": (lambda n: producing_by_task(n), 10, min(900, large)),
+        "produce with task, lanes": (producing_by_task, 10, min(900, large)),
         "claim 10 + ack, messages of backlog": (claiming, few, large),
         "claim 10 + ack, messages of backlog in 10 priorities": (
             lambda n: claiming(n, lambda number: by_priority[number % 10]), few, large // 4,
