@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from driftq.core import commands as c
+from driftq.core import wakes as w
 from driftq.core.case import Case, Chance, LogReader
 from driftq.core.choosing import next_ms
 from driftq.core.deadlines import Subject
@@ -18,7 +19,7 @@ from driftq.core.facts import Fact
 from driftq.core.imaging import Placing, images
 from driftq.core.limits import Limits
 from driftq.core.replies import Decision, Rejected, Reply
-from driftq.core.rules import effects, looking, settle, stages, streams, topics
+from driftq.core.rules import effects, looking, settle, stages, streams, subscriptions, topics
 from driftq.core.rules.claim import claim
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
@@ -65,6 +66,15 @@ RULES: dict[type[c.Command], Rule] = {
     c.PauseGroup: topics.pause_group,
     c.DeleteGroup: topics.delete_group,
     c.Sweep: sweep,
+    w.MakeSigningKey: subscriptions.make_key,
+    w.CreateSubscription: subscriptions.create,
+    w.ReadSubscription: subscriptions.read,
+    w.DeleteSubscription: subscriptions.delete,
+    w.LinkStreams: subscriptions.link,
+    w.UnlinkStream: subscriptions.unlink,
+    w.ClaimWake: subscriptions.claim,
+    w.AckWake: subscriptions.ack,
+    w.FinishWake: subscriptions.finish,
 }
 
 
@@ -84,6 +94,8 @@ class Broker:
         reply = RULES[type(command)](case, command)
         if isinstance(reply, Rejected):
             return Decision([], reply)
+        if case.facts and self.state.subscriptions.by_number:
+            subscriptions.react(case)
         return Decision(case.facts, reply)
 
     def apply(self, fact: Fact) -> None:
@@ -130,6 +142,9 @@ class Broker:
         if kind == "group":
             known = number in state.groups and log_id in state.logs
             return state.progress_of(number, log_id).next_ms() if known else None
+        if kind == "wake":
+            woken = state.subscriptions.by_number.get(number)
+            return woken.until_ms or None if woken is not None else None
         if kind == "stream":
             stream = state.streams.by_log.get(number)
             return stream.expires_ms() if stream is not None and not stream.soft_deleted else None

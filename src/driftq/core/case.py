@@ -55,6 +55,7 @@ class Case:
 
     __slots__ = (
         "batch_bytes", "chance", "ends", "facts", "forks_gone", "limits", "now_ms", "reader", "softly_deleted", "state",
+        "stream_made",
     )  # fmt: skip
 
     def __init__(self, state: State, limits: Limits, reader: LogReader, chance: Chance, now_ms: int) -> None:
@@ -68,6 +69,7 @@ class Case:
         self.batch_bytes = 0
         self.forks_gone: dict[int, int] = {}  # forks that this case deleted, by the log of their source
         self.softly_deleted: set[int] = set()
+        self.stream_made: dict[str, int] = {}  # paths and logs of streams that this case creates
 
     def append(self, log: Log, batch: bytes, count: int, payload_bytes: int, along: Appending | None = None) -> int:
         """Write down an append and return its first offset."""

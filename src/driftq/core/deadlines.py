@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 
-Subject = tuple[str, int, int]  # what to look at: ("group", group_id, log_id), ("stream", log_id, 0), ("stages", 0, 0)
+Subject = tuple[str, int, int]  # what to look at: ("group", group_id, log_id), ("stream", log_id, 0), ("stages", 0, 0),
+# ("wake", subscription, 0)
 
 
 class Deadlines:

@@ -8,6 +8,7 @@ import msgspec
 
 from driftq.core import facts as f
 from driftq.core import images as i
+from driftq.core import wakes as w
 
 AnyFact = (
     f.TopicCreated
@@ -49,6 +50,15 @@ AnyFact = (
     | i.EffectPlaced
     | i.StagePlaced
     | i.WriterPlaced
+    | w.SubscriptionCreated
+    | w.SubscriptionDeleted
+    | w.SubscriptionLinked
+    | w.SubscriptionUnlinked
+    | w.WakeMade
+    | w.WakeHeld
+    | w.WakeEnded
+    | w.SigningKeyMade
+    | w.SubscriptionPlaced
 )
 
 

@@ -32,6 +32,7 @@ def images(state: State) -> Iterator[Fact]:
     yield from state.keys.images(state.last_ms)
     yield from state.effects.images()
     yield from state.stages.images()
+    yield from state.subscriptions.images()
 
 
 class Placing:

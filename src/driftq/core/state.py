@@ -17,6 +17,7 @@ from driftq.core.logs import Log
 from driftq.core.progress import Progress
 from driftq.core.stages import Stages
 from driftq.core.streams import Stream, StreamTable
+from driftq.core.subscriptions import Subscriptions
 
 
 class State:
@@ -31,6 +32,7 @@ class State:
         self.effects = Effects()
         self.stages = Stages()
         self.deadlines = Deadlines()
+        self.subscriptions = Subscriptions(self.deadlines)
         self.next_log_id = f.STAGING_LOG + 1
         self.next_group_id = 1
         self.next_fence = 1
@@ -62,6 +64,7 @@ class State:
             f.Staged: self._staged,
             f.Published: self._published,
             f.StagesForgotten: self._stages_forgotten,
+            **self.subscriptions.folds,
         }
 
     def apply(self, fact: f.Fact) -> None:
@@ -258,6 +261,8 @@ class State:
 
     def _stream_deleted(self, fact: f.StreamDeleted) -> None:
         stream = self.streams.by_log[fact.log_id]
+        if not stream.soft_deleted:
+            self.subscriptions.stream_deleted(stream.path)
         if fact.soft:
             stream.soft_deleted = True
             return

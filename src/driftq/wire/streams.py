@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import NoReturn
+from urllib.parse import quote
 
 import msgspec
 
@@ -70,6 +71,11 @@ CONTENT_TYPE_CHARACTERS_MAX = 255
 
 class NotJson(Exception):
     """A body that should be JSON is not; the message says why."""
+
+
+def quoted(segment: str) -> str:
+    """A name as one segment of a path."""
+    return quote(segment, safe="")
 
 
 # --- offsets and numbers ----------------------------------------------------------------------------------------------

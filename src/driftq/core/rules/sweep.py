@@ -9,6 +9,7 @@ from driftq.core.facts import Trimmed
 from driftq.core.groups import Topic
 from driftq.core.logs import Log
 from driftq.core.replies import Reply, Swept
+from driftq.core.rules import subscriptions
 from driftq.core.rules.failing import expire_leases
 from driftq.core.rules.stages import forget_handles
 from driftq.core.rules.streams import delete_over
@@ -25,6 +26,8 @@ def sweep(case: Case, command: Sweep) -> Reply:
             woken[number] = None
         elif kind == "stream":
             _sweep_stream(case, number)
+        elif kind == "wake":
+            subscriptions.expire(case, number)
         else:
             _sweep_stages(case)
     if command.retention:

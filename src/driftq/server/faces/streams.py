@@ -12,6 +12,7 @@ from typing import Any
 from driftq.core import commands as c
 from driftq.core.replies import Rejected, Reply, StreamAppended, StreamView
 from driftq.server.context import Context
+from driftq.server.faces.subscriptions import SubscriptionFace
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming, query_pairs
 from driftq.server.streams import responses
 from driftq.server.streams.live import EventReader, Poll
@@ -22,6 +23,7 @@ from driftq.server.streams.responses import Headers, failure, refused, respond
 from driftq.server.streams.tails import Arrival, Tail, Tails
 from driftq.wire import streams as w
 
+_CONTROL = w.CONTROL.encode()
 PARTS_MAX = 64  # beyond this many buffers joining them is cheaper than sending them apart
 
 
@@ -34,6 +36,7 @@ class StreamFace:
         self._settings = context.settings.streams
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
         self._tails = Tails(context.engine, self._settings.read_bytes_max)
+        self._subscriptions = SubscriptionFace(context)
         self._parking = Parking(context.engine, self._settings.park_ms)
         self._methods: dict[str, Callable[[Request, str], Answer]] = {
             "PUT": self._create,
@@ -46,11 +49,14 @@ class StreamFace:
     def handle(self, request: Request, rest: bytes) -> Answer:
         """Any method of any stream. What cannot be understood is answered here, with the headers all answers have."""
         method = self._methods.get(request.method)
+        first, _, control = rest.partition(b"/")
         try:
+            if request.method == "OPTIONS":
+                return responses.preflight()
+            if first == _CONTROL:
+                return self._subscriptions.handle(request, control)
             if method is None:
-                return (
-                    responses.preflight() if request.method == "OPTIONS" else responses.not_allowed(responses.METHODS)
-                )
+                return responses.not_allowed(responses.METHODS)
             path = path_of(rest)
             if is_reserved(path):
                 return self._partition(request, path)
