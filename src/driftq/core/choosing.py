@@ -1,7 +1,8 @@
 """What a claim may take: which messages are due, which are fresh, and in which order. Reads state, changes nothing.
 
-Order of fresh messages: higher priority first, offset order inside a priority. A lane's head gains one level for every
-`ageing_ms` it has waited, so that low priority is slow but never starved.
+Order of fresh messages: higher priority first; inside a priority tenants take turns, and each tenant's messages go
+out in offset order. A lane's head gains one level for every `ageing_ms` it has waited, so that low priority is slow
+but never starved.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from driftq.core.ranges import Range
 TimeOf = Callable[[int, int], int]
 _Timed = TypeVar("_Timed", tuple[int, int], tuple[int, int, Lease])
 
-_HeadItem = tuple[int, int, int, LaneKey | None, Iterator[int]]  # (-level, offset, source number, lane, the rest)
+_HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]  # (-level, turn, offset, source, lane, the rest)
 
 DUE_FOUND_MAX = 1_024
 DUE_VISITED_MAX = 8_192
@@ -129,24 +130,65 @@ def fresh(
     plain = _plain(log, progress, end) if wanted.admits(DEFAULT_LANE) else iter(())
     if not log.lanes:
         return _only_plain(plain, most)
-    heads: list[_HeadItem] = []
-    sources: list[tuple[LaneKey | None, Iterator[int]]] = [
-        (key, _laned(log, key, progress, end)) for key in log.lanes if wanted.admits(key)
-    ]
-    sources.append((None, (offset for first, stop in plain for offset in range(first, stop))))
-    for number, (key, offsets) in enumerate(sources):
-        _push_head(heads, number, key, offsets, log, now_ms, ageing_ms, time_of)
-    picked: list[Fresh] = []
-    for _ in range(most):
-        if not heads:
-            break
-        _, offset, number, key, offsets = heapq.heappop(heads)
-        if picked and picked[-1].lane == key and picked[-1].end == offset:
-            picked[-1] = Fresh(key, picked[-1].first, offset + 1)
+    choice = _Choice(log, progress, now_ms, ageing_ms, time_of)
+    for key in log.lanes:
+        if wanted.admits(key):
+            choice.offer(key, _laned(log, key, progress, end))
+    choice.offer(None, (offset for first, stop in plain for offset in range(first, stop)))
+    return choice.pick(most)
+
+
+class _Choice:
+    """The heads of all lanes, the next one to hand out first."""
+
+    def __init__(self, log: Log, progress: Progress, now_ms: int, ageing_ms: int, time_of: TimeOf) -> None:
+        self._log = log
+        self._now_ms = now_ms
+        self._ageing_ms = ageing_ms
+        self._time_of = time_of
+        self._turns = dict(progress.turns)
+        self._last_turn = max(self._turns.values(), default=0)
+        self._heads: list[_HeadItem] = []
+        self._sources = 0
+
+    def offer(self, key: LaneKey | None, offsets: Iterator[int]) -> None:
+        self._sources += 1
+        self._push(self._sources, key, offsets)
+
+    def _push(self, source: int, key: LaneKey | None, offsets: Iterator[int]) -> None:
+        offset = next(offsets, None)
+        if offset is None:
+            return
+        if key is None:
+            level, since_ms = 0, self._time_of(self._log.log_id, offset)
         else:
-            picked.append(Fresh(key, offset, offset + 1))
-        _push_head(heads, number, key, offsets, log, now_ms, ageing_ms, time_of)
-    return picked
+            lane = self._log.lanes[key]
+            level, since_ms = key.priority, lane.times[bisect_left(lane.offsets, offset)]
+        if self._ageing_ms:
+            level += max(0, self._now_ms - since_ms) // self._ageing_ms
+        heapq.heappush(self._heads, (-level, self._turn(key), offset, source, key, offsets))
+
+    def _turn(self, key: LaneKey | None) -> int:
+        return self._turns.get(key.tenant if key is not None else "", 0)
+
+    def pick(self, most: int) -> list[Fresh]:
+        picked: list[Fresh] = []
+        count = 0
+        while self._heads and count < most:
+            level, turn, offset, source, key, offsets = heapq.heappop(self._heads)
+            if turn != self._turn(key):  # its tenant got something from another lane meanwhile
+                heapq.heappush(self._heads, (level, self._turn(key), offset, source, key, offsets))
+                continue
+            if picked and picked[-1].lane == key and picked[-1].end == offset:
+                picked[-1] = Fresh(key, picked[-1].first, offset + 1)
+            else:
+                picked.append(Fresh(key, offset, offset + 1))
+            count += 1
+            if self._turns or (key is not None and key.tenant):
+                self._last_turn += 1
+                self._turns[key.tenant if key is not None else ""] = self._last_turn
+            self._push(source, key, offsets)
+        return picked
 
 
 def _only_plain(plain: Iterator[Range], most: int) -> list[Fresh]:
@@ -158,29 +200,6 @@ def _only_plain(plain: Iterator[Range], most: int) -> list[Fresh]:
         if most <= 0:
             break
     return picked
-
-
-def _push_head(
-    heads: list[_HeadItem],
-    number: int,
-    key: LaneKey | None,
-    offsets: Iterator[int],
-    log: Log,
-    now_ms: int,
-    ageing_ms: int,
-    time_of: TimeOf,
-) -> None:
-    offset = next(offsets, None)
-    if offset is None:
-        return
-    if key is None:
-        level, since_ms = 0, time_of(log.log_id, offset)
-    else:
-        lane = log.lanes[key]
-        level, since_ms = key.priority, lane.times[bisect_left(lane.offsets, offset)]
-    if ageing_ms:
-        level += max(0, now_ms - since_ms) // ageing_ms
-    heapq.heappush(heads, (-level, offset, number, key, offsets))
 
 
 def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:

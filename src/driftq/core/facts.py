@@ -68,7 +68,7 @@ class TopicDeleted(Fact, tag=3, frozen=True):
 
 
 class Mark(Struct, frozen=True, array_like=True, gc=False):
-    """A record that is not plain: its lane (priority, task, label), the time before which it rests, its deadline."""
+    """A record that is not plain: its lane (priority, task, label, tenant), until when it rests, its deadline."""
 
     index: int
     priority: int = 0
@@ -76,6 +76,7 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
     label: str = ""
     not_before_ms: int = 0
     deadline_ms: int = 0
+    tenant: str = ""
 
 
 class ByProducer(Struct, frozen=True, array_like=True, gc=False):
@@ -225,7 +226,7 @@ class Leased(Fact, tag=34, frozen=True):
     token: str
     at_ms: int
     until_ms: int
-    lane: tuple[int, str, str] | None = None  # first deliveries of an explicit lane move that lane's cursor
+    lane: tuple[int, str, str, str] | None = None  # first deliveries of an explicit lane move that lane's cursor
 
 
 class Extended(Fact, tag=35, frozen=True):

@@ -36,6 +36,7 @@ class LaneImage(Struct, frozen=True, array_like=True, gc=False):
     priority: int
     task: str
     label: str
+    tenant: str
     offsets: bytes
     times: bytes
 
@@ -100,9 +101,10 @@ class CursorPlaced(Fact, tag=96, frozen=True):
     cursor: int
     fresh_version: int
     top_version: int
-    lane_cursors: tuple[tuple[int, str, str, int], ...]
+    lane_cursors: tuple[tuple[int, str, str, str, int], ...]
     settled: tuple[Range, ...]
     ready: tuple[Range, ...]
+    turns: tuple[tuple[str, int], ...] = ()
 
 
 class HeldPlaced(Fact, tag=97, frozen=True):

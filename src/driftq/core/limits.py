@@ -16,6 +16,7 @@ class Limits(Struct, frozen=True):
     partitions_max: int = 1_024
     groups_per_topic_max: int = 1_000
     lanes_per_log_max: int = 1_000
+    tenant_lanes_max: int = 500  # past it, new tenants share a lane
     message_bytes: int = MIB
     batch_bytes: int = 16 * MIB
     partition_messages: int = 1_000_000

@@ -22,11 +22,13 @@ SIZES_MAX = 8_192
 
 
 class LaneKey(NamedTuple):
-    """What puts records of one log side by side: higher priority first, claims may ask for a task or a label."""
+    """What puts records of one log side by side: higher priority first, tenants in turns; claims may ask for a task
+    or a label."""
 
     priority: int
     task: str
     label: str
+    tenant: str = ""
 
 
 class Lane:
@@ -115,9 +117,9 @@ class Log:
                 self.deadlines_ms.append(mark.deadline_ms)
             if mark.not_before_ms > at_ms:
                 heapq.heappush(self.delayed, (mark.not_before_ms, offset))
-            elif not (mark.priority or mark.task or mark.label):
+            elif not (mark.priority or mark.task or mark.label or mark.tenant):
                 continue
-            key = LaneKey(mark.priority, mark.task, mark.label)
+            key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
             lane = self.lanes.get(key)
             if lane is None:
                 lane = self.lanes[key] = Lane()
@@ -158,6 +160,7 @@ class Log:
         for lane in self.lanes.values():
             cut = bisect_left(lane.offsets, start)
             del lane.offsets[:cut], lane.times[:cut]
+        self.lanes = {key: lane for key, lane in self.lanes.items() if lane.offsets}
         cut = bisect_left(self.deadline_offsets, start)
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
         self.delayed = [item for item in self.delayed if item[1] >= start]
@@ -185,7 +188,7 @@ class Log:
         self.start, self.end = image.start_offset, image.end_offset
         self.payload_bytes, self.last_ms = image.payload_bytes, image.last_ms
         for shown in image.lanes:
-            lane = self.lanes[LaneKey(shown.priority, shown.task, shown.label)] = Lane()
+            lane = self.lanes[LaneKey(shown.priority, shown.task, shown.label, shown.tenant)] = Lane()
             lane.offsets.frombytes(shown.offsets)
             lane.times.frombytes(shown.times)
         for offset in sorted(offset for lane in self.lanes.values() for offset in lane.offsets):

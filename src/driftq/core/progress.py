@@ -8,7 +8,7 @@ methods here fold facts; questions that claims ask are in `core.choosing`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from enum import Enum
 
 from driftq.core.facts import Extended, Failed, Leased, Released
@@ -32,7 +32,7 @@ class Progress:
 
     __slots__ = (
         "cursor", "entries", "floor", "fresh_version", "group_id", "held", "in_flight", "lane_cursors", "lease_heap",
-        "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled", "top_version",
+        "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled", "top_version", "turns",
     )  # fmt: skip
 
     def __init__(self, group_id: int, log_id: int, start: int) -> None:
@@ -41,6 +41,7 @@ class Progress:
         self.floor = start  # everything below is settled
         self.cursor = start  # the default lane's next fresh offset
         self.lane_cursors: dict[LaneKey, int] = {}
+        self.turns: dict[str, int] = {}  # when each tenant got something last; higher is later
         self.settled = RangeSet()  # above the floor
         self.ready = RangeSet()
         self.held = HeldRanges()
@@ -99,7 +100,7 @@ class Progress:
         self._push_lease(lease)
         self._tidy_resting()
 
-    def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str] | None) -> None:
+    def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str, str] | None) -> None:
         if self.ready:
             self.ready.discard(first, end)
         self.held.add(first, end, lease)
@@ -109,6 +110,9 @@ class Progress:
             self.lane_cursors[key] = max(self.lane_cursors.get(key, 0), end)
         elif end > self.cursor:
             self.cursor = end
+        tenant = lane[3] if lane is not None else ""
+        if tenant or self.turns:
+            self.turns[tenant] = max(self.turns.values(), default=0) + 1
 
     def extend(self, fact: Extended) -> None:
         renewed: dict[Lease, Lease] = {}  # messages that shared a lease go on sharing one
@@ -181,6 +185,13 @@ class Progress:
             self.settle(self.floor, start)
         self.cursor = max(self.cursor, start)
 
+    def forget_lanes(self, lanes: Container[LaneKey]) -> None:
+        """Cursors of lanes that are empty by now would only grow in number."""
+        for key in [key for key in self.lane_cursors if key not in lanes]:
+            del self.lane_cursors[key]
+        tenants = {key.tenant for key in self.lane_cursors}
+        self.turns = {tenant: turn for tenant, turn in self.turns.items() if tenant in tenants}
+
     def delay(self, offset: int, not_before_ms: int) -> None:
         """A new message rests before its first delivery."""
         self._rest(offset, Entry(0, self.fresh_version - 1), not_before_ms)
@@ -198,6 +209,7 @@ class Progress:
         self.settled.clear()
         self.ready.clear()
         self.lane_cursors.clear()
+        self.turns.clear()
         self.resting_heap.clear()
         self.lease_heap.clear()
         self.in_flight = self.resting = self.live_leases = 0
@@ -294,6 +306,7 @@ class Progress:
         yield CursorPlaced(
             self.group_id, self.log_id, self.floor, self.cursor, self.fresh_version, self.top_version,
             tuple((*key, cursor) for key, cursor in self.lane_cursors.items()), tuple(self.settled), tuple(self.ready),
+            tuple(self.turns.items()),
         )  # fmt: skip
         ranges: dict[Lease, list[Range]] = {}
         for first, end, lease in self.held:
@@ -308,8 +321,9 @@ class Progress:
     def place(self, image: CursorPlaced) -> None:
         self.floor, self.cursor = image.floor, image.cursor
         self.fresh_version, self.top_version = image.fresh_version, image.top_version
-        for priority, task, label, cursor in image.lane_cursors:
-            self.lane_cursors[LaneKey(priority, task, label)] = cursor
+        for priority, task, label, tenant, cursor in image.lane_cursors:
+            self.lane_cursors[LaneKey(priority, task, label, tenant)] = cursor
+        self.turns = dict(image.turns)
         for first, end in image.settled:
             self.settled.add(first, end)
         for first, end in image.ready:

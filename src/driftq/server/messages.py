@@ -113,14 +113,22 @@ def _mark(envelope: Envelope | None, job: Job | None, routing: Routing | None) -
     deadline_ms = 0
     if envelope is not None and envelope.deadline:
         deadline_ms = max(1, from_rfc3339(envelope.deadline))
+    return mark_of(0, envelope, job, routing, deadline_ms)
+
+
+def mark_of(
+    index: int, envelope: Envelope | None, job: Job | None, routing: Routing | None, deadline_ms: int
+) -> Mark | None:
+    """The schedule of a record, if it is not plain."""
+    tenant = envelope.tenant_id if envelope is not None else ""
     label = routing.label if routing is not None else ""
     if job is None:
-        if not (deadline_ms or label):
+        if not (deadline_ms or label or tenant):
             return None
-        return Mark(0, label=label, deadline_ms=deadline_ms)
-    if not (job.task or job.priority or job.not_before_ms or label or deadline_ms):
+        return Mark(index, label=label, deadline_ms=deadline_ms, tenant=tenant)
+    if not (job.task or job.priority or job.not_before_ms or label or deadline_ms or tenant):
         return None
-    return Mark(0, job.priority, job.task, label, job.not_before_ms, deadline_ms)
+    return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant)
 
 
 def _once(envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool) -> ProduceKey | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from driftq.core.facts import Mark
 from driftq.server.http import BadRequest
-from driftq.server.messages import check_envelope
+from driftq.server.messages import check_envelope, mark_of
 from driftq.wire.message import Head
 from driftq.wire.records import HEADS, BadBatch, Header, unpack
 from driftq.wire.times import from_rfc3339
@@ -53,10 +53,4 @@ def _mark(index: int, head: _ClientHead) -> Mark | None:
                 deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
         except (BadRequest, ValueError) as error:
             raise BadBatch(f"the envelope of record {index}: {error}") from None
-    job = head.job
-    label = head.routing.label if head.routing is not None else ""
-    if job is None:
-        return Mark(index, label=label, deadline_ms=deadline_ms) if label or deadline_ms else None
-    if not (job.task or job.priority or job.not_before_ms or label or deadline_ms):
-        return None
-    return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms)
+    return mark_of(index, head.envelope, head.job, head.routing, deadline_ms)

@@ -72,6 +72,7 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True):
     retry_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
     ageing_ms: Amount = 60_000
     heartbeat_ms: Milliseconds = 15_000
+    fair_tenants: bool = True
 
 
 class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +142,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             batch_bytes=bounds.batch_bytes,
             partition_messages=bounds.partition_messages,
             partition_bytes=bounds.partition_bytes,
+            tenant_lanes_max=500 if queue.fair_tenants else 0,
             in_flight_max=queue.in_flight_max,
             lease_ms=self.jobs.lease_ms,
             retry_ratio=queue.retry_ratio,

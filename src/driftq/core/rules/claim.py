@@ -186,7 +186,7 @@ def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_
             case.facts.append(
                 Leased(
                     group.group_id, share.log.log_id, tuple(ranges), owner, token, case.now_ms, until_ms,
-                    (lane.priority, lane.task, lane.label) if lane is not None else None,
+                    (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
                 )
             )  # fmt: skip
     return Claimed(group.group_id, deliveries, token, until_ms)

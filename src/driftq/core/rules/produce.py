@@ -3,6 +3,8 @@ answered with the first result even when the partition is full."""
 
 from __future__ import annotations
 
+import msgspec
+
 from driftq.core.case import Case
 from driftq.core.commands import Produce
 from driftq.core.facts import Appending, ByProducer, Mark
@@ -33,10 +35,12 @@ def produce(case: Case, command: Produce) -> Reply:
         judgement = log.producers.judge(by)
         if judgement.verdict is not Verdict.ACCEPT:
             return _answer(judgement, by, topic, log, command.count)
+        if judgement.epoch != by.epoch:
+            by = ByProducer(by.producer, judgement.epoch, by.seq, by.digest)
     refused = _refused(case, topic, log, command)
     if refused is not None:
         return refused
-    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, _along(case, command))
+    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, _along(case, log, command, by))
     return Produced(topic.name, log.partition, first_offset, command.count)
 
 
@@ -56,17 +60,16 @@ def _repeated(case: Case, command: Produce) -> Reply | None:
     once = command.once
     assert once is not None
     first = case.state.keys.find(produce_scope(once), case.now_ms)
-    if first is None:
-        return None
+    log = case.state.logs.get(first.log_id) if first is not None else None
+    if first is None or log is None:
+        return None  # never seen, over, or gone with its topic
     if once.strict and first.digest != once.digest:
         return Rejected(
             Code.KEY_CONFLICT,
             f"idempotency key {once.key!r} was used with another payload",
             {"offset": first.offset, "idempotency_key": once.key},
         )
-    log = case.state.logs.get(first.log_id)
-    partition = log.partition if log is not None else 0
-    return Produced(log.topic if log is not None else command.topic, partition, first.offset, first.records, True)
+    return Produced(log.topic, log.partition, first.offset, first.records, True)
 
 
 def _answer(judgement: Judgement, by: ByProducer, topic: Topic, log: Log, count: int) -> Reply:
@@ -102,7 +105,7 @@ def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected |
         largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
         return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
     if command.marks:
-        refused = _bad_marks(case, log, command.marks)
+        refused = _bad_marks(case, log, command)
         if refused is not None:
             return refused
     if not log.readers:
@@ -125,29 +128,48 @@ def _overloaded(case: Case, reason: str, why: str) -> Rejected:
     return Rejected(Code.OVERLOADED, f"producer overload: {reason} ({why})", details)
 
 
-def _bad_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> Rejected | None:
-    for mark in marks:
+def _bad_marks(case: Case, log: Log, command: Produce) -> Rejected | None:
+    last = -1
+    for mark in command.marks:
+        if not last < mark.index < command.count:
+            return Rejected(Code.INVALID_ARGUMENT, "marks name records of the batch, in order")
+        last = mark.index
         if not 0 <= mark.priority <= PRIORITY_MAX:
             return Rejected(Code.INVALID_ARGUMENT, f"priority must be 0 to {PRIORITY_MAX}")
         if mark.deadline_ms and mark.deadline_ms <= case.now_ms:
             return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
-    lanes = {LaneKey(mark.priority, mark.task, mark.label) for mark in marks}.union(log.lanes)
-    if len(lanes) > case.limits.lanes_per_log_max:
+    lanes = {_lane(mark) for mark in kept_marks(case, log, command.marks)}
+    if len(log.lanes) + sum(key not in log.lanes for key in lanes) > case.limits.lanes_per_log_max:
         message = f"a partition holds at most {case.limits.lanes_per_log_max} different tasks, labels and priorities"
         return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
     return None
 
 
-def _along(case: Case, command: Produce) -> Appending | None:
+def _lane(mark: Mark) -> LaneKey:
+    return LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
+
+
+def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """Tenants have turns of their own while there are lanes for them; after that they share one."""
+    if len(log.lanes) + len(marks) <= case.limits.tenant_lanes_max or not any(mark.tenant for mark in marks):
+        return marks
+    return tuple(
+        mark if not mark.tenant or _lane(mark) in log.lanes else msgspec.structs.replace(mark, tenant="")
+        for mark in marks
+    )
+
+
+def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending | None:
     once = command.once
+    marks = kept_marks(case, log, command.marks) if command.marks else ()
     if once is None:
-        if command.producer is None and not command.marks:
+        if by is None and not marks:
             return None
-        return Appending(producer=command.producer, marks=command.marks)
+        return Appending(producer=by, marks=marks)
     return Appending(
-        producer=command.producer,
+        producer=by,
         key=produce_scope(once),
         key_digest=once.digest,
         key_expires_ms=case.now_ms + (once.ttl_ms or case.limits.key_ttl_ms),
-        marks=command.marks,
+        marks=marks,
     )
