@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from driftq.core.commands import EffectKey, ProduceKey
 from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
@@ -21,8 +22,8 @@ DROPPED_AT_ONCE = 2
 _SEPARATOR = "\x1f"
 
 
-class ProducedKey(NamedTuple):
-    """Where the message of a key went."""
+class ProducedKey(Struct, frozen=True, gc=False):
+    """Where the message of a key went. There may be millions: the collector of cycles must not walk through them."""
 
     log_id: int
     offset: int
@@ -40,13 +41,14 @@ def effect_scope(key: EffectKey) -> str:
 
 
 class ProducedKeys:
-    """Keys in order of arrival; with one lifetime for all, that is the order of expiry too."""
+    """Keys; a few are looked at with every new one, and dropped or sent round again: lifetimes differ, so one long one
+    must not shield those behind it."""
 
-    __slots__ = ("_arrivals", "_keys")
+    __slots__ = ("_keys", "_rounds")
 
     def __init__(self) -> None:
         self._keys: dict[str, ProducedKey] = {}
-        self._arrivals: deque[str] = deque()  # a dict's front is slow to find once many have left it
+        self._rounds: deque[str] = deque()  # each key once; the front is looked at next
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -56,21 +58,18 @@ class ProducedKeys:
         return found if found is not None and found.expires_ms > now_ms else None
 
     def remember(self, scope: str, key: ProducedKey, now_ms: int) -> None:
-        for _ in range(DROPPED_AT_ONCE):
-            if not self._arrivals:
-                break
-            oldest = self._keys.get(self._arrivals[0])
-            if oldest is not None:
-                if oldest.expires_ms > now_ms:
-                    break
-                del self._keys[self._arrivals[0]]
-            self._arrivals.popleft()
-        self._keys.pop(scope, None)  # an expired one must not keep its old place in the order
+        for _ in range(min(DROPPED_AT_ONCE, len(self._rounds))):
+            oldest = self._rounds.popleft()
+            if self._keys[oldest].expires_ms > now_ms:
+                self._rounds.append(oldest)
+            else:
+                del self._keys[oldest]
         self._place(scope, key)
 
     def _place(self, scope: str, key: ProducedKey) -> None:
+        if scope not in self._keys:
+            self._rounds.append(scope)
         self._keys[scope] = key
-        self._arrivals.append(scope)
 
     def images(self, now_ms: int) -> Iterator[KeyPlaced]:
         for scope, key in self._keys.items():
@@ -157,8 +156,8 @@ class Effects:
                 self._rounds.append(scope)
 
     def images(self) -> Iterator[EffectPlaced]:
-        """In the order in which they are looked at, and with those that are over: a holder whose lease ran out may still
-        commit, and a state folded from a snapshot must forget the same keys at the same time."""
+        """In the order in which they are looked at, and with those that are over: a holder whose lease ran out may
+        still commit, and a state folded from a snapshot must forget the same keys at the same time."""
         for scope in self._rounds:
             effect = self._effects[scope]
             yield EffectPlaced(

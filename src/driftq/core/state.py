@@ -137,7 +137,9 @@ class State:
         log = self.logs[fact.log_id]
         log.trim(fact.start_offset)
         for group_id in log.readers:
-            self.progress_of(group_id, log.log_id).trim(fact.start_offset)
+            progress = self.progress_of(group_id, log.log_id)
+            progress.trim(fact.start_offset)
+            progress.forget_lanes(log.lanes)
 
     def _records_lost(self, fact: f.RecordsLost) -> None:
         log = self.logs[fact.log_id]
@@ -310,7 +312,12 @@ class State:
 
     def _published(self, fact: f.Published) -> None:
         for part in fact.parts:
-            self.logs[part.log_id].extend(part.count, part.payload_bytes, fact.at_ms)
+            log = self.logs[part.log_id]
+            assert log.end == part.first_offset, f"log {part.log_id} ends at {log.end}, not at {part.first_offset}"
+            log.extend(part.count, part.payload_bytes, fact.at_ms)
+            stream = self.streams.by_log.get(part.log_id)
+            if stream is not None:
+                self._stream_moved(stream, fact.at_ms, "", False, None)
         self.stages.publish(fact)
         self.logs[f.STAGING_LOG].trim(fact.staging_start)
         self._passed(fact.at_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 
 PRIORITY_MAX = 9
 
@@ -93,3 +93,11 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(text: bytes) -> Head:
     return _decoder.decode(text) if text else Head()
+
+
+def read_head(text: bytes) -> Head:
+    """The head of a record that nobody looked into before: what is not a head counts as none."""
+    try:
+        return decode_head(text)
+    except (MsgspecError, RecursionError):
+        return Head()

@@ -12,7 +12,7 @@ from driftq.core.groups import DEAD_PREFIX, Group, Topic
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
 from driftq.core.retry import delay_ms, is_exhausted
-from driftq.wire.message import DeadLetter, Head, RetryPolicy, decode_head, encode_head
+from driftq.wire.message import DeadLetter, Head, RetryPolicy, encode_head, read_head
 from driftq.wire.records import pack_one
 from driftq.wire.times import to_rfc3339
 
@@ -29,7 +29,7 @@ def fail(
     attempts = entry.attempts if entry is not None else 1
     error = bounded(error, case.limits.error_bytes)
     try:
-        policy = _policy(case, topic, decode_head(case.reader.record(log.log_id, offset).head))
+        policy = _policy(case, topic, read_head(case.reader.record(log.log_id, offset).head))
     except Unreadable:
         policy = case.limits.retry  # it cannot be copied to the dead letters: it rests until somebody restores it
     exhausted = is_exhausted(policy, attempts) and not topic.dead_of
@@ -75,7 +75,7 @@ def bury(
         record = case.reader.record(log.log_id, offset)
     except Unreadable:
         return False
-    head = decode_head(record.head)
+    head = read_head(record.head)
     letter = DeadLetter(
         topic=log.topic,
         partition=log.partition,

@@ -28,6 +28,8 @@ def stage(case: Case, command: c.Stage) -> Reply:
     entry = stages.by_handle.get(command.handle)
     if entry is not None and entry.writer != command.writer:
         return Rejected(Code.CONFLICT, f"handle {command.handle!r} belongs to writer {entry.writer!r}")
+    if entry is not None and entry.expires_ms <= case.now_ms:
+        forget_handles(case, (command.handle,))  # what was staged before is over, whether it was swept or not
     first_offset = case.state.logs[f.STAGING_LOG].end
     expires_ms = case.now_ms + (command.ttl_ms or case.limits.stage_ttl_ms)
     case.facts.append(
@@ -83,7 +85,7 @@ def publish(case: Case, command: c.Publish) -> Reply:
 
 def _is_closed(case: Case, log: Log) -> bool:
     stream = case.state.streams.by_log.get(log.log_id)
-    return stream is not None and (stream.closed or stream.soft_deleted)
+    return stream is not None and (stream.closed or stream.soft_deleted or stream.is_over(case.now_ms))
 
 
 def _shown(parts: tuple[f.Part, ...]) -> tuple[PublishedPart, ...]:
