@@ -71,10 +71,11 @@ class ProducedKeys:
             self._rounds.append(scope)
         self._keys[scope] = key
 
-    def images(self, now_ms: int) -> Iterator[KeyPlaced]:
-        for scope, key in self._keys.items():
-            if key.expires_ms > now_ms:
-                yield KeyPlaced(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms)
+    def images(self) -> Iterator[KeyPlaced]:
+        """In the order in which they are looked at, so that a folded snapshot goes on in the same one."""
+        for scope in self._rounds:
+            key = self._keys[scope]
+            yield KeyPlaced(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms)
 
     def place(self, image: KeyPlaced) -> None:
         self._place(image.key, ProducedKey(image.log_id, image.offset, image.count, image.digest, image.expires_ms))

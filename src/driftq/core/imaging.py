@@ -29,7 +29,7 @@ def images(state: State) -> Iterator[Fact]:
         yield i.GroupPlaced(group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn)
         for progress in group.progress:
             yield from progress.images()
-    yield from state.keys.images(state.last_ms)
+    yield from state.keys.images()
     yield from state.effects.images()
     yield from state.stages.images()
     yield from state.subscriptions.images()
