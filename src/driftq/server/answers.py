@@ -28,11 +28,14 @@ class Answers:
         self.access_log = access_log
         self._next = count(1).__next__
         self._start = os.urandom(4).hex().encode()
+        self._line = b"X-Request-Id: %b-" % self._start
 
     def __call__(self, request: Request, status: int, size_bytes: int | None) -> bytes:
         """The header line of an answer that is about to be written."""
         self.by_status[status] += 1
-        name = request.id or self.name(request)
+        if not (self.access_log or request.id or b"x-request-id" in request.head.fields):
+            return b"%b%010x\r\n" % (self._line, self._next())  # what nearly every answer is
+        name = self.name(request)
         if self.access_log:
             _log(request, status, size_bytes)
         return b"X-Request-Id: %b\r\n" % name

@@ -12,6 +12,7 @@ from driftq.server.faces.deadletters import DeadLettersFace
 from driftq.server.faces.effects import EffectsFace
 from driftq.server.faces.fetch import FetchFace
 from driftq.server.faces.jobs import JobsFace
+from driftq.server.faces.metrics import MetricsFace
 from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.server import ServerFace
 from driftq.server.faces.streams import StreamFace
@@ -35,6 +36,7 @@ class Route(NamedTuple):
 
 def routes(context: Context) -> list[Route]:
     server = ServerFace(context)
+    metrics = MetricsFace(context)
     queue = QueueFace(context)
     batches = BatchesFace(context)
     claims = ClaimsFace(context)
@@ -48,6 +50,7 @@ def routes(context: Context) -> list[Route]:
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
         Route("GET", "/v1/version", server.version),
+        Route("GET", "/v1/metrics", metrics.page),
         Route("GET", "/v1/topics", queue.list_topics),
         Route("POST", "/v1/topics", queue.create_topic),
         Route("POST", "/v1/produce", queue.produce),

@@ -20,18 +20,22 @@ from driftq.server.settings import Settings
 from driftq.wire.message import Envelope
 
 if TYPE_CHECKING:
+    from driftq.server.metrics import Metrics
     from driftq.server.routing.asking import Asker
 
 _encode = json.Encoder().encode
 
 
 class Context:
-    """The engine, the settings and the router, if there is one, of one server."""
+    """The engine and the settings of one server; the router and the metrics, if there are any."""
 
-    def __init__(self, engine: Engine, settings: Settings, router: Asker | None = None) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, router: Asker | None = None, metrics: Metrics | None = None
+    ) -> None:
         self.engine = engine
         self.settings = settings
         self.router = router
+        self.metrics = metrics
         self.rates = Rates(settings.tenants)
 
     def charge(self, envelope: Envelope | None, messages: int, size_bytes: int) -> Rejected | None:
@@ -39,7 +43,11 @@ class Context:
         if not self.rates.active:
             return None
         tenant = envelope.tenant_id if envelope is not None else ""
-        return self.rates.take(tenant, messages, size_bytes, self.engine.now_ms())
+        refused = self.rates.take(tenant, messages, size_bytes, self.engine.now_ms())
+        if refused is not None and self.metrics is not None:
+            self.metrics.counts.refusals[refused.code] += 1
+            self.metrics.counts.produce_refused(refused)
+        return refused
 
     def ask(self, command: Command, respond: Callable[[Any], Response]) -> Deferred:
         """Submit; a refusal becomes its problem, everything else goes through `respond`."""

@@ -20,6 +20,7 @@ from driftq.server.answers import Answers
 from driftq.server.app import App, routes
 from driftq.server.context import Context
 from driftq.server.guard import Guard
+from driftq.server.metrics import Metrics, Sources
 from driftq.server.problems import bad_request, error_response, internal_error
 from driftq.server.routing.asking import Asker
 from driftq.server.routing.making import make_router
@@ -79,9 +80,13 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     )
     engine = None
     try:
+        began_s = loop.time()
         engine = await _open(settings, data)
         asker = Asker(router, engine, settings.router.timeout_ms) if router is not None else None
-        door.app = App(routes(Context(engine, settings, asker)))
+        sources = Sources(
+            answers, asker, lambda: listener.connection_count, lambda: listener.stream_count, loop.time() - began_s
+        )
+        door.app = App(routes(Context(engine, settings, asker, Metrics(engine, sources))))
         say(_greeting(settings, listener.addresses, data, engine))
         await _until(stop, engine)
         say("stopping")

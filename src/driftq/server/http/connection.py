@@ -266,7 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         body = response.body
         date = self._service.date_line
         if self._on_answer is not None:
-            line += self._on_answer(request, response.status, response.size_bytes())
+            size = len(body) if type(body) is bytes else response.size_bytes()
+            line += self._on_answer(request, response.status, size)
         if type(body) is bytes and 0 < len(body) <= JOIN_BYTES and request.method != "HEAD":
             # What nearly every answer is: one formatting, one buffer.
             parts = (response.prefix, date, len(body), response.extra, line, body)

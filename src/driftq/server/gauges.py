@@ -1,0 +1,188 @@
+"""Looks at the state as it is now: lag, what is in flight, ages, sizes. Changes nothing, counts nothing.
+
+A look may be long when there are thousands of groups, so it is taken in steps that let the server breathe. Names are
+bounded: rows past the bound are added up under "other". Ages are read from the log's own headers and remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from driftq.core.groups import DEAD_PREFIX, Topic
+from driftq.core.progress import Progress
+from driftq.engine.engine import Engine
+from driftq.server.counting import OTHER
+from driftq.server.faces.deadletters import REDRIVE_GROUP
+
+ROWS_MAX = 1_000
+STEP = 500
+TIMES_MAX = 20_000
+
+
+class PartitionRow(NamedTuple):
+    """A group in a partition."""
+
+    topic: str
+    group: str
+    partition: str
+    lag: int
+    lag_s: float
+    in_flight: int
+    resting: int
+
+
+class TopicRow(NamedTuple):
+    topic: str
+    messages: int
+    payload_bytes: int
+    oldest_s: float
+    dead_letters: int
+
+
+class Look(NamedTuple):
+    """What one look found."""
+
+    partitions: list[PartitionRow]
+    topics: list[TopicRow]
+    disk_bytes: dict[str, int]
+    disk_free_bytes: int
+
+
+class Gauges:
+    """Takes looks at one engine."""
+
+    def __init__(self, engine: Engine, rows_max: int = ROWS_MAX) -> None:
+        self._engine = engine
+        self._rows_max = rows_max
+        self._times: dict[tuple[int, int], int] = {}
+
+    async def look(self) -> Look:
+        partitions: list[PartitionRow] = []
+        others: PartitionRow | None = None
+        for number, row in enumerate(self._partition_rows()):
+            if number < self._rows_max:
+                partitions.append(row)
+            else:
+                others = _added(others, row)
+            if number % STEP == STEP - 1:
+                await asyncio.sleep(0)
+        topics: list[TopicRow] = []
+        rest: TopicRow | None = None
+        for number, topic in enumerate(list(self._engine.state.topics.values())):
+            if topic.dead_of or self._engine.state.topics.get(topic.name) is not topic:
+                continue
+            if len(topics) < self._rows_max:
+                topics.append(self._topic_row(topic, with_age=True))
+            else:
+                rest = _joined(rest, self._topic_row(topic, with_age=False))
+            if number % STEP == STEP - 1:
+                await asyncio.sleep(0)
+        folder = self._engine.folder
+        sizes: dict[str, int] = {}
+        free_bytes = 0
+        if folder is not None:
+            sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
+        return Look(
+            [*partitions, *([others] if others is not None else [])], [*topics, *([rest] if rest is not None else [])],
+            sizes, free_bytes,
+        )  # fmt: skip
+
+    def _partition_rows(self) -> Iterator[PartitionRow]:
+        state = self._engine.state
+        number = 0
+        for group in list(state.groups.values()):
+            for partition, progress in enumerate(group.progress):
+                if group.group_id not in state.groups or group.name == REDRIVE_GROUP:
+                    break  # deleted while we looked, or nobody's lag
+                end = self._engine.durable_end(progress.log_id)
+                lag = max(0, end - progress.floor - progress.settled.count)
+                lag_s = self._age_s(progress.log_id, progress.floor) if lag and number < self._rows_max else 0.0
+                yield PartitionRow(
+                    group.topic, group.name, str(partition), lag, lag_s, progress.in_flight, progress.resting
+                )
+                number += 1
+
+    def _topic_row(self, topic: Topic, *, with_age: bool) -> TopicRow:
+        state, engine = self._engine.state, self._engine
+        logs = [state.logs[log_id] for log_id in topic.log_ids]
+        held = [log for log in logs if engine.durable_end(log.log_id) > log.start]
+        ages = (self._age_s(log.log_id, log.start) for log in held) if with_age else ()
+        return TopicRow(
+            topic.name,
+            sum(engine.durable_end(log.log_id) - log.start for log in logs),
+            sum(log.bytes_from(log.start) for log in logs),
+            max(ages, default=0.0),
+            self._dead_letters(topic),
+        )
+
+    def _dead_letters(self, topic: Topic) -> int:
+        """Those that nobody has sent back."""
+        state = self._engine.state
+        dead = state.topics.get(DEAD_PREFIX + topic.name)
+        if dead is None:
+            return 0
+        group = dead.groups.get(REDRIVE_GROUP)
+        waiting = 0
+        for partition, log_id in enumerate(dead.log_ids):
+            start, end = state.logs[log_id].start, self._engine.durable_end(log_id)
+            waiting += _unsettled(group.progress[partition], start, end) if group is not None else end - start
+        return waiting
+
+    def _age_s(self, log_id: int, offset: int) -> float:
+        at_ms = self._times.get((log_id, offset))
+        if at_ms is None:
+            if len(self._times) >= TIMES_MAX:
+                self._times.clear()
+            at_ms = self._times[log_id, offset] = self._engine.sequencer.broker.reader.time_of(log_id, offset)
+        return max(0, self._engine.now_ms() - at_ms) / 1_000 if at_ms else 0.0
+
+
+def _unsettled(progress: Progress, start: int, end: int) -> int:
+    first = max(start, progress.floor)
+    return max(0, end - first - progress.settled.count)
+
+
+def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
+    if sum_so_far is None:
+        return row._replace(topic=OTHER, group=OTHER, partition=OTHER)
+    return sum_so_far._replace(
+        lag=sum_so_far.lag + row.lag,
+        in_flight=sum_so_far.in_flight + row.in_flight,
+        resting=sum_so_far.resting + row.resting,
+    )
+
+
+def _joined(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
+    if sum_so_far is None:
+        return row._replace(topic=OTHER)
+    return sum_so_far._replace(
+        messages=sum_so_far.messages + row.messages,
+        payload_bytes=sum_so_far.payload_bytes + row.payload_bytes,
+        dead_letters=sum_so_far.dead_letters + row.dead_letters,
+    )
+
+
+def sizes_of(folder: str) -> tuple[dict[str, int], int]:
+    """(bytes of files by subfolder, free bytes of the filesystem). Files may go while we look."""
+    sizes: dict[str, int] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                sizes[entry.name] = sum(_file_sizes(entry.path))
+    found = os.statvfs(folder)
+    return sizes, found.f_bavail * found.f_frsize
+
+
+def _file_sizes(folder: str) -> Iterator[int]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _file_sizes(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return
