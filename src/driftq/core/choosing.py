@@ -71,7 +71,7 @@ def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
     for first, end, lease in progress.held:
         if lease in over:
             found.extend(range(first, end))
-    found.extend(offset for offset, entry in progress.entries.items() if entry.held and entry.lease in over)
+    found.extend(offset for offset in progress.held_entries if progress.entries[offset].lease in over)
     found.sort()
     return found[:most]
 

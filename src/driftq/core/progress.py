@@ -31,8 +31,9 @@ class Progress:
     """What one group has done with one log."""
 
     __slots__ = (
-        "cursor", "entries", "floor", "fresh_version", "group_id", "held", "in_flight", "lane_cursors", "lease_heap",
-        "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled", "top_version", "turns",
+        "cursor", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight", "lane_cursors",
+        "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled", "top_version",
+        "turns",
     )  # fmt: skip
 
     def __init__(self, group_id: int, log_id: int, start: int) -> None:
@@ -46,6 +47,7 @@ class Progress:
         self.ready = RangeSet()
         self.held = HeldRanges()
         self.entries: dict[int, Entry] = {}
+        self.held_entries: set[int] = set()  # those of them that are held, so that nobody searches among the resting
         self.in_flight = 0
         self.resting = 0
         self.fresh_version = 1  # lease version of a first delivery
@@ -91,6 +93,7 @@ class Progress:
                 entry.version += 1
                 entry.held = True
                 entry.lease = lease
+                self.held_entries.add(first)
                 self.resting -= 1
                 self.top_version = max(self.top_version, entry.version)
             else:
@@ -206,6 +209,7 @@ class Progress:
         """Start over. Lease versions go on rising, so that whoever held something before is still late."""
         self.held.clear()
         self.entries.clear()
+        self.held_entries.clear()
         self.settled.clear()
         self.ready.clear()
         self.lane_cursors.clear()
@@ -244,6 +248,7 @@ class Progress:
             entry.lease = pieces[0][2]
             entry.held = True
         if entry.held:
+            self.held_entries.discard(offset)
             self.in_flight -= 1
             if entry.lease is not None:
                 self._drop(entry.lease, 1)
@@ -264,6 +269,7 @@ class Progress:
         if not entry.held:
             self.resting -= 1
             return
+        self.held_entries.discard(offset)
         self.in_flight -= 1
         if entry.lease is not None:
             self._drop(entry.lease, 1)
@@ -349,6 +355,7 @@ class Progress:
         entry.held = True
         entry.retry_at_ms = image.retry_at_ms
         self.entries[image.offset] = entry
+        self.held_entries.add(image.offset)
         self.in_flight += 1
         if entry.lease is not None:
             entry.lease.live = 1

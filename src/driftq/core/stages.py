@@ -45,24 +45,30 @@ class Writer(NamedTuple):
 class Stages:
     """All stages and writers."""
 
-    __slots__ = ("by_handle", "payload_bytes", "writers")
+    __slots__ = ("by_handle", "by_writer", "payload_bytes", "writers")
 
     def __init__(self) -> None:
-        self.by_handle: dict[str, StageEntry] = {}
+        self.by_handle: dict[str, StageEntry] = {}  # in order of their first batch in the staging log
+        self.by_writer: dict[str, dict[str, StageEntry]] = {}
         self.writers: dict[str, Writer] = {}
         self.payload_bytes = 0
 
     def stage(self, fact: Staged) -> None:
         entry = self.by_handle.get(fact.handle)
         if entry is None:
-            entry = self.by_handle[fact.handle] = StageEntry(fact.handle, fact.writer, fact.expires_ms)
+            entry = self._add(StageEntry(fact.handle, fact.writer, fact.expires_ms))
         entry.expires_ms = fact.expires_ms
         entry.batches.append(StagedBatch(fact.target_log_id, fact.first_offset, fact.count, fact.payload_bytes))
         self.payload_bytes += fact.payload_bytes
 
+    def _add(self, entry: StageEntry) -> StageEntry:
+        self.by_handle[entry.handle] = entry
+        self.by_writer.setdefault(entry.writer, {})[entry.handle] = entry
+        return entry
+
     def publish(self, fact: Published) -> None:
         """Every stage of the writer goes: it was published, or it was left over."""
-        self.forget(tuple(handle for handle, entry in self.by_handle.items() if entry.writer == fact.writer))
+        self.forget(tuple(self.by_writer.get(fact.writer, ())))
         self.writers.pop(fact.writer, None)
         self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)
         if len(self.writers) > WRITERS_MAX:
@@ -73,11 +79,15 @@ class Stages:
             entry = self.by_handle.pop(handle, None)
             if entry is not None:
                 self.payload_bytes -= sum(batch.payload_bytes for batch in entry.batches)
+                of_writer = self.by_writer[entry.writer]
+                del of_writer[handle]
+                if not of_writer:
+                    del self.by_writer[entry.writer]
 
     def lowest_offset(self, without: Callable[[StageEntry], bool], end: int) -> int:
         """Below it the staging log is not needed once these stages are gone; its end if nothing is left."""
         kept = (entry.batches[0].offset for entry in self.by_handle.values() if not without(entry))
-        return min(kept, default=end)
+        return next(kept, end)
 
     def next_ms(self) -> int | None:
         return min((entry.expires_ms for entry in self.by_handle.values()), default=None)
@@ -94,7 +104,7 @@ class Stages:
             yield WriterPlaced(name, writer.batch_number, writer.at_ms, writer.parts)
 
     def place_stage(self, image: StagePlaced) -> None:
-        entry = self.by_handle[image.handle] = StageEntry(image.handle, image.writer, image.expires_ms)
+        entry = self._add(StageEntry(image.handle, image.writer, image.expires_ms))
         entry.batches = [StagedBatch(*batch) for batch in image.batches]
         self.payload_bytes += sum(batch.payload_bytes for batch in entry.batches)
 

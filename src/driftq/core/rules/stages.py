@@ -106,5 +106,6 @@ def forget(case: Case, command: c.ForgetStages) -> Reply:
 
 def forget_handles(case: Case, handles: tuple[str, ...]) -> None:
     end = case.state.logs[f.STAGING_LOG].end
-    start = case.state.stages.lowest_offset(lambda entry: entry.handle in handles, end)
+    gone = frozenset(handles)
+    start = case.state.stages.lowest_offset(lambda entry: entry.handle in gone, end)
     case.facts.append(f.StagesForgotten(handles, start))
