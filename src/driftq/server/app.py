@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from driftq.server.context import Context
 from driftq.server.faces.batches import BatchesFace
+from driftq.server.faces.catalogue import CatalogueFace
 from driftq.server.faces.claims import ClaimsFace
 from driftq.server.faces.deadletters import DeadLettersFace
 from driftq.server.faces.effects import EffectsFace
@@ -46,6 +47,7 @@ def routes(context: Context) -> list[Route]:
     letters = DeadLettersFace(context)
     jobs = JobsFace(context)
     streams = StreamFace(context)
+    catalogue = CatalogueFace(context)
     return [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
@@ -96,6 +98,8 @@ def routes(context: Context) -> list[Route]:
         Route("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
         # durable streams
         Route("*", "/v1/stream/*", streams.handle),
+        Route("GET", "/v1/streams", catalogue.list),
+        Route("POST", "/v1/streams/trim", catalogue.trim),
     ]
 
 

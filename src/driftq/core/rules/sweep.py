@@ -6,8 +6,6 @@ from __future__ import annotations
 from driftq.core.case import Case
 from driftq.core.commands import Sweep
 from driftq.core.facts import Trimmed
-from driftq.core.groups import Topic
-from driftq.core.logs import Log
 from driftq.core.replies import Reply, Swept
 from driftq.core.rules import subscriptions
 from driftq.core.rules.failing import expire_leases
@@ -33,7 +31,11 @@ def sweep(case: Case, command: Sweep) -> Reply:
     if command.retention:
         for topic in case.state.topics.values():
             if topic.config.retention_ms or topic.config.retention_bytes:
-                _retain(case, topic)
+                for each in topic.log_ids:
+                    _retain(case, each, topic.config.retention_ms, topic.config.retention_bytes)
+        for stream in case.state.streams.retained.values():
+            if not stream.soft_deleted:
+                _retain(case, stream.log_id, stream.created.retention_ms, stream.created.retention_bytes)
     return Swept(tuple(woken), len(case.facts))
 
 
@@ -56,25 +58,18 @@ def _sweep_stages(case: Case) -> None:
         forget_handles(case, over)
 
 
-def _retain(case: Case, topic: Topic) -> None:
-    for log_id in topic.log_ids:
-        log = case.state.logs[log_id]
-        start = _retained_from(case, topic, log)
-        if start > log.start:
-            case.facts.append(Trimmed(log_id, start))
-
-
-def _retained_from(case: Case, topic: Topic, log: Log) -> int:
-    """Whole spans go, oldest first; the one being written stays."""
-    spans = case.reader.spans(log.log_id)
+def _retain(case: Case, log_id: int, retention_ms: int, retention_bytes: int) -> None:
+    """Forget what is too old or too much: whole spans go, oldest first; the one being written stays."""
+    spans = case.reader.spans(log_id)
+    log = case.state.logs[log_id]
     start = log.start
     size = sum(span[2] for span in spans)
-    config = topic.config
     for _, end, span_bytes, last_ms in spans[:-1]:
-        too_old = config.retention_ms and last_ms <= case.now_ms - config.retention_ms
-        too_much = config.retention_bytes and size > config.retention_bytes
+        too_old = retention_ms and last_ms <= case.now_ms - retention_ms
+        too_much = retention_bytes and size > retention_bytes
         if not (too_old or too_much):
             break
         start = max(start, end)
         size -= span_bytes
-    return start
+    if start > log.start:
+        case.facts.append(Trimmed(log_id, start))

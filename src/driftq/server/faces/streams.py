@@ -155,6 +155,8 @@ class StreamFace:
             offset = view.start_offset
         if offset < view.start_offset:
             return responses.below_start(view)
+        if offset > end:
+            return responses.beyond_end(end)
         try:
             chunk = read_chunk(self._engine, view, form, offset, end, self._settings.read_bytes_max)
         except Lost as lost:
@@ -169,6 +171,9 @@ class StreamFace:
         if at < view.start_offset:
             self._tails.leave(tail)
             answer.resolve(responses.below_start(view))
+        elif at > tail.end:
+            self._tails.leave(tail)
+            answer.resolve(responses.beyond_end(tail.end))
         elif live == "sse":
             reader = EventReader(self._engine, self._tails, tail, at, cursor, view.content_type)
             answer.resolve(Streaming(partial(reader.run, last_s=self._settings.sse_ms / 1_000)))

@@ -146,9 +146,9 @@ def appended(reply: StreamAppended, command: AppendStream, dialect: Dialect) -> 
     headers += [(w.PRODUCER_EPOCH, str(reply.epoch)), (w.PRODUCER_SEQ, str(reply.seq))]
     wrote = command.count and not reply.duplicate
     if dialect is Dialect.DECLARED:
-        return respond(200 if wrote else 204, headers)
+        return respond(200 if wrote else 204, headers, content_type="")
     headers += [(w.X_OFFSET, end), (w.X_PRODUCER_EPOCH, str(reply.epoch))]
-    return respond(201 if wrote else 204, headers)
+    return respond(201 if wrote else 204, headers, content_type="")
 
 
 # --- reads ------------------------------------------------------------------------------------------------------------
@@ -170,6 +170,11 @@ def described(view: StreamView) -> Response:
 def below_start(view: StreamView) -> Response:
     earliest = w.token(view.start_offset)
     return failure(410, f"the stream begins at {earliest}", [(w.EARLIEST_OFFSET, earliest)])
+
+
+def beyond_end(end: int) -> Response:
+    """An offset this stream never issued: it may be of another one that was at the same path before."""
+    return failure(400, "the offset lies beyond the end of the stream", [(w.NEXT_OFFSET, w.token(end))])
 
 
 def next_cursor(given: str | None) -> str:

@@ -1,0 +1,43 @@
+"""The published conformance suite of the Durable Streams protocol, whole, against a real server on a real disk."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from tests.support import node
+from tests.support.server import running
+
+TESTS = 338  # of version 0.3.6: a suite that shrinks by itself would prove less
+
+
+@pytest.mark.timeout(420)
+def test_the_published_suite_passes_without_an_exception(tmp_path, profile):
+    folder = node.packages(profile)
+    shutil.copy(node.PINS / "suite.test.mjs", folder)
+    report = tmp_path / "report.json"
+    with running(str(tmp_path / "data"), "streams.long_poll_ms=500") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        command = ["npx", "vitest", "run", "suite.test.mjs", "--reporter=json", f"--outputFile={report}"]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=node.environment(DRIFTQ_URL=url),
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert report.exists(), done.stderr[-4_000:]
+    results = json.loads(report.read_text())
+    failed = [
+        f"{' > '.join(test['ancestorTitles'])} > {test['title']}: {(test['failureMessages'] or ['?'])[0][:300]}"
+        for file in results["testResults"]
+        for test in file["assertionResults"]
+        if test["status"] != "passed"
+    ]
+    assert not failed, "\n".join(failed)
+    assert results["numPassedTests"] == results["numTotalTests"] == TESTS
