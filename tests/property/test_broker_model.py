@@ -187,7 +187,6 @@ class BrokerMachine(RuleBasedStateMachine):
         self.claim(**choice)
 
     def claim(self, topic, group, owner, most, lease_ms, label, start) -> None:
-        now_ms = self.desk.now_ms
         due_before = self._due(topic, group, label)
         facts, reply = self.take(c.Claim(topic, group, owner, most, lease_ms, start, label=label))
         assert isinstance(reply, Claimed)
@@ -209,7 +208,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if given == most or group_id in self.model.paused:
             self._check_share(facts, most, due_before)
         else:
-            self._check_nothing_left(group_id, label, now_ms, facts)
+            self._check_nothing_left(group_id, label, reply, facts)
 
     def _due(self, topic: str, group: str, label: str | None) -> int:
         group_id = self.model.group_id(topic, group)
@@ -245,9 +244,14 @@ class BrokerMachine(RuleBasedStateMachine):
         )
         assert retried >= min(due_before, max(1, int(most * LIMITS.retry_ratio)))
 
-    def _check_nothing_left(self, group_id: int, label: str | None, now_ms: int, facts) -> None:
-        """A claim that comes back short has left nothing that it could have given."""
+    def _check_nothing_left(self, group_id: int, label: str | None, reply: Claimed, facts) -> None:
+        """A claim that comes back short has left nothing that it could have given; or it says to come again at once,
+        because a frame holds only so many dead letters."""
+        now_ms = self.desk.now_ms
         over = sum(isinstance(fact, f.Failed) for fact in facts)
+        if sum(isinstance(fact, f.Settled) for fact in facts) >= LIMITS.sweep_max:
+            assert reply.deliveries or reply.next_ms == now_ms
+            return
         for _, log_id, offset, message in self.model.of(group_id):
             shared = self.model.logs[log_id][offset]
             if label not in (None, shared.lane[2]) or offset >= self.model.durable.get(log_id, 0):

@@ -65,6 +65,7 @@ class MemoryReader:
 
     def __init__(self) -> None:
         self.pieces: dict[int, list[Piece]] = {}
+        self.ends: dict[int, int] = {}
 
     def feed(self, facts: Iterable[f.Fact]) -> None:
         for fact in facts:
@@ -89,6 +90,7 @@ class MemoryReader:
         pieces = self.pieces.setdefault(log_id, [])
         assert not pieces or pieces[-1].end == first, f"log {log_id} has a gap before {first}"
         pieces.append(Piece(first, first + count, at_ms, batch))
+        self.ends[log_id] = first + count
 
     def _piece(self, log_id: int, offset: int) -> Piece:
         pieces = self.pieces[log_id]
@@ -97,8 +99,7 @@ class MemoryReader:
         return piece
 
     def end(self, log_id: int) -> int:
-        pieces = self.pieces.get(log_id)
-        return pieces[-1].end if pieces else 0
+        return self.ends.get(log_id, 0)
 
     def record(self, log_id: int, offset: int) -> Record:
         piece = self._piece(log_id, offset)

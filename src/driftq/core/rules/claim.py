@@ -7,7 +7,7 @@ from driftq.core import choosing
 from driftq.core.case import Case
 from driftq.core.choosing import Fresh, Wanted
 from driftq.core.commands import Claim
-from driftq.core.facts import Leased
+from driftq.core.facts import Leased, Settled
 from driftq.core.groups import Group
 from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Progress
@@ -178,7 +178,9 @@ def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh
 def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
     deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     if not deliveries:
-        return Claimed(group.group_id, (), "", 0, _next_ms(group, case.now_ms))
+        # Whoever only met messages past their deadline, as many as one frame buries, comes again at once.
+        buried = any(isinstance(fact, Settled) for fact in case.facts)
+        return Claimed(group.group_id, (), "", 0, case.now_ms if buried else _next_ms(group, case.now_ms))
     token = case.chance.token()
     until_ms = case.now_ms + lease_ms
     for share in shares:

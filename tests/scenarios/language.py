@@ -1,0 +1,331 @@
+"""The language of the transcripts: one line is one command. `docs` are the examples in the .txt files.
+
+`verb name word word option=value`. A message is named `partition:offset` or `partition:first-end`. Values of produced
+records are the words. Nothing here judges: a line becomes a command value, which the desk takes.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.wire.message import Envelope, Head, Job, RetryPolicy
+from tests.support.core import packed
+
+Options = dict[str, str]
+
+
+class Line:
+    """A line, taken apart."""
+
+    def __init__(self, text: str) -> None:
+        words = shlex.split(text)
+        self.text = text
+        self.verb = words[0]
+        self.words = [word for word in words[1:] if "=" not in word]
+        self.options: Options = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        return int(self.options[name]) if name in self.options else default
+
+    def count(self, name: str, default: int = 0) -> int:
+        return int(self.options.get(name, default))
+
+    def text_of(self, name: str, default: str = "") -> str:
+        return self.options.get(name, default)
+
+    def yes(self, name: str) -> bool:
+        return self.options.get(name) == "yes"
+
+
+def command_of(text: str, now_ms: int) -> c.Command:
+    line = Line(text)
+    return BUILDERS[line.verb](line, now_ms)
+
+
+# --- topics and groups ---
+
+
+def _policy(text: str) -> RetryPolicy:
+    """attempts/backoff/max backoff/jitter, as in 3/100/1000/none"""
+    given = text.split("/")
+    attempts, backoff, cap, jitter = [*given, *("0", "0", "0", "none")[len(given) :]]
+    return RetryPolicy(int(attempts), int(backoff), int(cap), jitter)  # type: ignore[arg-type]
+
+
+def _config(line: Line) -> f.TopicConfig:
+    names = (
+        "retention_ms",
+        "retention_bytes",
+        "lease_ms",
+        "in_flight_max",
+        "backlog_messages_max",
+        "backlog_bytes_max",
+    )
+    retry = _policy(line.options["retry"]) if "retry" in line.options else None
+    return f.TopicConfig(*(line.count(name) for name in names), retry)
+
+
+def _start(text: str, now_ms: int) -> str | int:
+    return now_ms + int(text[1:]) if text[:1] == "@" else text
+
+
+def _create_topic(line: Line, now_ms: int) -> c.Command:
+    return c.CreateTopic(line.words[0], line.count("partitions", 1), _config(line))
+
+
+def _configure(line: Line, now_ms: int) -> c.Command:
+    return c.ConfigureTopic(line.words[0], _config(line))
+
+
+def _trim(line: Line, now_ms: int) -> c.Command:
+    if "path" in line.options:
+        return c.TrimStream(line.text_of("path"), line.count("to"))
+    return c.TrimTopic(line.words[0], line.count("partition"), line.count("to"))
+
+
+def _group(line: Line, now_ms: int) -> c.Command:
+    return c.CreateGroup(*line.words[0].split("/"), _start(line.text_of("start", "earliest"), now_ms))
+
+
+def _seek(line: Line, now_ms: int) -> c.Command:
+    to = line.options["to"]
+    target = int(to) if to.isdigit() else _start(to, now_ms)
+    return c.SeekGroup(*line.words[0].split("/"), target, line.number("partition"))
+
+
+# --- producing ---
+
+
+def _head(line: Line) -> Head | None:
+    envelope = Envelope(retry_policy=_policy(line.options["policy"])) if "policy" in line.options else None
+    job = Job(task=line.text_of("task")) if "job" in line.options else None
+    return Head(envelope=envelope, job=job) if envelope or job else None
+
+
+def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
+    names = {"priority", "task", "label", "delay_ms", "deadline_ms"}
+    if not names & set(line.options):
+        return ()
+    delay, deadline = line.number("delay_ms"), line.number("deadline_ms")
+    return tuple(
+        f.Mark(
+            index,
+            line.count("priority"),
+            line.text_of("task"),
+            line.text_of("label"),
+            now_ms + delay if delay is not None else 0,
+            now_ms + deadline if deadline is not None else 0,
+        )
+        for index in range(count)
+    )
+
+
+def _by(line: Line) -> f.ByProducer | None:
+    """name/epoch/seq; the epoch `-` is left to the server. The digest is the text of the words, unless given."""
+    if "producer" not in line.options:
+        return None
+    name, epoch, seq = line.options["producer"].split("/")
+    digest = sum(map(ord, " ".join(line.words[1:])))
+    return f.ByProducer(name, -1 if epoch == "-" else int(epoch), int(seq), digest)
+
+
+def _once(line: Line, topic: str) -> c.ProduceKey | None:
+    if "once" not in line.options:
+        return None
+    tenant, _, key = line.options["once"].rpartition("/")
+    digest = sum(map(ord, " ".join(line.words[1:])))
+    return c.ProduceKey(tenant, topic, key, digest, line.count("ttl_ms"), line.yes("strict"))
+
+
+def _produce(line: Line, now_ms: int) -> c.Produce:
+    topic, *values = line.words
+    key = line.text_of("key").encode()
+    batch, count, payload_bytes = packed(*values, key=key, head=_head(line))
+    marks = _marks(line, count, now_ms)
+    return c.Produce(
+        topic, batch, count, payload_bytes, key, line.number("partition"), _by(line), _once(line, topic), marks
+    )
+
+
+# --- consuming ---
+
+
+def _who(line: Line) -> tuple[str, str, str]:
+    topic, group, owner = line.words[0].split("/")
+    return topic, group, owner
+
+
+def _held(line: Line) -> tuple[c.Held, ...]:
+    found = []
+    for word in line.words[1:]:
+        partition, _, run = word.partition(":")
+        first, _, end = run.partition("-")
+        found.append(c.Held(int(partition), int(first), int(end) if end else int(first) + 1, line.text_of("token")))
+    return tuple(found)
+
+
+def _claim(line: Line, now_ms: int) -> c.Command:
+    return c.Claim(
+        *_who(line),
+        line.count("max", 1),
+        line.number("lease_ms"),
+        _start(line.text_of("start", "earliest"), now_ms),
+        line.options.get("task"),
+        line.options.get("label"),
+    )
+
+
+def _ack(line: Line, now_ms: int) -> c.Ack:
+    return c.Ack(*_who(line), _held(line))
+
+
+def _ack_through(line: Line, now_ms: int) -> c.Command:
+    [run] = _held(line)
+    return c.AckThrough(*_who(line), run.partition, run.first, run.token)
+
+
+def _nack(line: Line, now_ms: int) -> c.Command:
+    return c.Nack(*_who(line), _held(line), line.text_of("reason"), line.number("delay_ms"))
+
+
+def _release(line: Line, now_ms: int) -> c.Command:
+    return c.Release(*_who(line), _held(line), not line.yes("unsent"), line.count("delay_ms"))
+
+
+def _reject(line: Line, now_ms: int) -> c.Command:
+    return c.Reject(*_who(line), _held(line), line.text_of("reason"))
+
+
+def _extend(line: Line, now_ms: int) -> c.Command:
+    return c.Extend(*_who(line), _held(line), line.number("lease_ms"))
+
+
+def _cancel(line: Line, now_ms: int) -> c.Command:
+    partition, offset = line.words[1].split(":")
+    return c.Cancel(line.words[0], int(partition), int(offset))
+
+
+# --- effects ---
+
+
+def _key(line: Line) -> c.EffectKey:
+    tenant, topic, group, key = line.words[0].split("/")
+    return c.EffectKey(tenant, topic, group, key)
+
+
+def _begin(line: Line, now_ms: int) -> c.Command:
+    partition, _, offset = line.text_of("message").partition(":")
+    of = (int(partition), int(offset)) if offset else (None, None)
+    return c.BeginEffect(_key(line), line.text_of("owner"), line.number("lease_ms"), *of)
+
+
+def _commit(line: Line, now_ms: int) -> c.CommitEffect:
+    return c.CommitEffect(_key(line), line.count("fence"), line.text_of("result").encode(), line.count("ttl_ms"))
+
+
+def _fail(line: Line, now_ms: int) -> c.Command:
+    return c.FailEffect(_key(line), line.count("fence"), line.text_of("error"))
+
+
+def _outcome(line: Line, now_ms: int) -> c.Command:
+    """Parts are separated by semicolons: `outcome: ack t/g/w 0:1; produce t x; append /s y; commit /t/g/k fence=1`"""
+    parts = [command_of(part, now_ms) for part in line.text.partition(":")[2].split(";")]
+    return c.Outcome(
+        tuple(part for part in parts if isinstance(part, c.Ack)),
+        tuple(part for part in parts if isinstance(part, c.Produce)),
+        tuple(part for part in parts if isinstance(part, c.AppendStream)),
+        tuple(part for part in parts if isinstance(part, c.CommitEffect)),
+    )
+
+
+# --- streams ---
+
+
+def _create_stream(line: Line, now_ms: int) -> c.Command:
+    path, *values = line.words
+    batch, count, payload_bytes = packed(*values) if values else (b"", 0, 0)
+    expires = line.number("expires_ms")
+    return c.CreateStream(
+        path,
+        line.text_of("type"),
+        line.number("ttl_s"),
+        now_ms + expires if expires is not None else None,
+        line.text_of("expires_ms"),
+        line.yes("closed"),
+        line.options.get("source"),
+        line.number("fork"),
+        line.number("sub"),
+        batch,
+        count,
+        payload_bytes,
+    )
+
+
+def _append(line: Line, now_ms: int) -> c.AppendStream:
+    path, *values = line.words
+    batch, count, payload_bytes = packed(*values) if values else (b"", 0, 0)
+    content_type = line.text_of("type", "application/octet-stream" if values else "")
+    return c.AppendStream(
+        path, content_type, batch, count, payload_bytes, _by(line), line.text_of("stream_seq"), line.number("if_match"),
+        line.yes("close"),
+    )  # fmt: skip
+
+
+def _delete(line: Line, now_ms: int) -> c.Command:
+    name = line.words[0]
+    if name.startswith("/"):
+        return c.DeleteStream(name)
+    if "/" in name:
+        return c.DeleteGroup(*name.split("/"))
+    return c.DeleteTopic(name)
+
+
+# --- stages ---
+
+
+def _stage(line: Line, now_ms: int) -> c.Command:
+    writer, handle, target, *values = line.words
+    batch, count, payload_bytes = packed(*values)
+    where = {"path": target} if target.startswith("/") else {"topic": target, "partition": line.count("partition")}
+    return c.Stage(writer, handle, batch, count, payload_bytes, ttl_ms=line.count("ttl_ms"), **where)  # type: ignore[arg-type]
+
+
+def _publish(line: Line, now_ms: int) -> c.Command:
+    writer, number, *handles = line.words
+    return c.Publish(writer, int(number), tuple(handles))
+
+
+BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
+    "topic": _create_topic,
+    "configure": _configure,
+    "trim": _trim,
+    "group": _group,
+    "seek": _seek,
+    "pause": lambda line, now_ms: c.PauseGroup(*line.words[0].split("/"), True),
+    "resume": lambda line, now_ms: c.PauseGroup(*line.words[0].split("/"), False),
+    "produce": _produce,
+    "claim": _claim,
+    "ack": _ack,
+    "ack-through": _ack_through,
+    "nack": _nack,
+    "release": _release,
+    "reject": _reject,
+    "extend": _extend,
+    "cancel": _cancel,
+    "begin": _begin,
+    "commit": _commit,
+    "fail": _fail,
+    "outcome:": _outcome,
+    "stream": _create_stream,
+    "append": _append,
+    "read": lambda line, now_ms: c.ReadStream(line.words[0]),
+    "look": lambda line, now_ms: c.ReadStream(line.words[0], renews=False),
+    "delete": _delete,
+    "stage": _stage,
+    "publish": _publish,
+    "forget": lambda line, now_ms: c.ForgetStages(line.words[0], tuple(line.words[1:])),
+    "retain": lambda line, now_ms: c.Sweep(retention=True),
+}

@@ -1,0 +1,49 @@
+"""Every transcript is what the broker answers: at once, and with a restart before each command.
+
+`--rewrite` writes the answers anew; the diff is then read by a person against the semantics.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.language import BUILDERS
+from tests.scenarios.transcript import Stage
+from tests.support.core import Desk
+
+FOLDER = Path(__file__).parent
+FILES = sorted(FOLDER.glob("*/*.txt"))
+
+
+def played(text: str, **more: object) -> str:
+    return "\n".join(Stage(**more).play(text)) + "\n"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_transcript_is_what_the_broker_says(path, rewrite):
+    text = path.read_text(encoding="utf-8")
+    answer = played(text)
+    if rewrite:
+        path.write_text(answer, encoding="utf-8")
+    assert answer == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_restart_before_every_command_changes_no_answer(path):
+    def restart(desk: Desk) -> None:
+        desk.broker = desk.restarted()
+
+    text = path.read_text(encoding="utf-8")
+    assert played(text, between=restart) == text
+
+
+def test_a_changed_answer_is_found():
+    text = "> topic t\n  TopicReady topic='t' partitions=2 created=yes\n"
+    assert played(text) != text
+
+
+def test_every_command_is_spoken_in_some_transcript():
+    verbs = {line[2:].split(" ", 1)[0] for path in FILES for line in path.read_text().splitlines() if line[:2] == "> "}
+    assert set(BUILDERS) <= verbs, set(BUILDERS) - verbs

@@ -1,0 +1,156 @@
+"""Plays a transcript: every `> ` line is a command, what follows is the reply and the facts, exactly.
+
+Times are shown as milliseconds since the scenario began (`@500`), batches as the values of their records. Besides
+commands there are `limits`, `chance`, `wait` (time passes, what is over is swept), `later` (time passes, nothing is
+swept), `show`, `letters` and `records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from driftq.core import facts as f
+from driftq.core.limits import Limits
+from driftq.core.replies import Rejected
+from driftq.wire.message import RetryPolicy, decode_head
+from driftq.wire.records import unpack
+from tests.scenarios.language import Line, command_of
+from tests.support.core import START_MS, Desk
+
+TIMES = {
+    "at_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms", "deadline_ms",
+    "expires_at_ms",
+}  # fmt: skip
+RANGES = {"ranges"}
+
+
+class Stage:
+    """A desk and the text that it gives."""
+
+    def __init__(self, between: Callable[[Desk], None] | None = None) -> None:
+        self.limits = Limits()
+        self.desk = Desk(self.limits)
+        self.between = between
+
+    def play(self, text: str) -> Iterator[str]:
+        """The transcript as it ought to be: comments, blank lines and commands as they are, answers anew."""
+        for line in text.splitlines():
+            if line.startswith("> "):
+                yield line
+                if self.between is not None:
+                    self.between(self.desk)
+                yield from self._answer(line[2:])
+            elif not line or line.startswith("#"):
+                yield line
+
+    def _answer(self, text: str) -> Iterator[str]:
+        line = Line(text)
+        match line.verb:
+            case "limits":
+                self._limit(line)
+            case "chance":
+                self.desk.chance.fixed = float(line.words[0])
+            case "wait":
+                yield from self._wait(int(line.words[0]))
+            case "later":
+                self.desk.pass_ms(int(line.words[0]), sweep=False)
+            case "show":
+                yield from self._show(*line.words[0].split("/"))
+            case "records":
+                yield from self._records(line)
+            case _:
+                decision = self.desk.take(command_of(text, self.desk.now_ms))
+                yield f"  {shown(decision.reply)}"
+                yield from (f"  + {shown(fact)}" for fact in decision.facts)
+
+    def _limit(self, line: Line) -> None:
+        """Limits are set before anything else is said."""
+        assert not self.desk.journal, "limits come first"
+        values: dict[str, Any] = {name: float(text) for name, text in line.options.items() if name != "retry"}
+        whole = {name: value if name == "retry_ratio" else int(value) for name, value in values.items()}
+        if "retry" in line.options:
+            attempts, backoff, cap, jitter = line.options["retry"].split("/")
+            whole["retry"] = RetryPolicy(int(attempts), int(backoff), int(cap), jitter)  # type: ignore[arg-type]
+        self.limits = msgspec.structs.replace(self.limits, **whole)
+        self.desk = Desk(self.limits)
+
+    def _wait(self, milliseconds: int) -> Iterator[str]:
+        """Time passes as it does for an engine: it stops wherever something is due."""
+        end_ms = self.desk.now_ms + milliseconds
+        while True:
+            next_ms = self.desk.broker.next_deadline_ms()
+            if next_ms is None or next_ms > end_ms:
+                break
+            self.desk.clock.now_ms = max(next_ms, self.desk.now_ms)
+            command = self.desk.broker.due(self.desk.now_ms)
+            if command is not None:
+                facts = self.desk.take(command).facts
+                if facts:
+                    yield f"  at @{self.desk.now_ms - START_MS}"
+                yield from (f"  + {shown(fact)}" for fact in facts)
+        self.desk.clock.now_ms = end_ms
+
+    def _show(self, topic: str, group: str) -> Iterator[str]:
+        """Where every offset is, seen from a group."""
+        state = self.desk.broker.state
+        for progress in state.topics[topic].groups[group].progress:
+            end = state.logs[progress.log_id].end
+            places = [f"{offset}:{progress.place_of(offset)[0].name.lower()}" for offset in range(progress.floor, end)]
+            partition = state.logs[progress.log_id].partition
+            yield f"  partition {partition}: floor {progress.floor} {' '.join(places)}".rstrip()
+
+    def _records(self, line: Line) -> Iterator[str]:
+        """What is in a partition, or in a stream with everything it inherited."""
+        state = self.desk.broker.state
+        name = line.words[0]
+        if name.startswith("/"):
+            stream = state.streams.by_path[name]
+            ranges = state.streams.resolve(stream, 0, state.logs[stream.log_id].end)
+        else:
+            log = state.logs[state.topics[name].log_ids[line.count("partition")]]
+            ranges = [(log.log_id, log.start, log.end)]  # type: ignore[list-item]
+        for log_id, first, end in ranges:
+            for offset in range(first, end):
+                record = self.desk.reader.record(log_id, offset)
+                letter = decode_head(record.head).dlq
+                head = f" {decode_head(record.head)!r}" if record.head and letter is None else ""
+                yield f"  {offset}: {record.value.decode()}{head}{' ' + shown(letter) if letter else ''}"
+
+
+def shown(value: Any) -> str:
+    """A struct as its name and the fields that say something."""
+    if isinstance(value, Rejected):
+        details = "".join(f" {name}={detail}" for name, detail in value.details.items())
+        return f"no: {value.code}{details} ({value.message})"
+    fields = []
+    for field in msgspec.structs.fields(value):
+        content = getattr(value, field.name)
+        if field.default is not msgspec.NODEFAULT and content == field.default:
+            continue
+        fields.append(f"{field.name}={_content(field.name, content)}")
+    return " ".join((type(value).__name__, *fields))
+
+
+def _content(name: str, content: Any) -> str:
+    if name in TIMES and isinstance(content, int) and content:
+        return f"@{content - START_MS}"
+    if name == "batch":
+        return "[" + " ".join(record.value.decode() for record in unpack(content)) + "]"
+    if name == "ranges":
+        return "[" + " ".join(str(a) if b == a + 1 else f"{a}-{b}" for a, b in content) + "]"
+    if name == "how":
+        return {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}[content]
+    if isinstance(content, msgspec.Struct):
+        return f"({shown(content)})"
+    if isinstance(content, tuple):
+        return "[" + ", ".join(_content("", part) for part in content) + "]"
+    if isinstance(content, bytes):
+        return repr(content.decode())
+    if isinstance(content, bool):
+        return "yes" if content else "no"
+    if isinstance(content, str):
+        return repr(str(content).replace("\x1f", "|"))
+    return str(content)
