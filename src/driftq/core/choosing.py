@@ -131,9 +131,13 @@ def fresh(
     if not log.lanes:
         return _only_plain(plain, most)
     choice = _Choice(log, progress, now_ms, ageing_ms, time_of)
-    for key in log.lanes:
-        if wanted.admits(key):
-            choice.offer(key, _laned(log, key, progress, end))
+    back = _ready_by_lane(log, progress) if progress.ready else {}
+    cursors, floor = progress.lane_cursors, progress.floor
+    for key, lane in log.lanes.items():
+        # A lane that was emptied long ago costs a glance: there may be hundreds of them.
+        if key in back or (lane.offsets and lane.offsets[-1] >= max(floor, cursors.get(key, 0))):
+            if wanted.admits(key):
+                choice.offer(key, _laned(log, key, progress, end, back.get(key, [])))
     choice.offer(None, (offset for first, stop in plain for offset in range(first, stop)))
     return choice.pick(most)
 
@@ -227,16 +231,27 @@ def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
             position = stop
 
 
-def _laned(log: Log, key: LaneKey, progress: Progress, end: int) -> Iterator[int]:
-    """An explicit lane from the group's cursor in it; a delayed message has an entry already and is passed over."""
+def _laned(log: Log, key: LaneKey, progress: Progress, end: int, back: list[int]) -> Iterator[int]:
+    """What came back unseen, then an explicit lane from the group's cursor in it; a delayed message has an entry
+    already and is passed over."""
     offsets = log.lanes[key].offsets
-    yield from (offset for offset in _ready(progress) if log.lane_of(offset) == key)
+    yield from back
     index = bisect_left(offsets, max(progress.lane_cursors.get(key, 0), progress.floor))
     while index < len(offsets) and offsets[index] < end:
         offset = offsets[index]
         if offset not in progress.entries and offset not in progress.settled:
             yield offset
         index += 1
+
+
+def _ready_by_lane(log: Log, progress: Progress) -> dict[LaneKey, list[int]]:
+    """What came back unseen, for each explicit lane."""
+    found: dict[LaneKey, list[int]] = {}
+    for offset in _ready(progress):
+        lane = log.lane_of(offset)
+        if lane is not None:
+            found.setdefault(lane, []).append(offset)
+    return found
 
 
 def _ready(progress: Progress) -> Iterator[int]:
