@@ -11,10 +11,12 @@ from driftq.server.faces.catalogue import CatalogueFace
 from driftq.server.faces.claims import ClaimsFace
 from driftq.server.faces.deadletters import DeadLettersFace
 from driftq.server.faces.effects import EffectsFace
+from driftq.server.faces.explain import ExplainFace
 from driftq.server.faces.fetch import FetchFace
 from driftq.server.faces.jobs import JobsFace
 from driftq.server.faces.metrics import MetricsFace
 from driftq.server.faces.queue import QueueFace
+from driftq.server.faces.route import RouteFace
 from driftq.server.faces.server import ServerFace
 from driftq.server.faces.streams import StreamFace
 from driftq.server.faces.topics import TopicsFace
@@ -38,6 +40,8 @@ class Route(NamedTuple):
 def routes(context: Context) -> list[Route]:
     server = ServerFace(context)
     metrics = MetricsFace(context)
+    explain = ExplainFace(context)
+    route = RouteFace(context)
     queue = QueueFace(context)
     batches = BatchesFace(context)
     claims = ClaimsFace(context)
@@ -53,6 +57,8 @@ def routes(context: Context) -> list[Route]:
         Route("GET", "/v1/readyz", server.readyz),
         Route("GET", "/v1/version", server.version),
         Route("GET", "/v1/metrics", metrics.page),
+        Route("GET", "/v1/explain", explain.explain),
+        Route("POST", "/v1/route", route.route),
         Route("GET", "/v1/topics", queue.list_topics),
         Route("POST", "/v1/topics", queue.create_topic),
         Route("POST", "/v1/produce", queue.produce),
