@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
@@ -131,13 +131,11 @@ def fresh(
     if not log.lanes:
         return _only_plain(plain, most)
     choice = _Choice(log, progress, now_ms, ageing_ms, time_of)
-    back = _ready_by_lane(log, progress) if progress.ready else {}
-    cursors, floor = progress.lane_cursors, progress.floor
     for key, lane in log.lanes.items():
         # A lane that was emptied long ago costs a glance: there may be hundreds of them.
-        if key in back or (lane.offsets and lane.offsets[-1] >= max(floor, cursors.get(key, 0))):
-            if wanted.admits(key):
-                choice.offer(key, _laned(log, key, progress, end, back.get(key, [])))
+        left = progress.ready or lane.offsets[-1] >= progress.lane_cursors.get(key, progress.floor)
+        if left and wanted.admits(key):
+            choice.offer(key, _laned(lane.offsets, key, progress, end))
     choice.offer(None, (offset for first, stop in plain for offset in range(first, stop)))
     return choice.pick(most)
 
@@ -231,27 +229,20 @@ def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
             position = stop
 
 
-def _laned(log: Log, key: LaneKey, progress: Progress, end: int, back: list[int]) -> Iterator[int]:
-    """What came back unseen, then an explicit lane from the group's cursor in it; a delayed message has an entry
-    already and is passed over."""
-    offsets = log.lanes[key].offsets
-    yield from back
+def _laned(offsets: Sequence[int], key: LaneKey, progress: Progress, end: int) -> Iterator[int]:
+    """An explicit lane: what of it came back unseen, then everything from the group's cursor in it; a delayed message
+    has an entry already and is passed over."""
+    for first, stop in progress.ready:
+        index = bisect_left(offsets, first)
+        while index < len(offsets) and offsets[index] < stop:
+            yield offsets[index]
+            index += 1
     index = bisect_left(offsets, max(progress.lane_cursors.get(key, 0), progress.floor))
     while index < len(offsets) and offsets[index] < end:
         offset = offsets[index]
         if offset not in progress.entries and offset not in progress.settled:
             yield offset
         index += 1
-
-
-def _ready_by_lane(log: Log, progress: Progress) -> dict[LaneKey, list[int]]:
-    """What came back unseen, for each explicit lane."""
-    found: dict[LaneKey, list[int]] = {}
-    for offset in _ready(progress):
-        lane = log.lane_of(offset)
-        if lane is not None:
-            found.setdefault(lane, []).append(offset)
-    return found
 
 
 def _ready(progress: Progress) -> Iterator[int]:
