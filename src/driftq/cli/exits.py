@@ -11,10 +11,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
+LINES_MAX = 10
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST})
 
 
@@ -48,7 +50,7 @@ def ended() -> Iterator[None]:
     except NoDataFolder as error:
         stop(Exit.NOTHING_THERE, str(error))
     except Damaged as error:
-        stop(Exit.DAMAGED, str(error))
+        stop(Exit.DAMAGED, "\n  ".join([str(error), *_affected(error)]))
     except (FormatTooNew, UnknownFact) as error:
         stop(Exit.TOO_NEW, str(error))
     except (DiskFailed, EngineStopped) as error:
@@ -60,6 +62,24 @@ def ended() -> Iterator[None]:
         sys.exit(Exit.OK)
     except OSError as error:
         stop(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
+
+
+def _affected(error: Exception) -> list[str]:
+    """What the damage means for topics and offsets, as far as what is left can tell."""
+    from driftq.cli.inspect import losses
+    from driftq.engine import repairing
+    from driftq.engine.naming import Names
+    from driftq.storage.damage import CorruptJournal
+    from driftq.storage.disk import OsDisk
+
+    if not isinstance(error, CorruptJournal):
+        return []
+    try:
+        plan = repairing.plan(OsDisk(), str(Path(error.file).parents[1]))
+    except Exception:  # the refusal stands as it is; this was only to say more
+        return []
+    lines = losses(plan.losses, Names.of(plan.broker.state))
+    return lines if len(lines) <= LINES_MAX else [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} more"]
 
 
 def stop(code: Exit, message: str) -> NoReturn:

@@ -1,0 +1,146 @@
+"""The lives of one folder: a process is started on it, audited, loaded and ended, over and over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from pathlib import Path
+
+from tests.crash.load import PARTITIONS, TOPIC, Ledger, clients
+from tests.crash.running import BrokerProcess, Ended, Gone
+from tests.support.waiting import until
+
+LONGEST_S = 0.4
+SNAPSHOT_S = 10.0
+
+
+class Run:
+    """The lives of one folder."""
+
+    def __init__(self, folder: str, seed: int, *options: str) -> None:
+        self.folder = folder
+        self.options = options
+        self.ledger = Ledger()
+        self.clients = clients(self.ledger, seed)
+        self.random = random.Random(seed)
+        self.snapshots: set[int] = set()
+        self.answers = 0
+        self.torn = 0
+        self.count = 0
+        self.now: BrokerProcess | None = None
+        self.next: asyncio.Task[BrokerProcess] | None = None
+
+    async def life(self) -> None:
+        """Start, audit, load, kill."""
+        broker = await self.start()
+        await self.ledger.audit(broker)
+        load = [asyncio.ensure_future(client.work(broker)) for client in self.clients]
+        await self.moment(broker)
+        await self.strike(broker)
+        await asyncio.gather(*load)
+        self.answers += broker.heard
+
+    async def moment(self, broker: BrokerProcess) -> None:
+        """Let it work for a while; every fourth life until it has made a snapshot."""
+        self.count += 1
+        ending = asyncio.ensure_future(broker.process.wait())
+        if self.count % 4 == 0:
+            before = self.snapshot_names()
+            with contextlib.suppress(AssertionError):  # a slow machine may not come to it
+                await until(lambda: _is(self.snapshot_names() != before or ending.done()), SNAPSHOT_S)
+        # Waiting for an end that does not come is how the moment passes; one that does come is a failure.
+        done, _ = await asyncio.wait([ending], timeout=self.random.uniform(0.01, LONGEST_S))
+        if done:
+            self.ledger.wrong(f"the process ended by itself with {ending.result()}: {await broker.errors()}")
+        ending.cancel()
+
+    def snapshot_names(self) -> list[str]:
+        folder = Path(self.folder) / "snapshots"
+        return sorted(path.name for path in folder.glob("*.snapshot"))
+
+    async def strike(self, broker: BrokerProcess) -> None:
+        """How a life ends."""
+        await broker.kill()
+
+    async def start(self) -> BrokerProcess:
+        prepared = self.next or asyncio.ensure_future(BrokerProcess.prepare(self.folder, *self.options))
+        broker = await (await prepared).begin()
+        self.now = broker
+        self.next = asyncio.ensure_future(BrokerProcess.prepare(self.folder, *self.options))
+        self.snapshots.add(broker.ready["snapshot_lsn"])
+        self.torn += bool(broker.ready["torn_bytes"])
+        await broker.ask("topic", topic=TOPIC, partitions=PARTITIONS)
+        return broker
+
+    async def end(self) -> None:
+        """Whatever runs, and the life that was prepared and is not needed."""
+        if self.now is not None:
+            await self.now.kill()
+        if self.next is not None:
+            await (await self.next).kill()
+
+    async def settle_everything(self) -> None:
+        """The last life: whatever was produced is delivered, and acked, in the end."""
+        broker = await self.start()
+        await self.ledger.audit(broker, from_the_start=True)
+        everything = {
+            (partition, offset)
+            for partition in range(PARTITIONS)
+            for offset in range(self.ledger.checked[f"t/{partition}"])
+        }
+        workers = [client for client in self.clients if client.name.startswith("w")]
+
+        async def all_acked() -> bool:
+            await asyncio.gather(*(worker.turn(broker) for worker in workers))
+            # An ack whose answer was lost is settled without anybody knowing: a second one says so.
+            return not everything - self.ledger.acked or await self.is_drained(broker)
+
+        await until(all_acked, 60)
+        unknown = everything - self.ledger.acked - self.ledger.delivered
+        if unknown:
+            self.ledger.wrong(f"never delivered: {sorted(unknown)[:5]}")
+        stats = await broker.ask("stats")
+        assert stats["first_lsn"] > 1, "the journal was never trimmed: no checkpoint took part in this"
+        assert await broker.stop() == 0
+
+    async def is_drained(self, broker: BrokerProcess) -> bool:
+        said = await broker.ask("claim", topic=TOPIC, owner="z", max=1)
+        return not said["messages"] and said["next_ms"] is None
+
+
+async def _is(so: bool) -> bool:
+    return so
+
+
+async def run(lives: Run, cycles: int) -> None:
+    """Some lives, or as many as there are until a promise is broken."""
+    for _ in range(cycles):
+        try:
+            await lives.life()
+        except Gone:
+            lives.ledger.wrong("the process ended while it was being audited")
+        except Ended as ended:
+            lives.ledger.wrong(f"the process did not start: {ended}")
+        if lives.ledger.violations:
+            break
+
+
+async def run_and_settle(lives: Run, cycles: int) -> None:
+    """Lives, and a last one in which everything comes to its end. No promise may be broken."""
+    try:
+        await run(lives, cycles)
+        if not lives.ledger.violations:
+            await lives.settle_everything()
+    finally:
+        await lives.end()
+    assert not lives.ledger.violations, lives.ledger.violations[:10]
+
+
+async def run_until_caught(lives: Run, cycles: int) -> list[str]:
+    """The same with an engine that is broken: what the audit says about it."""
+    try:
+        await run(lives, cycles)
+    finally:
+        await lives.end()
+    return lives.ledger.violations

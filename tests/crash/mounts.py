@@ -1,0 +1,82 @@
+"""Small filesystems to fill, break and cut the power of. Needs root; a machine that does not let us says so.
+
+Everything is undone by exact name: the folder that was mounted; the kernel chooses the loop device and frees it. In CI
+a missing privilege is a failure, elsewhere a reason to skip; `DRIFTQ_WITHOUT_MOUNTS=1` says that this machine cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EXT4_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
+WITHOUT_FLUSH = 2
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+
+
+def not_here(reason: str, profile: str) -> None:
+    """A machine that cannot is a skip for a person and a failure in CI."""
+    if profile == "dev" or os.environ.get("DRIFTQ_WITHOUT_MOUNTS") == "1":
+        pytest.skip(reason)
+    pytest.fail(f"{reason}. CI must be able to do this; DRIFTQ_WITHOUT_MOUNTS=1 gives it up knowingly.")
+
+
+@contextlib.contextmanager
+def tmpfs(folder: Path, size_bytes: int, profile: str) -> Iterator[Path]:
+    folder.mkdir()
+    try:
+        run("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder))
+    except OSError as error:
+        not_here(f"a tmpfs cannot be mounted here: {error}", profile)
+    try:
+        yield folder
+    finally:
+        run("umount", "--lazy", str(folder))
+
+
+class PowerCut:
+    """An ext4 filesystem in an image file, whose power can be cut: what was not synced is gone."""
+
+    def __init__(self, folder: Path, size_bytes: int, profile: str) -> None:
+        self.image = folder / "image"
+        self.at = folder / "mounted"
+        self.at.mkdir()
+        with self.image.open("wb") as file:
+            file.truncate(size_bytes)
+        try:
+            run("mkfs.ext4", "-q", "-F", str(self.image))
+            self.mount()
+        except OSError as error:
+            not_here(f"an ext4 image cannot be mounted here: {error}", profile)
+
+    def mount(self) -> None:
+        run("mount", "-o", "loop", str(self.image), str(self.at))
+
+    def unmount(self) -> None:
+        run("umount", str(self.at))
+
+    def cut(self, profile: str) -> None:
+        """Stop the filesystem at once, without writing anything more."""
+        fd = os.open(self.at, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, EXT4_SHUTDOWN, struct.pack("I", WITHOUT_FLUSH))
+        except OSError as error:
+            not_here(f"this kernel does not let ext4 be shut down: {error}", profile)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.at)], capture_output=True, check=False)
+        self.image.unlink(missing_ok=True)
