@@ -108,14 +108,15 @@ class BrokerMachine(RuleBasedStateMachine):
         label=st.sampled_from(["", "", "x"]),
         delay_ms=st.sampled_from([0, 0, 0, 10, 2_000]),
         deadline_in_ms=st.sampled_from([0, 0, 0, 20, 3_000]),
+        tenant=st.sampled_from(["", "", "acme", "bolt"]),
     )
-    def produce(self, partition, count, head, priority, label, delay_ms, deadline_in_ms) -> None:
+    def produce(self, partition, count, head, priority, label, delay_ms, deadline_in_ms, tenant) -> None:
         marks: tuple[f.Mark, ...] = ()
         now_ms = self.desk.now_ms
-        if priority or label or delay_ms or deadline_in_ms:
+        if priority or label or delay_ms or deadline_in_ms or tenant:
             due_ms = now_ms + delay_ms if delay_ms else 0
             over_ms = now_ms + deadline_in_ms if deadline_in_ms else 0
-            marks = tuple(f.Mark(index, priority, "", label, due_ms, over_ms) for index in range(count))
+            marks = tuple(f.Mark(index, priority, "", label, due_ms, over_ms, tenant) for index in range(count))
         self._produced(produce(*["v"] * count, partition=partition, head=head, marks=marks))
 
     def _produced(self, command: c.Produce) -> None:

@@ -1,0 +1,73 @@
+"""Ranges against plain sets and dicts: whatever is added, cut and asked, both know the same offsets."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.core.holding import HeldRanges, Lease
+from driftq.core.ranges import RangeSet, runs
+
+offsets = st.integers(0, 40)
+spans = st.tuples(offsets, st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+def check(ranges: RangeSet, expected: set[int]) -> None:
+    assert {number for first, end in ranges for number in range(first, end)} == expected
+    assert ranges.count == len(expected)
+    assert bool(ranges) == bool(expected)
+    edges = [edge for pair in ranges for edge in pair]
+    assert edges == sorted(set(edges)), "sorted, and never touching"
+    for number in range(60):
+        assert (number in ranges) == (number in expected)
+
+
+@given(st.lists(st.tuples(st.booleans(), spans)))
+def test_a_range_set_is_a_set_of_integers(steps):
+    ranges, expected = RangeSet(), set()
+    for adds, (first, end) in steps:
+        if adds:
+            ranges.add(first, end)
+            expected |= set(range(first, end))
+        else:
+            ranges.discard(first, end)
+            expected -= set(range(first, end))
+        check(ranges, expected)
+    while ranges:
+        expected -= set(range(*ranges.pop_front()))
+        check(ranges, expected)
+
+
+@given(st.sets(offsets))
+def test_runs_fold_offsets_into_the_fewest_ranges(numbers):
+    found = runs(sorted(numbers))
+    assert [number for first, end in found for number in range(first, end)] == sorted(numbers)
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "cut", "look"]), spans, st.integers(0, 2))))
+def test_held_ranges_are_a_dict_from_offsets_to_leases(steps):
+    leases = [Lease(f"owner{number}", f"token{number}", 0, 0) for number in range(3)]
+    ranges: HeldRanges = HeldRanges()
+    expected: dict[int, Lease] = {}
+    for what, (first, end), number in steps:
+        span = range(first, end)
+        if what == "add":
+            if expected.keys() & set(span):
+                continue  # what is held cannot be held again
+            ranges.add(first, end, leases[number])
+            expected |= dict.fromkeys(span, leases[number])
+        else:
+            pieces = list(ranges.overlapping(first, end))
+            if what == "cut":
+                assert ranges.cut(first, end) == pieces
+            found = {offset: lease for low, high, lease in pieces for offset in range(low, high)}
+            assert found == {offset: expected[offset] for offset in span if offset in expected}
+            if what == "cut":
+                expected = {offset: lease for offset, lease in expected.items() if offset not in span}
+        assert {offset: ranges.lease_at(offset) for offset in range(60)} == {n: expected.get(n) for n in range(60)}
+        items = list(ranges)
+        assert all(low < high for low, high, _ in items)
+        assert all(a[1] < b[0] or (a[1] == b[0] and a[2] is not b[2]) for a, b in itertools.pairwise(items))

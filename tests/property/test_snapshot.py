@@ -1,0 +1,165 @@
+"""Two brokers hear the same commands; one of them is folded from its own snapshot before each. They never differ.
+
+Everything that can be said is drawn here, from small sets of names, so that commands meet each other: topics, groups,
+streams with forks and lifetimes, effects, stages and outcomes.
+"""
+
+from __future__ import annotations
+
+import collections
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.frames import decode, encode
+from driftq.core.limits import Limits
+from driftq.core.replies import Rejected
+from tests.support.core import Desk, packed, produce
+
+LIMITS = Limits(in_flight_max=4, sweep_max=3, gaps_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
+
+said: collections.Counter[str] = collections.Counter()
+
+names = st.sampled_from(["t", "u"])
+groups = st.sampled_from(["g", "h"])
+owners = st.sampled_from(["ann", "bob"])
+paths = st.sampled_from(["/a", "/b", "/c"])
+partitions = st.integers(0, 1)
+offsets = st.integers(0, 6)
+times = st.sampled_from([1, 50, 400, 3_000])
+held = st.lists(st.builds(lambda p, o: c.Held(p, o, o + 1), partitions, offsets), min_size=1, max_size=3).map(tuple)
+by = st.none() | st.builds(
+    f.ByProducer, st.sampled_from("pq"), st.integers(-1, 2), st.integers(0, 3), st.integers(0, 1)
+)
+keys = st.builds(c.EffectKey, st.just(""), names, groups, st.sampled_from("kl"))
+once = st.none() | st.builds(c.ProduceKey, st.just(""), names, st.sampled_from("xy"), st.integers(0, 1), times)
+marks = st.just(()) | st.tuples(
+    st.builds(
+        f.Mark,
+        st.just(0),
+        st.sampled_from([0, 5]),
+        st.sampled_from(["", "mail"]),
+        st.just(""),
+        st.just(0),
+        st.just(0),
+        st.sampled_from(["", "acme"]),
+    )
+)
+
+produces = st.builds(
+    lambda topic, partition, by, once, marks: produce(
+        "v", topic=topic, partition=partition, producer=by, once=once, marks=marks
+    ),
+    names,
+    partitions,
+    by,
+    once,
+    marks,
+)
+acks = st.builds(c.Ack, names, groups, owners, held)
+
+
+def append(path, by, seq, if_match, close, count):
+    batch, count, payload_bytes = packed(*["v"] * count) if count else (b"", 0, 0)
+    return c.AppendStream(path, "application/octet-stream", batch, count, payload_bytes, by, seq, if_match, close)
+
+
+appends = st.builds(
+    append, paths, by, st.sampled_from(["", "", "1", "2"]), st.none() | offsets, st.booleans(), st.integers(0, 2)
+)
+
+
+def stream(path, ttl_s, closed, source, fork, sub, count):
+    batch, count, payload_bytes = packed(*["value"] * count) if count else (b"", 0, 0)
+    return c.CreateStream(
+        path, "", ttl_s, None, "", closed, source, fork if source else None, sub if source else None, batch, count,
+        payload_bytes,
+    )  # fmt: skip
+
+
+commits = st.builds(c.CommitEffect, keys, st.integers(1, 5), st.just(b"r"), times)
+
+
+def stage(writer, handle, path, ttl_ms):
+    batch, count, payload_bytes = packed("v")
+    where = {"path": path} if path.startswith("/") else {"topic": path, "partition": 0}
+    return c.Stage(writer, handle, batch, count, payload_bytes, ttl_ms=ttl_ms, **where)
+
+
+commands = st.one_of(
+    st.builds(c.CreateTopic, names, st.just(2)),
+    produces,
+    produces,
+    st.builds(c.Claim, names, groups, owners, st.integers(1, 5), times, task=st.sampled_from([None, None, "mail"])),
+    st.builds(c.Claim, names, groups, owners, st.integers(1, 5), times),
+    acks,
+    st.builds(c.Nack, names, groups, owners, held, st.just("no"), st.sampled_from([None, 0, 100])),
+    st.builds(c.Release, names, groups, owners, held, st.booleans(), st.sampled_from([0, 100])),
+    st.builds(c.Reject, names, groups, owners, held),
+    st.builds(c.Extend, names, groups, owners, held, times),
+    st.builds(c.AckThrough, names, groups, owners, partitions, offsets),
+    st.builds(c.Cancel, names, partitions, offsets),
+    st.builds(c.SeekGroup, names, groups, offsets, partitions),
+    st.builds(c.PauseGroup, names, groups, st.booleans()),
+    st.builds(c.TrimTopic, names, partitions, offsets),
+    st.builds(c.DeleteGroup, names, groups) | st.builds(c.DeleteTopic, names) | st.just(c.Sweep(retention=True)),
+    st.builds(
+        stream, paths, st.none() | st.integers(0, 3), st.booleans(), st.none() | paths, st.none() | offsets,
+        st.none() | st.integers(0, 3), st.integers(0, 2),
+    ),
+    appends,
+    appends,
+    st.builds(c.ReadStream, paths),
+    st.builds(c.DeleteStream, paths) | st.builds(c.TrimStream, paths, offsets),
+    st.builds(c.BeginEffect, keys, owners, times, st.none() | partitions, st.none() | offsets),
+    commits,
+    st.builds(c.FailEffect, keys, st.integers(1, 5)),
+    st.builds(
+        c.Outcome, st.lists(acks, max_size=1).map(tuple), st.lists(produces, max_size=2).map(tuple),
+        st.lists(appends, max_size=1).map(tuple), st.lists(commits, max_size=1).map(tuple),
+    ),
+    st.builds(stage, owners, st.sampled_from("12"), st.sampled_from(["t", "/a"]), times),
+    st.builds(c.Publish, owners, st.integers(0, 3), st.lists(st.sampled_from("12"), max_size=2).map(tuple)),
+    st.builds(c.ForgetStages, owners, st.just(("1",))),
+    times,
+)  # fmt: skip
+
+
+def images(desk: Desk) -> bytes:
+    return encode(list(desk.broker.snapshot()))
+
+
+@given(st.lists(commands, min_size=20, max_size=80))
+def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
+    steady, restarting = Desk(LIMITS), Desk(LIMITS)
+    for desk in (steady, restarting):
+        desk.topic("t", 2)
+        desk.do(c.CreateStream("/a"))
+    for step in steps:
+        restarting.broker = restarting.restarted()
+        assert images(steady) == images(restarting)
+        if isinstance(step, int):
+            said["time"] += 1
+            steady.pass_ms(step)
+            restarting.pass_ms(step)
+            assert steady.journal == restarting.journal
+            continue
+        before = images(steady)
+        answer = steady.decide(step)
+        assert images(steady) == before, "decide changed something"
+        assert not (isinstance(answer.reply, Rejected) and answer.facts), "a refusal has no facts"
+        assert decode(encode(answer.facts)) == answer.facts
+        assert restarting.decide(step) == answer
+        if answer.facts:
+            steady.fold(encode(answer.facts))
+            restarting.fold(encode(answer.facts))
+        said[type(step).__name__] += 1
+        said["refused"] += isinstance(answer.reply, Rejected)
+    assert encode(list(steady.replayed().snapshot())) == images(steady), "the journal folds to another state"
+
+
+def test_what_was_said_reached_every_rule():
+    print(f"\n{sum(said.values()) - said['refused']} commands in {dict(said)}")
+    assert not said or len(said) > 25
