@@ -53,7 +53,7 @@ class Server:
             found = _ADDRESS.search(line)
             if found:
                 return int(found[1])
-        self.process.kill()
+        self.kill()
         raise AssertionError("the server did not start:\n" + "".join(self.lines))
 
     def connect(self, timeout_s: float = 20.0) -> http.client.HTTPConnection:
