@@ -15,6 +15,7 @@ from driftq.server.faces.explain import ExplainFace
 from driftq.server.faces.fetch import FetchFace
 from driftq.server.faces.jobs import JobsFace
 from driftq.server.faces.metrics import MetricsFace
+from driftq.server.faces.openapi import OpenapiFace
 from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.route import RouteFace
 from driftq.server.faces.server import ServerFace
@@ -40,6 +41,7 @@ class Route(NamedTuple):
 def routes(context: Context) -> list[Route]:
     server = ServerFace(context)
     metrics = MetricsFace(context)
+    openapi = OpenapiFace(lambda: ((route.method, route.path) for route in table))
     explain = ExplainFace(context)
     route = RouteFace(context)
     queue = QueueFace(context)
@@ -52,11 +54,13 @@ def routes(context: Context) -> list[Route]:
     jobs = JobsFace(context)
     streams = StreamFace(context)
     catalogue = CatalogueFace(context)
-    return [
+    table = [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
         Route("GET", "/v1/version", server.version),
         Route("GET", "/v1/metrics", metrics.page),
+        Route("GET", "/v1/openapi.json", openapi.document),
+        Route("GET", "/v1/docs", openapi.page),
         Route("GET", "/v1/explain", explain.explain),
         Route("POST", "/v1/route", route.route),
         Route("GET", "/v1/topics", queue.list_topics),
@@ -107,6 +111,7 @@ def routes(context: Context) -> list[Route]:
         Route("GET", "/v1/streams", catalogue.list),
         Route("POST", "/v1/streams/trim", catalogue.trim),
     ]
+    return table
 
 
 class App:
