@@ -21,6 +21,8 @@ from driftq.engine.projection import project
 from driftq.storage.logstore import LogStore
 from driftq.wire.errors import Code
 
+FRAMES_AT_ONCE = 2_048  # all that become durable together are answered in one go, while nobody else is served
+
 OnReply = Callable[[Reply], None]
 Observer = Callable[[int, list[Fact]], None]
 ReplyObserver = Callable[[c.Command, Reply], None]
@@ -143,6 +145,8 @@ class Sequencer:
         frames: list[bytes] = []
         size = 0
         while self._frames and (not frames or size + len(self._frames[0]) <= self._block_bytes):
+            if len(frames) == FRAMES_AT_ONCE:
+                break
             size += len(self._frames[0])
             frames.append(self._frames.popleft())
         expected_lsn = self.decided_lsn - len(self._frames) - len(frames)
