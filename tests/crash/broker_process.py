@@ -27,9 +27,11 @@ from driftq.engine import engine as engine_module
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 from driftq.wire import records
+from driftq.wire.message import RetryPolicy
 from tests.crash import mutations
 
 LEASE_MS = 400
+RETRY = RetryPolicy(max_attempts=0, backoff_ms=50, max_backoff_ms=200, jitter="full")
 
 
 def packed(values: list[str]) -> tuple[bytes, int, int]:
@@ -167,7 +169,7 @@ def main() -> None:
     while os.read(0, 1) not in (b"\n", b""):
         pass
     with ended():
-        asyncio.run(serve(arguments.folder, options, Limits()))
+        asyncio.run(serve(arguments.folder, options, Limits(retry=RETRY)))
     sys.exit(Exit.OK)
 
 

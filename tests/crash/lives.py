@@ -7,7 +7,7 @@ import contextlib
 import random
 from pathlib import Path
 
-from tests.crash.load import PARTITIONS, TOPIC, Ledger, clients
+from tests.crash.load import PARTITIONS, TOPIC, Ledger, Worker, clients
 from tests.crash.running import BrokerProcess, Ended, Gone
 from tests.support.waiting import until
 
@@ -89,24 +89,23 @@ class Run:
             for partition in range(PARTITIONS)
             for offset in range(self.ledger.checked[f"t/{partition}"])
         }
-        workers = [client for client in self.clients if client.name.startswith("w")]
+        workers = [client for client in self.clients if isinstance(client, Worker)]
 
-        async def all_acked() -> bool:
-            await asyncio.gather(*(worker.turn(broker) for worker in workers))
-            # An ack whose answer was lost is settled without anybody knowing: a second one says so.
-            return not everything - self.ledger.acked or await self.is_drained(broker)
+        for worker in workers:
+            worker.nacks = 0.0
 
-        await until(all_acked, 60)
+        async def is_drained() -> bool:
+            """Nothing is fresh, held or waiting. (An ack whose answer was lost is settled without anybody knowing.)"""
+            found = await asyncio.gather(*(worker.claim(broker) for worker in workers))
+            return all(not said["messages"] and said["next_ms"] is None for said in found)
+
+        await until(is_drained, 60)
         unknown = everything - self.ledger.acked - self.ledger.delivered
         if unknown:
             self.ledger.wrong(f"never delivered: {sorted(unknown)[:5]}")
         stats = await broker.ask("stats")
         assert stats["first_lsn"] > 1, "the journal was never trimmed: no checkpoint took part in this"
         assert await broker.stop() == 0
-
-    async def is_drained(self, broker: BrokerProcess) -> bool:
-        said = await broker.ask("claim", topic=TOPIC, owner="z", max=1)
-        return not said["messages"] and said["next_ms"] is None
 
 
 async def _is(so: bool) -> bool:

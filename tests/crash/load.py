@@ -132,7 +132,12 @@ class KeyedProducer(Producer):
 class Worker(Client):
     """Claims, and acks most of what it gets."""
 
+    nacks = 0.1
+
     async def turn(self, broker: BrokerProcess) -> None:
+        await self.claim(broker)
+
+    async def claim(self, broker: BrokerProcess) -> dict[str, Any]:
         ledger = self.ledger
         done_before = set(ledger.acked)  # acknowledged before the claim was sent: must not come again
         said = await broker.ask("claim", topic=TOPIC, owner=self.name, max=4)
@@ -144,9 +149,10 @@ class Worker(Client):
                 ledger.wrong(f"{TOPIC}/{partition} {offset} was acked and is delivered again")
             ledger.delivered.add((partition, offset))
         await asyncio.gather(*(self.settle(broker, said["token"], *each[:2]) for each in said["messages"]))
+        return said
 
     async def settle(self, broker: BrokerProcess, token: str, partition: int, offset: int) -> None:
-        do = "nack" if self.random.random() < 0.1 else "ack"
+        do = "nack" if self.random.random() < self.nacks else "ack"
         said = await broker.ask(do, topic=TOPIC, owner=self.name, partition=partition, offset=offset, token=token)
         if do == "ack" and said["reply"] == "Settlement" and not said["refused"]:
             self.ledger.acked.add((partition, offset))

@@ -195,6 +195,12 @@ class Progress:
         tenants = {key.tenant for key in self.lane_cursors}
         self.turns = {tenant: turn for tenant, turn in self.turns.items() if tenant in tenants}
 
+    def pass_over(self, lost: RangeSet) -> None:
+        """What cannot be read cannot be delivered: for the group it is done."""
+        for first, end in lost:
+            if end > self.floor:
+                self.settle(max(first, self.floor), end)
+
     def delay(self, offset: int, not_before_ms: int) -> None:
         """A new message rests before its first delivery."""
         self._rest(offset, Entry(0, self.fresh_version - 1), not_before_ms)

@@ -12,6 +12,7 @@ from typing import Any
 from driftq.core import facts as f
 from driftq.core.deadlines import Deadlines
 from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.histories import Histories
 from driftq.core.idempotency import Effect, Effects, ProducedKey, ProducedKeys
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
@@ -31,6 +32,7 @@ class State:
         self.keys = ProducedKeys()
         self.effects = Effects()
         self.stages = Stages()
+        self.histories = Histories()
         self.deadlines = Deadlines()
         self.subscriptions = Subscriptions(self.deadlines)
         self.next_log_id = f.STAGING_LOG + 1
@@ -146,14 +148,8 @@ class State:
         log.lose(fact.first_offset, fact.end_offset)
         for group_id in log.readers:
             progress = self.progress_of(group_id, log.log_id)
-            self._pass_over_lost(progress, log)
+            progress.pass_over(log.lost)
             self.schedule(progress)
-
-    def _pass_over_lost(self, progress: Progress, log: Log) -> None:
-        """What cannot be read cannot be delivered: for a group it is done."""
-        for first, end in log.lost:
-            if end > progress.floor:
-                progress.settle(max(first, progress.floor), end)
 
     # --- groups ---
 
@@ -177,7 +173,7 @@ class State:
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
         progress.delay_all(log.delayed, at_ms)
-        self._pass_over_lost(progress, log)
+        progress.pass_over(log.lost)
         self.schedule(progress)
 
     def _group_sought(self, fact: f.GroupSought) -> None:
@@ -201,6 +197,8 @@ class State:
         group.turn = (partition + 1) % len(group.progress)
         progress = group.progress[partition]
         progress.lease(fact)
+        if self.logs[fact.log_id].tracked:
+            self.histories.lease(self.logs[fact.log_id], fact)
         self.schedule(progress)
         self._passed(fact.at_ms)
 
@@ -212,19 +210,24 @@ class State:
     def _failed(self, fact: f.Failed) -> None:
         progress = self.progress_of(fact.group_id, fact.log_id)
         progress.fail(fact)
+        self.histories.fail(self.logs[fact.log_id], fact)
         self.schedule(progress)
         self._passed(fact.at_ms)
 
     def _released(self, fact: f.Released) -> None:
         progress = self.progress_of(fact.group_id, fact.log_id)
         progress.release(fact)
+        self.histories.release(self.logs[fact.log_id], fact)
         self.schedule(progress)
 
     def _settled(self, fact: f.Settled) -> None:
         progress = self.progress_of(fact.group_id, fact.log_id)
         for first, end in fact.ranges:
             progress.settle(first, end)
+        if self.logs[fact.log_id].tracked:
+            self.histories.settle(self.logs[fact.log_id], fact)
         self.schedule(progress)
+        self._passed(fact.at_ms)
 
     def schedule(self, progress: Progress) -> None:
         self.deadlines.push(("group", progress.group_id, progress.log_id), progress.next_ms())

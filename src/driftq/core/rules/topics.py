@@ -127,6 +127,7 @@ def find_group(case: Case, topic_name: str, name: str, start: str | int) -> Grou
     for log_id, offset in zip(topic.log_ids, starts, strict=True):
         progress = Progress(group_id, log_id, offset)
         progress.delay_all(case.state.logs[log_id].delayed, case.now_ms)
+        progress.pass_over(case.state.logs[log_id].lost)
         group.progress.append(progress)
     return group
 

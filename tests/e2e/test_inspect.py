@@ -1,0 +1,385 @@
+"""`driftq inspect` and `driftq repair` as an operator meets them: real folders, the real command, what it says and how
+it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from driftq.cli.exits import Exit
+from driftq.core import commands as c
+from driftq.engine.engine import Engine
+from driftq.engine.recovery import StorageOptions
+from driftq.storage.disk import OsDisk
+from driftq.storage.headers import HEADER_BYTES
+from tests.crash.running import BrokerProcess
+from tests.support.core import held, packed, produce
+from tests.support.waiting import until
+from tests.tidy.sources import SRC
+
+OPTIONS = StorageOptions(journal_segment_bytes=16 << 10, log_segment_bytes=8 << 10)
+
+
+def driftq(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "driftq.cli.main", *map(str, arguments)]
+    environ = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
+    """Every file with its content and its time: reading must not even touch them."""
+    return {
+        str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+async def fill(folder: str) -> None:
+    """A topic with a group that is behind, a stream, a checkpoint in the middle, and a clean stop."""
+    engine = await Engine.open(folder, options=OPTIONS)
+    await engine.submit(c.CreateTopic("orders", 2))
+    await engine.submit(c.CreateStream("/s/a", "text/plain"))
+    for number in range(240):
+        await engine.submit(produce(f"order {number} {'.' * 60}", topic="orders", partition=number % 2, key=b"k"))
+        if number % 20 == 0:
+            await engine.submit(c.AppendStream("/s/a", "text/plain", *packed(f"chunk {number}\x1b[31m")))
+            claimed = await engine.claim(c.Claim("orders", "workers", "w", 3))
+            for delivery in claimed.deliveries[:1]:
+                runs = held((delivery.first, delivery.first + 1), partition=delivery.partition, token=claimed.token)
+                await engine.submit(c.Ack("orders", "workers", "w", runs))
+        if number == 120:
+            await until(lambda: has_snapshot(folder), 30)
+    await engine.close()
+
+
+async def has_snapshot(folder: str) -> bool:
+    return any(name.endswith(".snapshot") for name in OsDisk().list(f"{folder}/snapshots"))
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sound") / "data"
+    asyncio.run(fill(str(folder)))
+    return folder
+
+
+@pytest.fixture
+def copy(sound, tmp_path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "data"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def journal(folder: Path) -> list[Path]:
+    return sorted((folder / "journal").glob("*.journal"))
+
+
+def flip_last_frames(folder: Path) -> None:
+    """Damage behind the snapshot: state that only the journal has."""
+    flip(journal(folder)[-1], HEADER_BYTES + 200)
+
+
+# ---------------------------------------------------------------------------------------------------------------- dump
+
+
+def test_dump_shows_names_offsets_and_escaped_previews_one_line_each(sound):
+    done = driftq("inspect", "dump", sound)
+    assert done.returncode == Exit.OK
+    lines = done.stdout.splitlines()
+    assert any("Appended" in line and "log=orders/1 offsets=3" in line and '"k: order 7 ' in line for line in lines)
+    assert any("Settled" in line and "group=workers" in line for line in lines)
+    assert any("log=/s/a" in line and "chunk 0\\x1b[31m" in line for line in lines)
+    assert "\x1b" not in done.stdout
+
+
+def test_dump_can_be_narrowed_by_lsn_log_topic_and_kind(sound):
+    def shown(*more: object) -> list[dict]:
+        done = driftq("inspect", "dump", sound, "--json", *more)
+        assert done.returncode == Exit.OK, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    everything = shown()
+    assert {fact["lsn"] for fact in shown("--from", 10, "--to", 12)} == {10, 11, 12}
+    assert {fact["fact"] for fact in shown("--type", "Settled")} == {"Settled"}
+    stream = shown("--topic", "/s/a")
+    assert {fact["log"] for fact in stream} == {"/s/a"}
+    assert shown("--log", stream[0]["log_id"]) == stream
+    assert 0 < len(shown("--topic", "orders", "--type", "Appended")) == 240 < len(everything)
+
+
+def test_dump_shows_a_snapshot_too(sound):
+    done = driftq("inspect", "dump", sound, "--snapshot")
+    assert "CursorPlaced" in done.stdout
+    assert "TopicPlaced     topic=orders" in done.stdout
+
+
+# -------------------------------------------------------------------------------------------------------- verify, stats
+
+
+def test_a_sound_folder_is_found_sound_and_no_byte_of_it_changes(sound):
+    before = fingerprint(sound)
+    done = driftq("inspect", "verify", sound, "--json")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["ok"]
+    assert verdict["compared_with_the_journal"] == verdict["snapshots"]
+    assert verdict["frames"] == verdict["last_lsn"]
+    for command in ("dump", "stats"):
+        assert driftq("inspect", command, sound).returncode == Exit.OK
+    assert fingerprint(sound) == before
+
+
+def test_stats_count_topics_groups_streams_and_facts(sound):
+    found = json.loads(driftq("inspect", "stats", sound, "--json").stdout)
+    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")
+    assert [log["end"] for log in orders["partitions"]] == [120, 120]
+    group = orders["groups"][0]
+    assert 0 < group["lag"] < 240
+    assert group["in_flight"] + group["waiting_for_retry"] > 0
+    assert [stream["path"] for stream in found["streams"]] == ["/s/a"]
+    assert found["journal"]["facts"]["Appended"] == 252
+    assert found["snapshot"]["age_ms"] >= 0
+    assert "lag" in driftq("inspect", "stats", sound).stdout
+
+
+def test_no_data_folder_has_its_own_number(tmp_path):
+    for command in (("inspect", "verify"), ("inspect", "stats"), ("inspect", "dump"), ("repair",)):
+        assert driftq(*command, tmp_path).returncode == Exit.NOTHING_THERE
+    assert driftq("inspect", "verify", tmp_path / "nowhere").returncode == Exit.USAGE
+
+
+def test_damage_in_the_journal_is_named_with_what_it_affects(copy):
+    flip_last_frames(copy)
+    before = fingerprint(copy)
+    done = driftq("inspect", "verify", copy)
+    assert done.returncode == Exit.DAMAGED
+    assert journal(copy)[-1].name in done.stdout
+    assert "lost: every change of lsn" in done.stdout
+    assert fingerprint(copy) == before
+
+
+def test_damage_in_a_log_file_is_named_by_topic_and_offsets(copy):
+    path = sorted((copy / "logs" / "1").glob("*.log"))[0]
+    flip(path, 500)
+    done = driftq("inspect", "verify", copy, "--json")
+    assert done.returncode == Exit.DAMAGED
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["part"] == "log"
+    assert "orders/0, offsets 0.." in finding["affected"]
+
+
+def test_damage_in_a_snapshot_is_found(copy):
+    path = next((copy / "snapshots").glob("*.snapshot"))
+    flip(path, path.stat().st_size // 2)
+    done = driftq("inspect", "verify", copy)
+    assert done.returncode == Exit.DAMAGED
+    assert path.name in done.stdout
+
+
+def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
+    from msgspec.structs import replace
+
+    from driftq.core.facts import Fact
+    from driftq.core.frames import decode, encode
+    from driftq.core.images import CursorPlaced
+    from driftq.storage import snapshots
+    from driftq.storage.folder import find_folder
+
+    disk = OsDisk()
+    folder = find_folder(disk, str(copy))
+    assert folder is not None
+    found = snapshots.load_newest(disk, folder.snapshots, folder.store).snapshot
+    assert found is not None
+    frames = list(snapshots.read_frames(disk, found, folder.store))
+
+    def altered(fact: Fact) -> Fact:
+        return replace(fact, cursor=fact.cursor + 1) if isinstance(fact, CursorPlaced) else fact
+
+    changed = [encode([altered(fact) for fact in decode(frame)]) for frame in frames]
+    os.unlink(found.path)
+    snapshots.save(disk, folder.snapshots, folder.store, found.lsn, changed, chain_crc=found.chain_crc)
+    done = driftq("inspect", "verify", copy)
+    assert done.returncode == Exit.DAMAGED
+    assert "something else than the journal" in done.stdout
+
+
+def test_a_torn_tail_is_no_damage(copy):
+    path = journal(copy)[-1]
+    data = bytearray(path.read_bytes())
+    end = len(bytes(data).rstrip(b"\0"))
+    end += -end % 8
+    data[end : end + 12] = b"DQJ\x01 torn..."
+    path.write_bytes(data)
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+
+
+def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_path):
+    async def story() -> None:
+        folder = str(tmp_path / "data")
+        broker = await BrokerProcess.start(folder)
+        await broker.ask("topic", topic="t", partitions=2)
+
+        async def load() -> None:
+            number = 0
+            while True:
+                values = [f"p:{number + each}" for each in range(5)]
+                await broker.ask("produce", topic="t", partition=number % 2, values=values)
+                number += 1
+
+        loading = asyncio.ensure_future(load())
+        loop = asyncio.get_running_loop()
+        for command in ("verify", "dump", "stats", "verify", "verify"):
+            done = await loop.run_in_executor(None, driftq, "inspect", command, folder)
+            assert done.returncode == Exit.OK, done.stdout + done.stderr
+            assert "Traceback" not in done.stderr
+        assert (await loop.run_in_executor(None, driftq, "repair", folder)).returncode == Exit.IN_USE
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        assert await broker.stop() == 0
+
+    asyncio.run(story())
+
+
+# --------------------------------------------------------------------------------------------------------------- repair
+
+
+async def records_of(folder: Path, topic: str) -> list[list[str]]:
+    """What a broker serves of each partition, offset by offset; a lost one is an empty string."""
+    from driftq.wire import records
+
+    engine = await Engine.open(str(folder), options=OPTIONS)
+    found: list[list[str]] = []
+    for log_id in engine.state.topics[topic].log_ids:
+        log = engine.state.logs[log_id]
+        values = [""] * log.end
+        offset = log.start
+        while offset < log.end:
+            if offset in log.lost:
+                offset += 1
+                continue
+            for batch in engine.read(log_id, offset, log.end, 1 << 20):
+                header = records.read_header(batch)
+                for index, record in enumerate(records.unpack(batch)):
+                    values[header.first_offset + index] = record.value.decode().rstrip(" .")
+                offset = header.end_offset
+        found.append(values)
+    await engine.close()
+    return found
+
+
+EXPECTED = [[f"order {number}" for number in range(240) if number % 2 == partition] for partition in range(2)]
+
+
+def test_a_sound_folder_needs_no_repair_and_is_left_alone(copy):
+    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK
+    assert "nothing is damaged" in done.stdout
+    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+
+
+def test_repair_refuses_until_the_loss_is_accepted_and_changes_nothing(copy):
+    flip_last_frames(copy)
+    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    done = driftq("repair", copy)
+    assert done.returncode == Exit.DAMAGED
+    assert "lost: every change of lsn" in done.stdout
+    assert "--accept-loss" in done.stderr
+    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+
+
+@pytest.mark.parametrize("which", [-1, -2])
+def test_repair_saves_the_records_that_the_log_files_still_have(copy, which):
+    flip(journal(copy)[which], HEADER_BYTES + 200)
+    damaged = {path.name: path.read_bytes() for path in journal(copy)}
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    kept = {path.name: path.read_bytes() for path in (copy / "journal.damaged-1").glob("*.journal")}
+    assert kept == damaged, "the damaged files are kept as they were"
+    assert asyncio.run(records_of(copy, "orders")) == EXPECTED
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+
+
+def test_records_that_nobody_has_any_more_become_a_gap_and_keep_their_offsets(copy):
+    path = journal(copy)[-2]
+    flip(path, HEADER_BYTES + 200)
+    verdict = json.loads(driftq("inspect", "verify", copy, "--json").stdout)
+    snapshot_lsn = verdict["snapshots"][-1]
+    assert verdict["findings"][0]["first_lsn"] > snapshot_lsn, "the damage must lie behind the snapshot"
+    shutil.rmtree(copy / "logs" / "1")
+    shutil.rmtree(copy / "logs" / "2")
+    done = driftq("repair", copy, "--accept-loss", "--json")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    found = asyncio.run(records_of(copy, "orders"))
+    for values, expected in zip(found, EXPECTED, strict=True):
+        assert len(values) == len(expected), "no offset is given out twice"
+        assert all(value in ("", wanted) for value, wanted in zip(values, expected, strict=True))
+        assert "" in values
+        assert values[-1] == expected[-1]
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+    asyncio.run(claim_everything(copy))
+
+
+async def claim_everything(folder: Path) -> None:
+    """A group passes over the gap: everything that is left can be claimed and nothing else is."""
+    engine = await Engine.open(str(folder), options=OPTIONS)
+    claimed = await engine.claim(c.Claim("orders", "fresh", "w", 1_000))
+    logs = {log_id: engine.state.logs[log_id] for log_id in engine.state.topics["orders"].log_ids}
+    for delivery in claimed.deliveries:
+        assert not any(offset in logs[delivery.log_id].lost for offset in range(delivery.first, delivery.end))
+        engine.read(delivery.log_id, delivery.first, delivery.end, 1 << 20)
+    left = sum(log.end - log.lost.count for log in logs.values())
+    assert sum(delivery.end - delivery.first for delivery in claimed.deliveries) == left
+    await engine.close()
+
+
+def test_a_damaged_log_file_loses_its_own_span_and_nothing_else(copy):
+    flip(sorted((copy / "logs" / "1").glob("*.log"))[0], 500)
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    assert "lost: orders/0, offsets 0.." in done.stdout
+    first, second = asyncio.run(records_of(copy, "orders"))
+    assert second == EXPECTED[1]
+    assert first[0] == ""
+    assert [value or EXPECTED[0][at] for at, value in enumerate(first)] == EXPECTED[0]
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+
+
+def test_a_damaged_snapshot_is_put_aside_when_the_journal_has_everything(copy):
+    path = next((copy / "snapshots").glob("*.snapshot"))
+    flip(path, path.stat().st_size // 2)
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    assert "nothing is lost" in done.stdout
+    assert (copy / "snapshots" / f"{path.name}.damaged-1").exists()
+    assert asyncio.run(records_of(copy, "orders")) == EXPECTED
+
+
+def test_a_repair_that_was_interrupted_between_its_renames_is_ended_by_the_next(copy):
+    flip_last_frames(copy)
+    assert driftq("repair", copy, "--accept-loss").returncode == Exit.OK
+    (copy / "journal").rename(copy / "journal.repaired")
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+
+
+def test_a_missing_journal_segment_can_be_repaired(copy):
+    journal(copy)[-2].unlink()
+    assert driftq("inspect", "verify", copy).returncode == Exit.DAMAGED
+    done = driftq("repair", copy, "--accept-loss")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    assert asyncio.run(records_of(copy, "orders")) == EXPECTED
