@@ -77,6 +77,7 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
     not_before_ms: int = 0
     deadline_ms: int = 0
     tenant: str = ""
+    tracked: bool = False  # a job: its attempts are remembered
 
 
 class ByProducer(Struct, frozen=True, array_like=True, gc=False):
@@ -267,6 +268,7 @@ class Settled(Fact, tag=38, frozen=True):
     log_id: int
     ranges: tuple[Range, ...]
     how: int
+    at_ms: int = 0
 
 
 # --- idempotent effects ---------------------------------------------------------------------------------------------

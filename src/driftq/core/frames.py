@@ -50,6 +50,7 @@ AnyFact = (
     | i.EffectPlaced
     | i.StagePlaced
     | i.WriterPlaced
+    | i.HistoryPlaced
     | w.SubscriptionCreated
     | w.SubscriptionDeleted
     | w.SubscriptionLinked

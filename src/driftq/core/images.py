@@ -56,6 +56,7 @@ class LogPlaced(Fact, tag=92, frozen=True):
     size_offsets: bytes
     size_totals: bytes
     lost: tuple[Range, ...] = ()
+    tracked: tuple[Range, ...] = ()
 
 
 class ProducerPlaced(Fact, tag=93, frozen=True):
@@ -173,6 +174,14 @@ class StagePlaced(Fact, tag=101, frozen=True):
     writer: str
     expires_ms: int
     batches: tuple[tuple[int, int, int, int], ...]
+
+
+class HistoryPlaced(Fact, tag=103, frozen=True):
+    """Image of a job's attempts: (group, number, owner, began, ended, how, error)."""
+
+    log_id: int
+    offset: int
+    attempts: tuple[tuple[int, int, str, int, int, str, str], ...]
 
 
 class WriterPlaced(Fact, tag=102, frozen=True):

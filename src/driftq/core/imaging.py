@@ -32,6 +32,7 @@ def images(state: State) -> Iterator[Fact]:
     yield from state.keys.images()
     yield from state.effects.images()
     yield from state.stages.images()
+    yield from state.histories.images()
     yield from state.subscriptions.images()
 
 
@@ -54,6 +55,7 @@ class Placing:
             i.EffectPlaced: state.effects.place,
             i.StagePlaced: self._stage,
             i.WriterPlaced: state.stages.place_writer,
+            i.HistoryPlaced: state.histories.place,
         }
 
     def _numbers(self, image: i.NumbersPlaced) -> None:

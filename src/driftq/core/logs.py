@@ -46,7 +46,8 @@ class Log:
 
     __slots__ = (
         "deadline_offsets", "deadlines_ms", "delayed", "end", "lanes", "last_ms", "log_id", "lost", "low_floor",
-        "marked", "payload_bytes", "partition", "producers", "readers", "size_offsets", "size_totals", "start", "topic",
+        "marked", "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start",
+        "topic", "tracked",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -59,6 +60,7 @@ class Log:
         self.last_ms = 0
         self.producers = ProducerTable()
         self.lanes: dict[LaneKey, Lane] = {}
+        self.tracked = RangeSet()  # jobs: what happens to them is remembered
         self.marked = RangeSet()  # offsets that belong to an explicit lane
         self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
         self.deadline_offsets = array("q")
@@ -112,6 +114,8 @@ class Log:
             heapq.heappop(self.delayed)
         for mark in marks:
             offset = first_offset + mark.index
+            if mark.tracked:
+                self.tracked.add(offset, offset + 1)
             if mark.deadline_ms:
                 self.deadline_offsets.append(offset)
                 self.deadlines_ms.append(mark.deadline_ms)
@@ -156,6 +160,7 @@ class Log:
         """Records below `start` are gone."""
         self.start = start
         self.marked.discard(0, start)
+        self.tracked.discard(0, start)
         self.lost.discard(0, start)
         for lane in self.lanes.values():
             cut = bisect_left(lane.offsets, start)
@@ -181,6 +186,7 @@ class Log:
             self.size_offsets.tobytes(),
             self.size_totals.tobytes(),
             tuple(self.lost),
+            tuple(self.tracked),
         )
 
     def place(self, image: LogPlaced) -> None:
@@ -200,6 +206,8 @@ class Log:
         self.size_totals = array("q", image.size_totals)
         for first, end in image.lost:
             self.lost.add(first, end)
+        for first, end in image.tracked:
+            self.tracked.add(first, end)
         self.low_floor = self.start
 
 

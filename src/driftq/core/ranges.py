@@ -67,6 +67,13 @@ class RangeSet:
         firsts[low:high] = kept_firsts
         ends[low:high] = kept_ends
 
+    def within(self, first: int, end: int) -> Iterator[int]:
+        """The integers of the set that lie in [first, end)."""
+        index = bisect_right(self.ends, first)
+        while index < len(self.firsts) and self.firsts[index] < end:
+            yield from range(max(first, self.firsts[index]), min(end, self.ends[index]))
+            index += 1
+
     def pop_front(self) -> Range:
         first, end = self.firsts.pop(0), self.ends.pop(0)
         self.count -= end - first

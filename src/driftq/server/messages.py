@@ -126,9 +126,10 @@ def mark_of(
         if not (deadline_ms or label or tenant):
             return None
         return Mark(index, label=label, deadline_ms=deadline_ms, tenant=tenant)
-    if not (job.task or job.priority or job.not_before_ms or label or deadline_ms or tenant):
+    tracked = bool(job.id or job.task)
+    if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant):
         return None
-    return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant)
+    return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked)
 
 
 def _once(envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool) -> ProduceKey | None:

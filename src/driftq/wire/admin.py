@@ -157,3 +157,19 @@ class RedriveRequest(LetterFilter, frozen=True):
 
 class JobRequest(ProduceItem, frozen=True, omit_defaults=True):
     topic: str = ""
+
+
+# --- staged appends ---
+
+
+class PublishRequest(Body, frozen=True):
+    """`batch` numbers the publications of a writer: each number once, never backwards."""
+
+    writer: Annotated[str, Meta(min_length=1, max_length=256)]
+    batch: Natural
+    handles: tuple[str, ...] = ()
+
+
+class ForgetRequest(Body, frozen=True):
+    writer: Annotated[str, Meta(min_length=1, max_length=256)]
+    handles: list[str]

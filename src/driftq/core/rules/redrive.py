@@ -28,5 +28,5 @@ def redrive(case: Case, command: Redrive) -> Reply:
     if isinstance(reply, Rejected):
         return reply
     run = ((command.offset, command.offset + 1),)
-    case.facts.append(f.Settled(group.group_id, progress.log_id, run, f.ACKED))
+    case.facts.append(f.Settled(group.group_id, progress.log_id, run, f.ACKED, case.now_ms))
     return reply

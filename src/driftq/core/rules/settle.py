@@ -126,7 +126,7 @@ def ack(case: Case, command: c.Ack) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
         late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
         for log_id, ranges in _by_log(found.held + late).items():
-            case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED))
+            case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, case.now_ms))
 
     return _settling(case, command, act)
 
@@ -154,7 +154,9 @@ def reject(case: Case, command: c.Reject) -> Reply:
                     found.refused.append(_too_much(case, progress, offset))
                     continue
                 if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
-                    case.facts.append(f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD))
+                    case.facts.append(
+                        f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD, case.now_ms)
+                    )
                 elif not bury(case, group, progress, offset, "rejected", command.reason):
                     partition = case.state.logs[progress.log_id].partition
                     message = "the record cannot be read, so it cannot become a dead letter"
@@ -225,7 +227,7 @@ def ack_through(case: Case, command: c.AckThrough) -> Reply:
             return Rejected(Code.NOT_DELIVERED, f"offset {offset} is not in flight; nothing was acked")
         if not _is_holder(lease, command.token, command.owner):
             return Rejected(Code.NOT_OWNER, f"not owner of offset {offset}; nothing was acked")
-    case.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED))
+    case.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED, case.now_ms))
     return Settlement()
 
 
@@ -242,5 +244,5 @@ def cancel(case: Case, command: c.Cancel) -> Reply:
         progress = group.progress[command.partition]
         if progress.place_of(command.offset)[0] is not Place.SETTLED:
             run = ((command.offset, command.offset + 1),)
-            case.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED))
+            case.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, case.now_ms))
     return Done(changed=bool(case.facts))

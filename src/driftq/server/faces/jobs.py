@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from driftq.core import commands as c
-from driftq.core.commands import ProduceKey
+from driftq.core.commands import EffectKey, ProduceKey
 from driftq.core.groups import Group
-from driftq.core.idempotency import ProducedKey, produce_scope
+from driftq.core.histories import Attempt
+from driftq.core.holding import Entry
+from driftq.core.idempotency import ProducedKey, Status, effect_scope, produce_scope
+from driftq.core.logs import Log
 from driftq.core.progress import Place
 from driftq.core.replies import Produced
 from driftq.server.bodies import read_json
@@ -77,7 +80,8 @@ class JobsFace:
         record = self._engine.sequencer.broker.reader.record(log.log_id, found.offset)
         head = decode_head(record.head)
         job = head.job
-        states = [self._state(group, log.partition, found.offset) for group in topic.groups.values()]
+        tenant = request.query.get("tenant_id", "")
+        states = [self._state(group, log, found.offset, tenant, job_id) for group in topic.groups.values()]
         shown: dict[str, Any] = {
             "id": job_id,
             "topic": log.topic,
@@ -86,8 +90,8 @@ class JobsFace:
             "task": job.task if job is not None else "",
             "priority": job.priority if job is not None else 0,
             "not_before": to_rfc3339(job.not_before_ms) if job is not None and job.not_before_ms else None,
-            "groups": states,
             "state": _overall(states),
+            "groups": states,
         }
         return json_response(shown)
 
@@ -108,19 +112,21 @@ class JobsFace:
             return None
         return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
 
-    def _state(self, group: Group, partition: int, offset: int) -> dict[str, Any]:
-        place, lease, entry = group.progress[partition].place_of(offset)
-        names = {Place.FRESH: "ready", Place.HELD: "running", Place.SETTLED: "finished"}
-        state = names.get(place, "scheduled" if entry is not None and entry.attempts == 0 else "retrying")
-        shown: dict[str, Any] = {"group": group.name, "state": state}
-        if entry is not None:
-            shown |= {"attempts": entry.attempts, "lease_losses": entry.lease_losses, "last_error": entry.error}
-            if place is Place.RESTING:
-                shown["due_at"] = to_rfc3339(entry.retry_at_ms)
-        elif place is Place.HELD:
-            shown["attempts"] = 1
+    def _state(self, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
+        """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
+        place, lease, entry = group.progress[log.partition].place_of(offset)
+        attempts = [
+            each for each in self._engine.state.histories.of(log.log_id, offset) if each.group_id == group.group_id
+        ]
+        shown: dict[str, Any] = {"group": group.name, "state": _word(place, entry, attempts)}
+        if entry is not None and place is Place.RESTING:
+            shown["due_at"] = to_rfc3339(entry.retry_at_ms)
         if lease is not None and place is Place.HELD:
             shown |= {"owner": lease.owner, "lease_until": to_rfc3339(lease.until_ms)}
+        shown["attempts"] = [_attempt(each) for each in attempts if each.number]
+        effect = self._engine.state.effects.find(effect_scope(EffectKey(tenant, log.topic, group.name, job_id)))
+        if effect is not None and effect.status is Status.COMMITTED:
+            shown["result"] = effect.result.decode("utf-8", "replace")
         return shown
 
     def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
@@ -133,12 +139,32 @@ class JobsFace:
         return self._context.ask(command, lambda reply: json_response({"id": job_id, "cancelled": reply.changed}))
 
 
+def _word(place: Place, entry: Entry | None, attempts: list[Attempt]) -> str:
+    if place is Place.SETTLED:
+        ended = attempts[-1].end if attempts else ""
+        return ended if ended in ("succeeded", "dead", "cancelled") else "finished"
+    if place is Place.RESTING:
+        return "scheduled" if entry is not None and entry.attempts == 0 else "retrying"
+    return "running" if place is Place.HELD else "ready"
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "attempt": attempt.number,
+        "owner": attempt.owner,
+        "began_at": to_rfc3339(attempt.began_ms),
+        "ended_at": to_rfc3339(attempt.ended_ms) if attempt.end else None,
+        "end": attempt.end or "running",
+        "error": attempt.error,
+    }
+
+
 def _overall(states: list[dict[str, Any]]) -> str:
-    """One word for all groups: the least finished."""
-    for state in ("running", "retrying", "scheduled", "ready"):
+    """One word for all groups: the least finished, then the worst end."""
+    for state in ("running", "retrying", "scheduled", "ready", "dead", "cancelled", "finished", "succeeded"):
         if any(each["state"] == state for each in states):
             return state
-    return "finished" if states else "ready"
+    return "ready"
 
 
 def _unknown(topic_name: str, job_id: str) -> Response:

@@ -1,0 +1,100 @@
+"""What became of jobs: the attempts of messages that have an id or a task, while there is room for them.
+
+Only tracked messages (`Mark.tracked`) are here; a plain message leaves nothing behind when it is settled. The table is
+bounded: the job that changed longest ago is forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from driftq.core import facts as f
+from driftq.core.images import HistoryPlaced
+from driftq.core.logs import Log
+from driftq.core.ranges import Range
+
+JOBS_MAX = 100_000
+ATTEMPTS_MAX = 32
+
+RUNNING = ""
+_ENDS = {f.ACKED: "succeeded", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+
+
+class Attempt(NamedTuple):
+    """One delivery of a job to an owner. `end` is empty while it runs."""
+
+    group_id: int
+    number: int
+    owner: str
+    began_ms: int
+    ended_ms: int = 0
+    end: str = RUNNING
+    error: str = ""
+
+
+class Histories:
+    """Attempts by (log, offset), the most recently changed job last."""
+
+    __slots__ = ("_jobs",)
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[int, int], list[Attempt]] = {}
+
+    def of(self, log_id: int, offset: int) -> list[Attempt]:
+        return self._jobs.get((log_id, offset), [])
+
+    def lease(self, log: Log, fact: f.Leased) -> None:
+        for offset in _tracked(log, fact.ranges):
+            attempts = self._changed(log.log_id, offset)
+            number = 1 + max((each.number for each in attempts if each.group_id == fact.group_id), default=0)
+            attempts.append(Attempt(fact.group_id, number, fact.owner, fact.at_ms))
+            del attempts[:-ATTEMPTS_MAX]
+
+    def fail(self, log: Log, fact: f.Failed) -> None:
+        for offset in _tracked(log, ((fact.offset, fact.offset + 1),)):
+            self._end(log, offset, fact.group_id, fact.at_ms, "lost" if fact.lease_lost else "failed", fact.error)
+
+    def release(self, log: Log, fact: f.Released) -> None:
+        for offset in _tracked(log, fact.ranges):
+            attempts = self._changed(log.log_id, offset)
+            if not fact.sent and attempts and attempts[-1].group_id == fact.group_id:
+                attempts.pop()  # nobody saw it
+            else:
+                self._end(log, offset, fact.group_id, fact.retry_at_ms, "released", "")
+
+    def settle(self, log: Log, fact: f.Settled) -> None:
+        for offset in _tracked(log, fact.ranges):
+            self._end(log, offset, fact.group_id, fact.at_ms, _ENDS[fact.how], "")
+
+    def _end(self, log: Log, offset: int, group_id: int, at_ms: int, end: str, error: str) -> None:
+        attempts = self._changed(log.log_id, offset)
+        for index in range(len(attempts) - 1, -1, -1):
+            each = attempts[index]
+            if each.group_id == group_id:
+                # What failed and was given up in one step failed; what was given up is its last word.
+                attempts[index] = each._replace(ended_ms=at_ms, end=end, error=error or each.error)
+                return
+        attempts.append(Attempt(group_id, 0, "", 0, at_ms, end, error))
+
+    def _changed(self, log_id: int, offset: int) -> list[Attempt]:
+        attempts = self._jobs.pop((log_id, offset), None)
+        if attempts is None:
+            attempts = []
+            if len(self._jobs) >= JOBS_MAX:
+                del self._jobs[next(iter(self._jobs))]
+        self._jobs[log_id, offset] = attempts
+        return attempts
+
+    def images(self) -> Iterator[HistoryPlaced]:
+        for (log_id, offset), attempts in self._jobs.items():
+            shown = tuple((a.group_id, a.number, a.owner, a.began_ms, a.ended_ms, a.end, a.error) for a in attempts)
+            yield HistoryPlaced(log_id, offset, shown)
+
+    def place(self, image: HistoryPlaced) -> None:
+        self._jobs[image.log_id, image.offset] = [Attempt(*each) for each in image.attempts]
+
+
+def _tracked(log: Log, ranges: Iterable[Range]) -> Iterator[int]:
+    for first, end in ranges:
+        yield from log.tracked.within(first, end)

@@ -1,0 +1,85 @@
+"""Staged appends for exactly-once sinks: stage packed batches unseen, then publish them together, once for each
+batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driftq.core import commands as c
+from driftq.core.replies import PublishedReply, StagedReply
+from driftq.server.bodies import number, read_json
+from driftq.server.context import Context, json_response
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.packed import marks_of
+from driftq.wire.admin import ForgetRequest, PublishRequest
+from driftq.wire.records import BadBatch, check
+from driftq.wire.times import to_rfc3339
+
+NAME_BYTES_MAX = 256
+
+
+class StagesFace:
+    """Handlers of `/v1/stages`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def stage(self, request: Request) -> Answer:
+        """`?writer=&handle=&topic=&partition=` (or `&path=` of a stream) and a packed batch as the body."""
+        query = request.query
+        writer, handle = _name(query.get("writer", ""), "writer"), _name(query.get("handle", ""), "handle")
+        topic, path = query.get("topic", ""), query.get("path", "")
+        if bool(topic) == bool(path):
+            raise BadRequest("a stage is for a topic or for the path of a stream")
+        try:
+            header = check(request.body)
+            scheduled = marks_of(request.body, header)
+        except BadBatch as error:
+            raise BadRequest(f"invalid batch: {error}") from None
+        if any(
+            mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in scheduled
+        ):
+            raise BadRequest("staged messages are plain: no priority, task, delay or deadline")
+        command = c.Stage(
+            writer=writer,
+            handle=handle,
+            batch=request.body,
+            count=header.count,
+            payload_bytes=header.raw_bytes,
+            topic=topic,
+            key=query.get("key", "").encode(),
+            partition=number("partition", query["partition"]) if "partition" in query else None,
+            path=path,
+            ttl_ms=number("ttl_ms", query["ttl_ms"]) if "ttl_ms" in query else 0,
+        )
+        return self._context.ask(command, _staged)
+
+    def publish(self, request: Request) -> Answer:
+        """Make handles visible, in this order; whatever else the writer staged is forgotten."""
+        body = read_json(request.body, PublishRequest)
+        command = c.Publish(body.writer, body.batch, tuple(body.handles))
+        return self._context.ask(command, self._published)
+
+    def forget(self, request: Request) -> Answer:
+        body = read_json(request.body, ForgetRequest)
+        command = c.ForgetStages(body.writer, tuple(body.handles))
+        return self._context.ask(command, lambda reply: json_response({"forgotten": reply.changed}))
+
+    def _published(self, reply: PublishedReply) -> Response:
+        parts: list[dict[str, Any]] = []
+        for part in reply.parts:
+            log = self._context.engine.state.logs.get(part.log_id)
+            where = {"topic": log.topic, "partition": log.partition} if log is not None and log.topic else {}
+            parts.append({**where, "offset": part.first_offset, "count": part.count})
+        return json_response({"batch": reply.batch_number, "duplicate": reply.duplicate, "parts": parts})
+
+
+def _staged(reply: StagedReply) -> Response:
+    shown = {"handle": reply.handle, "count": reply.count, "expires_at": to_rfc3339(reply.expires_ms)}
+    return json_response(shown, 201)
+
+
+def _name(text: str, kind: str) -> str:
+    if not 1 <= len(text.encode()) <= NAME_BYTES_MAX:
+        raise BadRequest(f"{kind} is required, with at most {NAME_BYTES_MAX} bytes")
+    return text
