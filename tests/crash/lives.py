@@ -11,7 +11,7 @@ from tests.crash.load import PARTITIONS, TOPIC, Ledger, Worker, clients
 from tests.crash.running import BrokerProcess, Ended, Gone
 from tests.support.waiting import until
 
-LONGEST_S = 0.4
+LONGEST_S = 0.3
 SNAPSHOT_S = 10.0
 
 
@@ -42,10 +42,10 @@ class Run:
         self.answers += broker.heard
 
     async def moment(self, broker: BrokerProcess) -> None:
-        """Let it work for a while; every fourth life until it has made a snapshot."""
+        """Let it work for a while; every sixth life until it has made a snapshot."""
         self.count += 1
         ending = asyncio.ensure_future(broker.process.wait())
-        if self.count % 4 == 0:
+        if self.count % 6 == 3:
             before = self.snapshot_names()
             with contextlib.suppress(AssertionError):  # a slow machine may not come to it
                 await until(lambda: _is(self.snapshot_names() != before or ending.done()), SNAPSHOT_S)

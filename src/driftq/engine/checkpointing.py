@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -46,7 +47,7 @@ class Checkpoints:
         await loop.run_in_executor(None, _sync, work)
         self._sync_unfinished = False
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "driftq.engine.checkpoint", opened.folder.path, str(lsn),
+            sys.executable, "-m", "driftq.engine.checkpoint", opened.folder.path, str(lsn), str(os.getpid()),
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
