@@ -1,0 +1,231 @@
+"""What the state costs: nothing for a settled plain message, little for everything else, and the same time at any size.
+
+Figures are printed (run with `-s`); bounds are loose enough for any machine and tight enough to notice a mistake.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.broker import Broker
+from driftq.core.limits import Limits
+from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.wire.records import Record, pack_one
+from tests.support.core import START_MS, HandClock, SeededChance
+
+NO_LIMITS = Limits(
+    in_flight_max=10**9, claim_max=10**9, partition_messages=10**9, partition_bytes=10**15, gaps_max=10**9,
+    sweep_max=10**9, lanes_per_log_max=10**6,
+)  # fmt: skip
+BATCH = pack_one(b"value")
+
+
+class BareReader:
+    """Every record is the same and everything is durable: only the state itself takes room."""
+
+    def __init__(self) -> None:
+        self.broker: Broker | None = None
+
+    def end(self, log_id: int) -> int:
+        assert self.broker is not None
+        return self.broker.state.logs[log_id].end
+
+    def record(self, log_id: int, offset: int) -> Record:
+        return Record(b"value")
+
+    def batch_end(self, log_id: int, offset: int) -> int:
+        return offset + 1
+
+    def time_of(self, log_id: int, offset: int) -> int:
+        return START_MS
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        return 0
+
+    def spans(self, log_id: int) -> list[tuple[int, int, int, int]]:
+        return []
+
+
+class Bench:
+    """A broker alone, on one topic `t` read by one group `g`."""
+
+    def __init__(self) -> None:
+        reader = BareReader()
+        self.broker = reader.broker = Broker(NO_LIMITS, reader, SeededChance())
+        self.clock = HandClock()
+        self.do(c.CreateTopic("t"))
+        self.do(c.CreateGroup("t", "g"))
+
+    def do(self, command: c.Command) -> Reply:
+        facts, reply = self.broker.decide(command, self.clock.now_ms)
+        for fact in facts:
+            self.broker.apply(fact)
+        assert not isinstance(reply, Rejected), reply
+        return reply
+
+    def produce(self, count: int, **more: object) -> None:
+        self.do(c.Produce("t", BATCH, count, 5 * count, partition=0, **more))  # type: ignore[arg-type]
+
+    def claim(self, most: int, owner: str = "w") -> Claimed:
+        reply = self.do(c.Claim("t", "g", owner, most, 600_000))
+        assert isinstance(reply, Claimed)
+        return reply
+
+    def ack(self, first: int, end: int) -> None:
+        self.do(c.Ack("t", "g", "w", (c.Held(0, first, end),)))
+
+
+def grown_bytes(act: Callable[[], None], first: Callable[[], None] = lambda: None) -> int:
+    """How much more there is after `act`. What `first` makes is counted before, so that replacing it is no growth."""
+    tracemalloc.start()
+    first()
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    act()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return after - before
+
+
+def test_a_settled_plain_message_costs_nothing():
+    bench = Bench()
+
+    def live(rounds: int) -> Callable[[], None]:
+        def act() -> None:
+            for _ in range(rounds):
+                end = bench.broker.state.logs[1].end
+                bench.produce(1)
+                bench.claim(1)
+                bench.ack(end, end + 1)
+
+        return act
+
+    # The notes of sizes are full after the first run; every 4,096 appends they are as long as before.
+    grown = grown_bytes(live(4_096), first=live(2 * 4_096 + 100))
+    print(f"\n4,096 settled messages: {grown} bytes")
+    assert grown < 2_000
+
+
+@pytest.mark.parametrize(
+    ("what", "most_bytes"),
+    [("entries", 420), ("keys", 480), ("lease each", 480), ("ranges with gaps", 160), ("lanes", 40), ("effects", 500)],
+)
+def test_what_is_kept_costs_little(what, most_bytes):
+    count = 5_000
+    bench = Bench()
+    bench.produce(2 * count)
+
+    def entries() -> None:
+        bench.do(c.Nack("t", "g", "w", (c.Held(0, 0, count),), "", 10**9))
+
+    def keys() -> None:
+        for number in range(count):
+            bench.produce(1, once=c.ProduceKey("", "t", f"key-{number:08}"))
+
+    def lease_each() -> None:
+        for _ in range(count):
+            bench.claim(1)
+
+    def gaps() -> None:
+        for offset in range(1, 2 * count, 2):
+            bench.ack(offset, offset + 1)
+
+    def lanes() -> None:
+        marks = tuple(f.Mark(index, priority=5) for index in range(count))
+        bench.produce(count, marks=marks)
+
+    def effects() -> None:
+        for number in range(count):
+            bench.do(c.BeginEffect(c.EffectKey("", "t", "g", f"key-{number:08}"), "w", 600_000))
+
+    if what in ("entries", "ranges with gaps"):
+        bench.claim(2 * count)
+    acts = {
+        "entries": entries,
+        "keys": keys,
+        "lease each": lease_each,
+        "ranges with gaps": gaps,
+        "lanes": lanes,
+        "effects": effects,
+    }
+    each = grown_bytes(acts[what]) / count
+    print(f"\n{what}: {each:.0f} bytes each")
+    assert 0 <= each <= most_bytes
+
+
+def best_us(act: Callable[[], None], rounds: int) -> float:
+    """Microseconds of one core for one call: the best of several runs, so that a busy machine does not matter."""
+    best = float("inf")
+    for _ in range(9):
+        start = time.thread_time()
+        for _ in range(rounds):
+            act()
+        best = min(best, time.thread_time() - start)
+    return best / rounds * 1e6
+
+
+def cost_at_backlog(backlog: int) -> tuple[float, float, float]:
+    bench = Bench()
+    for _ in range(0, backlog, 1_000):
+        bench.produce(1_000)
+    produce_us = best_us(lambda: bench.produce(1), 300)
+
+    def work() -> None:
+        claimed = bench.claim(1)
+        first = claimed.deliveries[0].first
+        bench.ack(first, first + 1)
+
+    return produce_us, best_us(work, 300), best_us(lambda: bench.do(c.Claim("t", "g", "w", 10, 600_000)), 50)
+
+
+def test_a_backlog_makes_nothing_slower():
+    small, large = cost_at_backlog(10_000), cost_at_backlog(200_000)
+    print(f"\nmicroseconds (produce, claim + ack, claim of 10): {small} at 10,000, {large} at 200,000")
+    for before, after in zip(small, large, strict=True):
+        assert after < 2 * before + 2
+
+
+def test_many_keys_make_nothing_slower():
+    def cost(keys: int) -> float:
+        bench = Bench()
+        number = 0
+
+        def once() -> None:
+            nonlocal number
+            number += 1
+            bench.produce(1, once=c.ProduceKey("", "t", f"key-{number}"))
+
+        for _ in range(keys):
+            once()
+        return best_us(once, 300)
+
+    few, many = cost(10), cost(100_000)
+    print(f"\nmicroseconds of a produce with a key: {few:.1f} with 10 keys, {many:.1f} with 100,000")
+    assert many < 2 * few + 2
+
+
+def test_many_resting_messages_make_nothing_slower():
+    def cost(resting: int) -> float:
+        bench = Bench()
+        bench.produce(resting)
+        bench.claim(resting)
+        bench.do(c.Nack("t", "g", "w", (c.Held(0, 0, resting),), "", 10**9))
+        bench.produce(5_000)
+
+        def work() -> None:
+            first = bench.claim(1).deliveries[0].first
+            bench.ack(first, first + 1)
+
+        return best_us(work, 300)
+
+    few, many = cost(100), cost(50_000)
+    print(f"\nmicroseconds of claim + ack: {few:.1f} with 100 resting, {many:.1f} with 50,000")
+    assert many < 2 * few + 2
