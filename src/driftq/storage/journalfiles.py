@@ -119,8 +119,8 @@ def frames_between(
     behind each. For a reader beside the process that writes: only whole, closed segments are looked at."""
     for number in segment_numbers(disk, folder):
         segment = load_segment(disk, folder, number, store)
-        if segment.header.first_lsn > upto_lsn:
-            return
+        if segment.header.first_lsn > min(upto_lsn, after_lsn + 1):
+            break
         file = disk.open(segment.path)
         try:
             for base, found in scan_segment(file, segment):
@@ -133,7 +133,7 @@ def frames_between(
             file.close()
         after_lsn = max(after_lsn, found.next_lsn - 1)
     if after_lsn < upto_lsn:
-        raise CorruptJournal(folder, 0, after_lsn + 1, upto_lsn, "frames are missing")
+        raise CorruptJournal(folder, 0, after_lsn + 1, upto_lsn, "frames are missing or damaged")
 
 
 def used_end(file: File, position: int, size: int) -> int:
