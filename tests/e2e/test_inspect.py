@@ -383,3 +383,9 @@ def test_a_missing_journal_segment_can_be_repaired(copy):
     done = driftq("repair", copy, "--accept-loss")
     assert done.returncode == Exit.OK, done.stdout + done.stderr
     assert asyncio.run(records_of(copy, "orders")) == EXPECTED
+
+
+def test_the_reference_lists_every_exit_code():
+    text = (SRC.parents[1] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for code in Exit:
+        assert f"\n| {code.value} | " in text, code

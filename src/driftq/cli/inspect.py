@@ -128,7 +128,7 @@ def verify(folder: str, as_json: bool) -> None:
         names = Names.of(verdict.broker.state)
         affected: list[str] = []
         if verdict.findings:
-            planned = repairing.plan(disk, folder)
+            planned = inspection.while_it_moves(lambda: repairing.plan(disk, folder))
             names = Names.of(planned.broker.state)
             affected = losses(planned.losses, names)
         if as_json:

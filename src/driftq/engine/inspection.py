@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeVar
 
 from driftq.core import facts as f
 from driftq.core.broker import Broker
@@ -25,8 +26,9 @@ from driftq.storage.journalfiles import load_segment, load_watermark, segment_nu
 from driftq.storage.lockfile import holder_pid
 from driftq.storage.repair import Damage, FoundFrame, inspect
 
+_Result = TypeVar("_Result")
 Progress = Callable[[int], None]  # how many more bytes were read
-LOOKS = 5  # how often something that moves is looked at again
+LOOKS = 10  # how often something that moves is looked at again
 
 
 class NoDataFolder(Exception):
@@ -88,6 +90,16 @@ def read_journal(disk: Disk, folder: DataFolder, after_lsn: int = 0) -> Iterator
                 raise
 
 
+def while_it_moves(work: Callable[[], _Result]) -> _Result:
+    """Begin again when a file goes away meanwhile: a checkpoint of the running broker has replaced it."""
+    for _ in range(LOOKS):
+        try:
+            return work()
+        except FileNotFoundError:
+            continue
+    return work()
+
+
 def is_weather(disk: Disk, folder: DataFolder, damage: Damage, durable_lsn: int) -> bool:
     """Whether this is the torn tail that the next start cuts: behind everything that is known to have been durable."""
     last = max(segment_numbers(disk, folder.journal), default=0)
@@ -101,12 +113,12 @@ def is_weather(disk: Disk, folder: DataFolder, damage: Damage, durable_lsn: int)
 def verify(disk: Disk, path: str, progress: Progress = lambda _: None) -> Verdict:
     """Look at everything. Raises only if nobody can say what the folder is, or if a later version wrote it."""
     folder = look(disk, path)
-    verdict = _verify_once(disk, folder, progress)
+    verdict = while_it_moves(lambda: _verify_once(disk, folder, progress))
     for _ in range(LOOKS):
         if not verdict.findings or holder_pid(path) is None:
             break
         # A broker works here: what is really damaged looks the same when looked at again.
-        again = _verify_once(disk, folder, lambda _: None)
+        again = while_it_moves(lambda: _verify_once(disk, folder, lambda _: None))
         again.findings, verdict = [each for each in again.findings if each in verdict.findings], again
     return verdict
 

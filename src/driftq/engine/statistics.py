@@ -15,7 +15,7 @@ from driftq.core.images import NumbersPlaced
 from driftq.core.progress import Progress
 from driftq.core.state import State
 from driftq.engine.inspection import Progress as Told
-from driftq.engine.inspection import fold_snapshot, look, read_journal
+from driftq.engine.inspection import fold_snapshot, look, read_journal, while_it_moves
 from driftq.engine.mending import new_broker
 from driftq.storage import snapshots
 from driftq.storage.disk import Disk
@@ -54,6 +54,10 @@ def _sizes(disk: Disk, folder: str, suffix: str) -> dict[str, int]:
 
 def stats(disk: Disk, path: str, now_ms: int, progress: Told = lambda _: None) -> dict[str, Any]:
     """Everything `driftq inspect stats` shows."""
+    return while_it_moves(lambda: _stats(disk, path, now_ms, progress))
+
+
+def _stats(disk: Disk, path: str, now_ms: int, progress: Told) -> dict[str, Any]:
     folder = look(disk, path)
     broker = new_broker()
     newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
