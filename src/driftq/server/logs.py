@@ -82,4 +82,4 @@ class Seldom:
             self._last.clear()
         self._last[kind] = now_s, 0
         more = f" ({held_back} more of this kind since the last line)" if held_back else ""
-        self._logger.warning(message + more.replace("%", "%%"), *values)
+        self._logger.warning(message + more, *values)

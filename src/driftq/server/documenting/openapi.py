@@ -19,7 +19,8 @@ from driftq.server.documenting.operations import OPERATIONS
 from driftq.server.documenting.shapes import Error, Overload
 
 _REF = "#/components/schemas/{name}"
-ALWAYS = (403, 413, 500, 503, 507)  # a foreign Host or Origin, a body too large, a bug, recovery, a full disk
+# What cannot be read, a foreign Host or Origin, a body too large, a bug, recovery, a full disk.
+ALWAYS = (400, 403, 413, 500, 503, 507)
 _MEANINGS = {
     400: "The request cannot be understood, or asks for something that cannot be.",
     403: "From a foreign Host or Origin, or with an epoch that is over.",
@@ -35,6 +36,8 @@ _MEANINGS = {
     503: "Not ready: recovering, stopping, or the disk does not keep up.",
     507: "The disk is full; reading and settling go on.",
 }
+_NAME = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,249}$"}
+_PATH_SCHEMAS = {"topic": _NAME, "group": _NAME, "partition": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}}
 _RETRY = frozenset({429, 503, 507})
 _HEADERS = {
     "X-Request-Id": "Names this answer in the server's log; yours, if the request had one.",
@@ -155,7 +158,7 @@ def _operation(entry: Entry, kinds: _Kinds) -> dict[str, Any]:
     }
     if operation.body is not None:
         content = {media: {"schema": kinds.schema(kind)} for media, kind in operation.body.items()}
-        shown["requestBody"] = {"required": not operation.either and "*/*" not in operation.body, "content": content}
+        shown["requestBody"] = {"required": not (operation.either or operation.body_optional), "content": content}
     return shown
 
 
@@ -170,7 +173,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "integer", "minimum": 0} if name == "partition" else {"type": "string", "minLength": 1},
+            "schema": _PATH_SCHEMAS.get(name, {"type": "string", "minLength": 1}),
         }
         for name in re.findall(r"{(\w+)}", path)
     ]

@@ -12,6 +12,7 @@ BATCH = "application/x-driftq-batch"
 BATCHES = "application/x-driftq-batches"
 PLAIN = "text/plain"
 ANY = "*/*"
+BYTES = "application/octet-stream"
 
 READ_ERRORS = (400, 404)
 WRITE_ERRORS = (400, 404, 409, 429)
@@ -44,6 +45,7 @@ class Operation(NamedTuple):
     body: dict[str, Any] | None = None
     query: tuple[Query, ...] = ()
     either: bool = False
+    body_optional: bool = False
     errors: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
 

@@ -71,7 +71,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "server",
         {200: Reply("Every gate that is shut, and when it opens.", Explanation)},
         query=(
-            Query("topic", Text, "The topic.", True),
+            Query("topic", q.Name, "The topic.", True),
             Query("partition", q.Natural, "The partition.", True),
             Query("offset", q.Natural, "The offset.", True),
             Query("group", str, "One group; all if absent."),
@@ -121,8 +121,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "consume",
         {200: Reply("One `DeliveredMessage` a line, as long as the connection lives.", str, NDJSON)},
         query=(
-            Query("topic", Text, "The topic.", True),
-            Query("group", Text, "The group; it exists from now on.", True),
+            Query("topic", q.Name, "The topic.", True),
+            Query("group", q.Name, "The group; it exists from now on.", True),
             Query("owner", Text, "Who holds what is delivered.", True),
             Query("lease_ms", q.Natural, "How long; 100 ms to 12 h."),
             Query("start", str, "Where a new group begins: earliest, latest or an RFC 3339 time."),
@@ -153,7 +153,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {200: Reply("Where it begins.", s.PackedReply)},
         {BATCH: bytes},
         query=(
-            Query("topic", Text, "The topic.", True),
+            Query("topic", q.Name, "The topic.", True),
             Query("partition", q.Natural, "The partition."),
             Query("key", str, "Names the partition by its hash."),
         ),
@@ -320,6 +320,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "dead letters",
         {200: Reply("How many; failures by place.", s.RedriveReply)},
         as_json(a.RedriveRequest),
+        body_optional=True,
         errors=READ_ERRORS,
     ),
     ("POST", "/v1/jobs"): Operation(

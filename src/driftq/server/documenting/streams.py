@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from driftq.server.documenting.operation import ANY, PLAIN, Operation, Query, Reply
+from typing import Any
+
+from driftq.server.documenting.operation import ANY, BYTES, PLAIN, Operation, Query, Reply
 from driftq.wire import streams as w
 
 ROUTE = ("*", "/v1/stream/*")
@@ -20,7 +22,8 @@ STREAM_OPERATIONS: dict[str, Operation] = {
             201: Reply("It is there now.", headers=(*_POSITION, "Location")),
             200: Reply("It was there, just so.", headers=_POSITION),
         },
-        {ANY: bytes},
+        {BYTES: bytes, "application/json": Any, PLAIN: str},
+        body_optional=True,
         errors=(400, 403, 404, 409, 410, 413, 422, 429),
         headers=(w.TTL, w.EXPIRES_AT, w.CLOSED, w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET),
     ),
@@ -32,7 +35,8 @@ STREAM_OPERATIONS: dict[str, Operation] = {
             200: Reply("It is on disk (a producer that declares its epoch).", headers=_POSITION),
             201: Reply("It is on disk (a producer whose epoch the server keeps).", headers=_POSITION),
         },
-        {ANY: bytes},
+        {BYTES: bytes, "application/json": Any, PLAIN: str},
+        body_optional=True,
         errors=(400, 403, 404, 409, 410, 412, 413, 422, 429),
         headers=(w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ, w.SEQ, w.CLOSED, "If-Match"),
     ),

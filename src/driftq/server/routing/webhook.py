@@ -152,6 +152,8 @@ class _Answer:
 
     def on_message_complete(self) -> None:
         self._done = True
+        self.status = self._parser.get_status_code()
+        self.reusable = self._parser.should_keep_alive()  # the parser knows only now
 
     async def read_from(self, reader: asyncio.StreamReader) -> None:
         received = 0
@@ -171,8 +173,6 @@ class _Answer:
                 raise WebhookFailed(f"the router does not speak HTTP: {error}") from None
             if self._size_bytes > ANSWER_BYTES_MAX or received > ANSWER_BYTES_MAX + HEAD_BYTES_MAX:
                 raise WebhookFailed(f"the router's answer is longer than {ANSWER_BYTES_MAX} bytes")
-        self.status = self._parser.get_status_code()
-        self.reusable = self._parser.should_keep_alive()
 
 
 def encoded(message: Message) -> bytes:

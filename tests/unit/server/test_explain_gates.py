@@ -1,0 +1,227 @@
+"""Every gate of a claim, as `/v1/explain` tells it; and what it calls claimable can be claimed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from driftq.core.commands import TrimTopic
+from driftq.core.limits import Limits
+from driftq.wire.message import RetryPolicy
+from driftq.wire.times import to_rfc3339
+from tests.support.core import START_MS
+from tests.support.desk import FaceDesk, desk
+
+ONE_AT_A_TIME = Limits(in_flight_max=1)
+STEADY = Limits(retry=RetryPolicy(0, 500, 30_000, "none"))
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+async def prepared(at: FaceDesk, *messages: dict) -> None:
+    await at.call("POST", "/v1/topics", {"name": "t"})
+    for message in messages:
+        assert (await at.call("POST", "/v1/produce", {"topic": "t", "value": "v", **message})).status == 200
+
+
+async def claim(at: FaceDesk, group: str = "g", most: int = 1, **more) -> list[dict]:
+    body = {"topic": "t", "group": group, "owner": "ann", "max": most, "lease_ms": 1_000, **more}
+    return (await at.call("POST", "/v1/claim", body)).body["messages"]
+
+
+async def explained(at: FaceDesk, offset: int, group: str = "g", more: str = "") -> dict:
+    shown = await at.call("GET", f"/v1/explain?topic=t&partition=0&offset={offset}&group={group}{more}")
+    assert shown.status == 200, shown
+    (view,) = shown.body["groups"]
+    return {**view, "gates": [*shown.body["gates"], *view.get("gates", [])], "message": shown.body["message"]}
+
+
+def gates(view: dict) -> list[str]:
+    return [gate["gate"] for gate in view["gates"]]
+
+
+def test_a_message_that_is_held_says_by_whom_and_until_when():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {})
+            await claim(at)
+            view = await explained(at, 0)
+            assert (view["state"], view["claimable"], view["attempts"]) == ("held", False, 1)
+            (gate,) = view["gates"]
+            assert (gate["gate"], gate["opens_at"]) == ("leased", to_rfc3339(START_MS + 1_000))
+            assert "'ann'" in gate["why"]
+            at.clock.at_ms += 1_001
+            assert gates(await explained(at, 0)) == ["lease_ended"]
+
+    run(check())
+
+
+def test_a_message_that_failed_rests_with_its_history():
+    async def check():
+        async with desk(limits=STEADY) as at:
+            await prepared(at, {})
+            await claim(at)
+            nack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0, "reason": "no luck"}
+            await at.call("POST", "/v1/nack", nack)
+            view = await explained(at, 0)
+            assert (view["state"], view["failures"], view["last_error"]) == ("resting", 1, "no luck")
+            assert [(gate["gate"], gate["opens_at"]) for gate in view["gates"]] == [
+                ("resting", to_rfc3339(START_MS + 500))
+            ]
+            assert "no luck" in view["summary"]
+            at.clock.at_ms += 500
+            view = await explained(at, 0)
+            assert (view["claimable"], gates(view)) == (True, [])
+            assert [m["offset"] for m in await claim(at)] == [0]
+
+    run(check())
+
+
+def test_a_delayed_message_names_its_time():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {"delay_ms": 60_000})
+            await claim(at)
+            view = await explained(at, 0)
+            assert (view["state"], gates(view)) == ("delayed", ["delayed"])
+            assert view["gates"][0]["opens_at"] == to_rfc3339(START_MS + 60_000)
+
+    run(check())
+
+
+def test_all_gates_are_told_at_once():
+    async def check():
+        async with desk(limits=ONE_AT_A_TIME) as at:
+            await prepared(at, {}, {"task": "mail"})
+            await claim(at)
+            await at.call("POST", "/v1/topics/t/groups/g/pause")
+            view = await explained(at, 1, more="&task=other")
+            assert gates(view) == ["paused", "filter", "in_flight"]
+            assert view["gates"][2]["opens_at"] == to_rfc3339(START_MS + 1_000)
+            assert view["message"]["task"] == "mail"
+
+    run(check())
+
+
+def test_a_deadline_that_has_passed_never_opens():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {"envelope": {"deadline": to_rfc3339(START_MS + 1_000)}})
+            await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
+            assert (await explained(at, 0))["claimable"] is True
+            at.clock.at_ms += 1_000
+            view = await explained(at, 0)
+            assert (gates(view), view["claimable"]) == (["deadline"], False)
+            assert view["gates"][0]["opens_when"] == "never"
+            assert await claim(at) == []
+            view = await explained(at, 0)
+            assert (view["state"], view["settled_as"]) == ("settled", "dead letter")
+            assert "deadline_exceeded" in view["summary"]
+
+    run(check())
+
+
+def test_too_many_gaps_hold_new_messages_back():
+    async def check():
+        async with desk(limits=Limits(gaps_max=2)) as at:
+            await prepared(at, *[{} for _ in range(6)])
+            await claim(at, most=5)
+            for offset in (1, 3):
+                ack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": offset}
+                assert (await at.call("POST", "/v1/ack", ack)).status == 204
+            view = await explained(at, 5)
+            assert gates(view) == ["gaps"]
+            assert view["gates"][0]["opens_when"] == "offset 0 is settled"
+            assert await claim(at) == []
+
+    run(check())
+
+
+def test_the_past_and_the_future_are_told_apart():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {}, {})
+            await claim(at)
+            (future,) = (await explained(at, 2))["gates"]
+            assert future["gate"] == "not_produced"
+            await at.engine.submit(TrimTopic("t", 0, 1))
+            (past,) = (await explained(at, 0))["gates"]
+            assert (past["gate"], past["opens_when"]) == ("retention", "never")
+
+    run(check())
+
+
+def test_the_place_in_line_counts_the_own_lane_only():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {}, {"task": "a"}, {}, {"task": "a"}, {})
+            await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
+            assert (await explained(at, 3))["ahead"] == 1
+            assert (await explained(at, 0)).get("ahead", 0) == 0
+
+    run(check())
+
+
+def test_without_a_group_all_of_them_are_told():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {})
+            alone = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
+            assert alone.body["groups"] == []
+            assert "No group" in alone.body["summary"]
+            await claim(at, "g")
+            await claim(at, "h", task="nothing")
+            both = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
+            assert [view["group"] for view in both.body["groups"]] == ["g", "h"]
+            assert both.body["summary"] == "1 of 2 groups can claim this message now."
+
+    run(check())
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 400),
+        ("topic=t", 400),
+        ("topic=t&partition=0", 400),
+        ("topic=t&partition=0&offset=-1", 400),
+        ("topic=t&partition=x&offset=0", 400),
+        ("topic=t&partition=1&offset=0", 400),
+        ("topic=x&partition=0&offset=0", 404),
+        ("topic=t&partition=0&offset=0&group=x", 404),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused(query, status):
+    async def check():
+        async with desk() as at:
+            await prepared(at)
+            assert (await at.call("GET", f"/v1/explain?{query}")).status == status
+
+    run(check())
+
+
+def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
+    """The explanation and the rule that hands out are two pieces of code; they must not disagree."""
+
+    async def check():
+        async with desk(limits=Limits(in_flight_max=3, retry=STEADY.retry)) as at:
+            shapes = [{}, {"delay_ms": 700}, {"task": "a"}, {"priority": 9}, {"envelope": {"tenant_id": "x"}}, {}]
+            await prepared(at, *shapes)
+            await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
+            for step in range(12):
+                views = [await explained(at, offset) for offset in range(len(shapes))]
+                open_now = {offset for offset, view in enumerate(views) if view["claimable"]}
+                got = await claim(at, most=3)
+                assert {m["offset"] for m in got} <= open_now, step
+                assert bool(got) == bool(open_now), step
+                for number, m in enumerate(got):
+                    path = "/v1/ack" if (step + number) % 3 else "/v1/nack"
+                    body = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": m["offset"]}
+                    if (step + number) % 4:
+                        await at.call("POST", path, body)
+                at.clock.at_ms += 300
+
+    run(check())

@@ -1,0 +1,127 @@
+"""Log lines: two forms, no line that fakes another, no flood."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from driftq.server.answers import Answers
+from driftq.server.http import Request
+from driftq.server.http.request import Head
+from driftq.server.logs import JsonLines, Seldom, TextLines, configure
+from driftq.server.settings import Log
+
+
+def record(message: str, *values: object, **fields: object) -> logging.LogRecord:
+    made = logging.LogRecord("driftq.test", logging.WARNING, __file__, 1, message, values, None)
+    made.fields = fields
+    return made
+
+
+def test_a_json_line_is_one_object_with_the_fields():
+    line = JsonLines().format(record("hello %s", "wörld\n", topic="t", bytes_seen=3))
+    assert "\n" not in line
+    shown = json.loads(line)
+    assert (shown["level"], shown["logger"], shown["message"]) == ("warning", "driftq.test", "hello wörld\n")
+    assert (shown["topic"], shown["bytes_seen"]) == ("t", 3)
+    assert shown["at"].endswith("+00:00")
+
+
+def test_a_text_line_cannot_be_split_by_what_it_quotes():
+    line = TextLines().format(record("path %s", "/x\r\n2026-01-01 ERROR driftq: fake\u2028"))
+    assert len(line.splitlines()) == 1
+    assert "\\x0d\\x0a2026" in line
+
+
+def test_a_traceback_is_in_both_forms():
+    import sys
+
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        made = record("failed")
+        made.exc_info = sys.exc_info()
+    assert "ValueError: boom" in json.loads(JsonLines().format(made))["error"]
+    assert "ValueError: boom" in TextLines().format(made)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_settings_choose_form_and_level(form):
+    root, kept = logging.getLogger(), (logging.getLogger().handlers[:], logging.getLogger().level)
+    stream = io.StringIO()
+    try:
+        configure(Log(level="warning", format=form), stream)
+        logging.getLogger("driftq.x").info("quiet")
+        logging.getLogger("driftq.x").warning("loud")
+    finally:
+        root.handlers[:], level = kept
+        root.setLevel(level)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("{") == (form == "json")
+    assert "loud" in line
+
+
+def test_a_repeated_complaint_is_held_back_and_counted(caplog):
+    times = iter((0.0, 1.0, 9.9, 10.0, 10.0))
+    seldom = Seldom(logging.getLogger("driftq.seldom"), every_s=10, now_s=times.__next__)
+    for _ in range(4):
+        seldom.warn("kind", "it is 100%% %s", "bad")
+    seldom.warn("another", "first")
+    assert [entry.getMessage() for entry in caplog.records] == [
+        "it is 100% bad",
+        "it is 100% bad (2 more of this kind since the last line)",
+        "first",
+    ]
+
+
+def asked(**fields: bytes) -> Request:
+    return Request(
+        Head("POST", b"/v1/produce?token=secret", {k.replace("_", "-").encode(): v for k, v in fields.items()}),
+        b"payload",
+        "127.0.0.1",
+    )
+
+
+@pytest.mark.parametrize("given", [b"abc", b"A-b_c.d:e/f+g=@", b"x" * 128])
+def test_a_decent_request_id_is_echoed(given):
+    assert Answers()(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
+
+
+@pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b"a\x00", "ä".encode(), b"a\r\nSet-Cookie: x"])
+def test_an_indecent_request_id_is_replaced(given):
+    line = Answers()(asked(x_request_id=given), 200, 1)
+    assert line.count(b"\r\n") == 1
+    assert given not in line or not given
+
+
+def test_made_ids_are_new_and_of_one_length():
+    answers = Answers()
+    lines = {answers(asked(), 200, 1) for _ in range(100)}
+    assert len(lines) == 100
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
+    answers = Answers(access_log=True)
+    request = asked(x_request_id=b"id-7", authorization=b"Bearer secret")
+    answers.began(request)
+    with caplog.at_level(logging.INFO, "driftq.access"):
+        answers(request, 201, 42)
+    (entry,) = caplog.records
+    line = JsonLines().format(entry)
+    shown = json.loads(line)
+    assert (shown["request_id"], shown["status"], shown["size_bytes"]) == ("id-7", 201, 42)
+    assert shown["path"] == "/v1/produce"
+    assert shown["took_ms"] >= 0
+    assert "secret" not in line
+    assert "payload" not in line
+
+
+def test_answers_are_counted_by_status():
+    answers = Answers()
+    for status in (200, 200, 404):
+        answers(asked(), status, 0)
+    assert answers.by_status == {200: 2, 404: 1}
