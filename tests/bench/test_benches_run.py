@@ -30,11 +30,12 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.shape", ["--runs", "1", "--large", "1000"]),
         ("bench.commit", ["--runs", "1", "--seconds", "0.1"]),
         ("bench.checkpoint", ["--seconds", "1.5", "--segment-mb", "1"]),
+        ("bench.streams", ["--runs", "1", "--seconds", "0.2", "--readers", "5", "--history-mb", "1"]),
         ("bench.recover", ["--runs", "1", "--messages", "2000", "--keys", "500", "--streams", "50"]),
     ],
 )
 def test_a_benchmark_ends_and_says_what_it_found(module, arguments, tmp_path):
-    if module in {"bench.commit", "bench.checkpoint", "bench.recover"}:
+    if module in {"bench.commit", "bench.checkpoint", "bench.streams", "bench.recover"}:
         arguments = [*arguments, "--folder", str(tmp_path)]
     for result in results(module, *arguments):
         missing = EVERY_LINE - result.keys() - ({"cpu_us_per_op"} if is_a_size(result) else set())
@@ -45,8 +46,8 @@ def test_a_benchmark_ends_and_says_what_it_found(module, arguments, tmp_path):
 
 
 def is_a_size(result: dict[str, object]) -> bool:
-    """Memory and the bare sync have no operation whose CPU time could be shown."""
-    return result["unit"] == "bytes" or str(result["case"]).endswith("alone")
+    """Memory, the bare sync and a reader's wait have no operation whose CPU time could be shown."""
+    return result["unit"] in ("bytes", "ms") or str(result["case"]).endswith("alone")
 
 
 def test_a_restart_after_a_kill_without_checkpoint_replays_everything():
