@@ -225,3 +225,27 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
                 at.clock.at_ms += 300
 
     run(check())
+
+
+def test_a_time_beyond_all_dates_is_shown_as_the_last_one():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {"delay_ms": 2**53 - 1}, {"id": "j", "delay_ms": 2**53 - 1})
+            await claim(at)
+            assert (await explained(at, 0))["gates"][0]["opens_at"] == "9999-12-31T23:59:59.999+00:00"
+            job = await at.call("GET", "/v1/jobs/t/j")
+            assert (job.status, job.body["not_before"]) == (200, "9999-12-31T23:59:59.999+00:00")
+            far = await at.call("POST", f"/v1/produce?topic=t&value=v&deadline_ms={2**53 - 1}")
+            assert far.status == 200
+
+    run(check())
+
+
+@pytest.mark.parametrize("place", ["t:0:" + "9" * 5_000, "t:" + "9" * 5_000 + ":0", "t:0:٣", "t:0:"])
+def test_a_job_called_by_an_impossible_place_is_unknown(place):
+    async def check():
+        async with desk() as at:
+            await prepared(at, {})
+            assert (await at.call("GET", f"/v1/jobs/t/{place}")).status == 404
+
+    run(check())

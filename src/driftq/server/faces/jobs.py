@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from driftq.core import commands as c
@@ -25,6 +26,8 @@ from driftq.wire.admin import JobRequest
 from driftq.wire.message import Routing, decode_head
 from driftq.wire.queue import ProduceItem
 from driftq.wire.times import to_rfc3339
+
+_PLACE = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
 class JobsFace:
@@ -106,7 +109,7 @@ class JobsFace:
         name, _, rest = job_id.rpartition(":")
         name, _, partition = name.rpartition(":")
         topic = self._engine.state.topics.get(name)
-        if topic is None or not (partition.isascii() and partition.isdigit() and rest.isascii() and rest.isdigit()):
+        if topic is None or not all(_PLACE.fullmatch(part) for part in (partition, rest)):
             return None
         if int(partition) >= len(topic.log_ids):
             return None
