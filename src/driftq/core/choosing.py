@@ -38,10 +38,10 @@ class Wanted(NamedTuple):
         return self.task in (None, lane.task) and self.label in (None, lane.label)
 
 
-def due(log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted) -> list[int]:
-    """Resting messages below `end` whose time has come, urgent ones first, then those due for longest. Where nothing
-    is urgent or overdue the first `most` are enough."""
-    enough = DUE_FOUND_MAX if log.marked or log.deadline_offsets else min(most, DUE_FOUND_MAX)
+def due(log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted, ageing_ms: int) -> list[int]:
+    """Resting messages below `end` whose time has come, urgent ones first, then those due for longest; waiting makes
+    them more urgent here too. Where nothing is urgent or overdue the first `most` are enough."""
+    enough = DUE_FOUND_MAX if log.urgent or log.deadline_offsets else min(most, DUE_FOUND_MAX)
     found: dict[int, tuple[int, int, int]] = {}  # a message that came to rest twice at one time is in the heap twice
     for retry_at_ms, offset in islice(_until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
         entry = progress.entries.get(offset)
@@ -49,7 +49,8 @@ def due(log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: 
             continue
         lane = (log.lane_of(offset) if log.marked else None) or DEFAULT_LANE
         if wanted.admits(lane):
-            found[offset] = -lane.priority, retry_at_ms, offset
+            aged = (now_ms - retry_at_ms) // ageing_ms if ageing_ms else 0
+            found[offset] = -lane.priority - aged, retry_at_ms, offset
             if len(found) >= enough:
                 break
     return [offset for _, _, offset in sorted(found.values())]

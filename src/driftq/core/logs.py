@@ -34,9 +34,10 @@ class LaneKey(NamedTuple):
 class Lane:
     """The offsets of one explicit lane and when each was appended, both ascending."""
 
-    __slots__ = ("offsets", "times")
+    __slots__ = ("number", "offsets", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number  # its place in the log's list of lanes
         self.offsets = array("q")
         self.times = array("q")
 
@@ -45,9 +46,9 @@ class Log:
     """One append-only sequence: a topic's partition, a stream, or the staging log."""
 
     __slots__ = (
-        "deadline_offsets", "deadlines_ms", "delayed", "end", "lanes", "last_ms", "log_id", "lost", "low_floor",
-        "marked", "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start",
-        "topic", "tracked",
+        "deadline_offsets", "deadlines_ms", "delayed", "end", "lane_keys", "lanes", "last_ms", "log_id", "lost",
+        "low_floor", "marked", "marked_lanes", "marked_offsets", "partition", "payload_bytes", "producers", "readers",
+        "size_offsets", "size_totals", "start", "topic", "tracked", "urgent",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -62,6 +63,10 @@ class Log:
         self.lanes: dict[LaneKey, Lane] = {}
         self.tracked = RangeSet()  # jobs: what happens to them is remembered
         self.marked = RangeSet()  # offsets that belong to an explicit lane
+        self.marked_offsets = array("q")  # the same ones, and beside each the number of its lane
+        self.marked_lanes = array("I")
+        self.lane_keys: list[LaneKey] = []  # by number; those of emptied lanes go when they are too many
+        self.urgent = False  # whether some lane has a priority
         self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
         self.deadline_offsets = array("q")
         self.deadlines_ms = array("q")
@@ -124,21 +129,27 @@ class Log:
             elif not (mark.priority or mark.task or mark.label or mark.tenant):
                 continue
             key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
-            lane = self.lanes.get(key)
-            if lane is None:
-                lane = self.lanes[key] = Lane()
+            lane = self.lanes.get(key) or self._add_lane(key)
             lane.offsets.append(offset)
             lane.times.append(at_ms)
-            self.marked.add(offset, offset + 1)
+            self._note_lane(offset, lane.number)
+
+    def _add_lane(self, key: LaneKey) -> Lane:
+        lane = self.lanes[key] = Lane(len(self.lane_keys))
+        self.lane_keys.append(key)
+        self.urgent = self.urgent or key.priority > 0
+        return lane
+
+    def _note_lane(self, offset: int, number: int) -> None:
+        self.marked.add(offset, offset + 1)
+        self.marked_offsets.append(offset)
+        self.marked_lanes.append(number)
 
     def lane_of(self, offset: int) -> LaneKey | None:
         """The explicit lane of an offset, or None for the default lane."""
-        if offset not in self.marked:
-            return None
-        for key, lane in self.lanes.items():
-            index = bisect_left(lane.offsets, offset)
-            if index < len(lane.offsets) and lane.offsets[index] == offset:
-                return key
+        index = bisect_left(self.marked_offsets, offset)
+        if index < len(self.marked_offsets) and self.marked_offsets[index] == offset:
+            return self.lane_keys[self.marked_lanes[index]]
         return None
 
     def deadline_of(self, offset: int) -> int:
@@ -166,11 +177,25 @@ class Log:
             cut = bisect_left(lane.offsets, start)
             del lane.offsets[:cut], lane.times[:cut]
         self.lanes = {key: lane for key, lane in self.lanes.items() if lane.offsets}
+        cut = bisect_left(self.marked_offsets, start)
+        del self.marked_offsets[:cut], self.marked_lanes[:cut]
+        if len(self.lane_keys) > 64 + 2 * len(self.lanes):
+            self._number_lanes()
+        self.urgent = any(key.priority for key in self.lanes)
         cut = bisect_left(self.deadline_offsets, start)
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
         self.delayed = [item for item in self.delayed if item[1] >= start]
         heapq.heapify(self.delayed)
         self.low_floor = max(self.low_floor, start)
+
+    def _number_lanes(self) -> None:
+        """Give the lanes numbers without gaps, and say again which offset is in which."""
+        self.lane_keys = list(self.lanes)
+        for number, lane in enumerate(self.lanes.values()):
+            lane.number = number
+        found = sorted((offset, lane.number) for lane in self.lanes.values() for offset in lane.offsets)
+        self.marked_offsets = array("q", (offset for offset, _ in found))
+        self.marked_lanes = array("I", (number for _, number in found))
 
     def image(self) -> LogPlaced:
         return LogPlaced(
@@ -194,10 +219,11 @@ class Log:
         self.start, self.end = image.start_offset, image.end_offset
         self.payload_bytes, self.last_ms = image.payload_bytes, image.last_ms
         for shown in image.lanes:
-            lane = self.lanes[LaneKey(shown.priority, shown.task, shown.label, shown.tenant)] = Lane()
+            lane = self._add_lane(LaneKey(shown.priority, shown.task, shown.label, shown.tenant))
             lane.offsets.frombytes(shown.offsets)
             lane.times.frombytes(shown.times)
-        for offset in sorted(offset for lane in self.lanes.values() for offset in lane.offsets):
+        self._number_lanes()
+        for offset in self.marked_offsets:
             self.marked.add(offset, offset + 1)
         self.delayed = list(image.delayed)
         self.deadline_offsets = array("q", image.deadline_offsets)

@@ -61,6 +61,36 @@ def test_due_messages_of_another_task_do_not_hide_ours():
     assert offsets(desk.claim(1, task="sms")) == [3_000]
 
 
+def test_retries_of_low_priority_are_slow_but_never_starved():
+    desk = Desk(Limits(ageing_ms=1_000))
+    desk.topic()
+    desk.produce("low")
+    desk.produce("high", marks=(f.Mark(0, priority=2),))
+    desk.claim(2)
+    nack(desk, 0, 1)
+    for waited_ms, first in ((0, 1), (2_000, 1), (1_000, 0)):
+        desk.pass_ms(waited_ms)
+        assert offsets(desk.claim(1)) == [first]
+        nack(desk, first)
+
+
+def test_the_lane_of_an_offset_is_found_whatever_was_trimmed():
+    desk = Desk()
+    desk.topic()
+    for number in range(300):
+        desk.produce("v", marks=(f.Mark(0, priority=number % 3, label=str(number)),))
+        desk.produce("plain")
+        if number % 50 == 49:
+            desk.do(c.TrimTopic("t", 0, 2 * number - 20))
+        log = desk.broker.state.logs[1]
+        for offset in range(log.start, log.end):
+            key = log.lane_of(offset)
+            assert (key.label if key is not None else None) == (None if offset % 2 else str(offset // 2))
+    again = desk.restarted().state.logs[1]
+    assert [again.lane_of(offset) for offset in range(again.end)] == [log.lane_of(offset) for offset in range(log.end)]
+    assert len(log.lane_keys) < 200
+
+
 def test_nothing_is_given_before_it_is_durable_not_even_when_its_delay_is_over():
     desk = Desk(held_back=True)
     desk.topic()

@@ -87,7 +87,8 @@ def _due(case: Case, share: _Share, most: int, wanted: Wanted) -> list[int]:
     if not share.progress.resting_heap:
         return []
     end = case.reader.end(share.log.log_id)  # a short delay may be over before its message is durable
-    return choosing.due(share.log, share.progress, end, min(most, share.room), case.now_ms, wanted)
+    ageing_ms = case.limits.ageing_ms
+    return choosing.due(share.log, share.progress, end, min(most, share.room), case.now_ms, wanted, ageing_ms)
 
 
 def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most: int) -> int:
