@@ -1,0 +1,88 @@
+"""The words of the streams protocol: tokens, numbers, media types, JSON mode."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.wire import streams as w
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.integers(0, 10**16 - 1), st.integers(0, 10**16 - 1))
+def test_tokens_are_ordered_like_their_offsets(one, two):
+    assert w.offset_of(w.token(one)) == one
+    assert (w.token(one) < w.token(two)) == (one < two)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "now", "0", "1_1", w.token(1) + "\n", " " + w.token(1), w.token(1).replace("0", "０"), w.token(1)[:-1]],
+)
+def test_anything_else_is_no_token(text):
+    assert w.offset_of(text) is None
+
+
+def test_the_token_of_all_nines_lies_behind_every_other():
+    assert w.offset_of("9999999999999999_9999999999999999") > w.offset_of(w.token(10**16 - 1))
+
+
+@pytest.mark.parametrize("text", ["", "01", "+1", "1.0", "1e3", "-1", " 1", "1\n", "１"])
+def test_a_lifetime_is_plain_digits(text):
+    assert w.plain_number(text) is None
+
+
+def test_epochs_stay_within_what_a_double_holds():
+    assert w.safe_integer(str(2**53 - 1)) == 2**53 - 1
+    assert w.safe_integer(str(2**53)) is None
+    assert w.safe_integer("1abc") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("text/plain", True), ("Text/Plain; charset=utf-8", True), ("text", False), ("a/b\r\n", False), ("/", False)],
+)
+def test_a_media_type_has_two_halves(given, expected):
+    assert w.is_media_type(given) is expected
+
+
+@given(st.lists(values, min_size=1), st.sampled_from([None, 1]))
+def test_an_array_is_cut_one_level_and_joins_to_the_same(messages, indent):
+    body = json.dumps(messages, indent=indent).encode()
+    cut = w.split_json(body)
+    assert [json.loads(message) for message in cut] == messages
+    assert json.loads(w.join_json(cut)) == messages
+
+
+@given(values.filter(lambda value: not isinstance(value, list)))
+def test_anything_but_an_array_is_one_message(value):
+    body = json.dumps(value)
+    assert w.split_json(f" {body}\n".encode()) == [body.encode()]
+
+
+def test_half_a_surrogate_pair_survives_as_the_escape_it_was():
+    assert w.split_json(b'[ "\\ud83d" , {"a":[ 1 ]} ]') == [b'"\\ud83d"', b'{"a":[ 1 ]}']
+    assert w.split_json(b'["\\ud83d"]') == [b'"\\ud83d"']
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b" ", b"[", b"[1,]", b'["\\ud83d",]', b'["\\ud83d" 1]', b'["\\ud83d"] 1', b"[NaN]", b'"\xff"', b"01"]
+)
+def test_what_is_not_json_is_refused(body):
+    with pytest.raises(w.NotJson):
+        w.split_json(body)
+
+
+def test_nesting_has_an_end():
+    with pytest.raises(w.NotJson):
+        w.split_json(b"[" * 100_000)
+    with pytest.raises(w.NotJson):
+        w.split_json(b'{"\\ud83d":' + b"[" * 100_000)
