@@ -208,6 +208,15 @@ def _cancel(line: Line, now_ms: int) -> c.Command:
     return c.Cancel(line.words[0], int(partition), int(offset))
 
 
+def _redrive(line: Line, now_ms: int) -> c.Command:
+    """redrive dlq.t/group partition:offset topic value: the message goes to partition 0 of the topic"""
+    dead, group = line.words[0].split("/")
+    partition, offset = map(int, line.words[1].split(":"))
+    batch, count, payload_bytes = packed(line.words[3])
+    again = c.Produce(line.words[2], batch, count, payload_bytes, partition=0)
+    return c.Redrive(dead, group, partition, offset, again)
+
+
 # --- effects ---
 
 
@@ -315,6 +324,7 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "reject": _reject,
     "extend": _extend,
     "cancel": _cancel,
+    "redrive": _redrive,
     "begin": _begin,
     "commit": _commit,
     "fail": _fail,
@@ -322,6 +332,8 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "stream": _create_stream,
     "append": _append,
     "read": lambda line, now_ms: c.ReadStream(line.words[0]),
+    "list": lambda line, now_ms: c.ListStreams(line.words[0], line.text_of("after"), line.count("limit", 100)),
+    "producer": lambda line, now_ms: c.ReadProducer(*line.words),
     "look": lambda line, now_ms: c.ReadStream(line.words[0], renews=False),
     "delete": _delete,
     "stage": _stage,
