@@ -249,3 +249,17 @@ def test_a_job_called_by_an_impossible_place_is_unknown(place):
             assert (await at.call("GET", f"/v1/jobs/t/{place}")).status == 404
 
     run(check())
+
+
+def test_the_end_of_a_job_is_remembered():
+    async def check():
+        async with desk() as at:
+            await prepared(at, {"id": "a", "task": "x"}, {"id": "b", "task": "x"})
+            await claim(at)
+            ack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0}
+            assert (await at.call("POST", "/v1/ack", ack)).status == 204
+            assert (await at.call("POST", "/v1/jobs/t/b/cancel")).status == 200
+            assert (await explained(at, 0))["settled_as"] == "acked"
+            assert (await explained(at, 1))["settled_as"] == "cancelled"
+
+    run(check())

@@ -192,15 +192,28 @@ class JobAccepted(Struct, frozen=True):
     duplicate: bool
 
 
+JobWord = Literal["ready", "running", "scheduled", "retrying", "succeeded", "dead", "cancelled", "finished"]
+
+
+class JobAttempt(Struct, frozen=True):
+    attempt: int
+    owner: str
+    began_at: str
+    ended_at: str | None
+    end: Literal["running", "succeeded", "failed", "lost", "released", "dead", "cancelled"]
+    error: str
+
+
 class JobState(Struct, frozen=True, omit_defaults=True):
+    """`result` is there when the worker committed an effect under the job's id."""
+
     group: str
-    state: Literal["ready", "running", "scheduled", "retrying", "finished"]
-    attempts: int = 0
-    lease_losses: int = 0
-    last_error: str = ""
+    state: JobWord
+    attempts: list[JobAttempt]
     due_at: str = ""
     owner: str = ""
     lease_until: str = ""
+    result: str = ""
 
 
 class JobReply(Struct, frozen=True):
@@ -211,8 +224,8 @@ class JobReply(Struct, frozen=True):
     task: str
     priority: int
     not_before: str | None
+    state: JobWord
     groups: list[JobState]
-    state: Literal["ready", "running", "scheduled", "retrying", "finished"]
 
 
 class JobCancelled(Struct, frozen=True):
