@@ -19,6 +19,7 @@ from driftq.server.faces.openapi import OpenapiFace
 from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.route import RouteFace
 from driftq.server.faces.server import ServerFace
+from driftq.server.faces.stages import StagesFace
 from driftq.server.faces.streams import StreamFace
 from driftq.server.faces.topics import TopicsFace
 from driftq.server.http import Answer, Request, Response
@@ -39,30 +40,35 @@ class Route(NamedTuple):
 
 
 def routes(context: Context) -> list[Route]:
-    server = ServerFace(context)
-    metrics = MetricsFace(context)
-    openapi = OpenapiFace(lambda: ((route.method, route.path) for route in table))
-    explain = ExplainFace(context)
-    route = RouteFace(context)
-    queue = QueueFace(context)
-    batches = BatchesFace(context)
-    claims = ClaimsFace(context)
-    topics = TopicsFace(context)
-    fetch = FetchFace(context)
-    effects = EffectsFace(context)
-    letters = DeadLettersFace(context)
-    jobs = JobsFace(context)
-    streams = StreamFace(context)
-    catalogue = CatalogueFace(context)
+    """Everything that is served."""
     table = [
+        *_about_the_server(context),
+        *_queue(context),
+        *_topics_and_groups(context),
+        *_work(context),
+        *_streams(context),
+    ]
+    openapi = OpenapiFace(lambda: ((route.method, route.path) for route in table))
+    table.append(Route("GET", "/v1/openapi.json", openapi.document))
+    table.append(Route("GET", "/v1/docs", openapi.page))
+    return table
+
+
+def _about_the_server(context: Context) -> list[Route]:
+    server = ServerFace(context)
+    return [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
         Route("GET", "/v1/version", server.version),
-        Route("GET", "/v1/metrics", metrics.page),
-        Route("GET", "/v1/openapi.json", openapi.document),
-        Route("GET", "/v1/docs", openapi.page),
-        Route("GET", "/v1/explain", explain.explain),
-        Route("POST", "/v1/route", route.route),
+        Route("GET", "/v1/metrics", MetricsFace(context).page),
+    ]
+
+
+def _queue(context: Context) -> list[Route]:
+    queue = QueueFace(context)
+    batches = BatchesFace(context)
+    claims = ClaimsFace(context)
+    return [
         Route("GET", "/v1/topics", queue.list_topics),
         Route("POST", "/v1/topics", queue.create_topic),
         Route("POST", "/v1/produce", queue.produce),
@@ -79,7 +85,16 @@ def routes(context: Context) -> list[Route]:
         Route("POST", "/v1/reject", claims.reject),
         Route("POST", "/v1/extend", claims.extend),
         Route("POST", "/v1/ack-cumulative", claims.ack_through),
-        # topics, groups, records
+        # what would happen, and why nothing does
+        Route("POST", "/v1/route", RouteFace(context).route),
+        Route("GET", "/v1/explain", ExplainFace(context).explain),
+    ]
+
+
+def _topics_and_groups(context: Context) -> list[Route]:
+    topics = TopicsFace(context)
+    fetch = FetchFace(context)
+    return [
         Route("GET", "/v1/topics/{topic}", topics.describe),
         Route("PATCH", "/v1/topics/{topic}", topics.change),
         Route("DELETE", "/v1/topics/{topic}", topics.delete),
@@ -93,6 +108,15 @@ def routes(context: Context) -> list[Route]:
         Route("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
         Route("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
         Route("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),
+    ]
+
+
+def _work(context: Context) -> list[Route]:
+    effects = EffectsFace(context)
+    letters = DeadLettersFace(context)
+    jobs = JobsFace(context)
+    stages = StagesFace(context)
+    return [
         # effects that happen once
         Route("GET", "/v1/idempotency", effects.get),
         Route("POST", "/v1/idempotency/begin", effects.begin),
@@ -106,12 +130,20 @@ def routes(context: Context) -> list[Route]:
         Route("POST", "/v1/jobs", jobs.enqueue),
         Route("GET", "/v1/jobs/{topic}/{id}", jobs.get),
         Route("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
-        # durable streams
-        Route("*", "/v1/stream/*", streams.handle),
+        # staged appends, for sinks
+        Route("POST", "/v1/stages", stages.stage),
+        Route("POST", "/v1/stages/publish", stages.publish),
+        Route("POST", "/v1/stages/forget", stages.forget),
+    ]
+
+
+def _streams(context: Context) -> list[Route]:
+    catalogue = CatalogueFace(context)
+    return [
+        Route("*", "/v1/stream/*", StreamFace(context).handle),
         Route("GET", "/v1/streams", catalogue.list),
         Route("POST", "/v1/streams/trim", catalogue.trim),
     ]
-    return table
 
 
 class App:

@@ -24,6 +24,7 @@ from driftq.wire.times import to_rfc3339
 LETTERS_LOOKED_AT = 1_000
 LETTERS_BYTES = 4 << 20
 NEVER = "never"
+_SETTLED_AS = {"succeeded": "acked", "cancelled": "cancelled"}  # what a job's history remembers
 
 
 class Gate(Struct, frozen=True, omit_defaults=True):
@@ -235,6 +236,11 @@ class Explainer:
                 group.name, "settled", False, why, attempts=letter.attempts, lease_losses=letter.lease_losses,
                 last_error=letter.last_error, settled_as="dead letter",
             )  # fmt: skip
+        for attempt in reversed(self._engine.state.histories.of(self._log.log_id, self._offset)):
+            if attempt.group_id == group.group_id and attempt.end in _SETTLED_AS:
+                settled_as = _SETTLED_AS[attempt.end]
+                why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."
+                return GroupView(group.name, "settled", False, why, attempts=attempt.number, settled_as=settled_as)
         why = f"It is done for group {group.name}: acked, cancelled, or from before the group began."
         return GroupView(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
 

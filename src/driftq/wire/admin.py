@@ -173,3 +173,28 @@ class PublishRequest(Body, frozen=True):
 class ForgetRequest(Body, frozen=True):
     writer: Annotated[str, Meta(min_length=1, max_length=256)]
     handles: list[str]
+
+
+class StagedInfo(Struct, frozen=True):
+    handle: str
+    count: int
+    expires_at: str
+
+
+class PublishedPart(Struct, frozen=True, omit_defaults=True):
+    """Where a staged batch went; a part of a stream has no topic and partition."""
+
+    offset: int
+    count: int
+    topic: str = ""
+    partition: int | None = None
+
+
+class PublishedInfo(Struct, frozen=True):
+    batch: int
+    duplicate: bool
+    parts: list[PublishedPart]
+
+
+class ForgottenInfo(Struct, frozen=True):
+    forgotten: bool

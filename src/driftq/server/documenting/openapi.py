@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 import driftq
-from driftq.server.documenting import streams
+from driftq.server.documenting import stages, streams
 from driftq.server.documenting.operation import Operation, Query, Reply
 from driftq.server.documenting.operations import OPERATIONS
 from driftq.server.documenting.shapes import Error, Overload
 
+DOCUMENTED = {**OPERATIONS, **stages.OPERATIONS}
 _REF = "#/components/schemas/{name}"
 # What cannot be read, a foreign Host or Origin, a body too large, a bug, recovery, a full disk.
 ALWAYS = (400, 403, 413, 500, 503, 507)
@@ -65,8 +66,8 @@ def entries(routes: Iterable[tuple[str, str]]) -> list[Entry]:
     for method, path in routes:
         if (method, path) == streams.ROUTE:
             found += (Entry(m, streams.PATH, o, streams.ERROR_MEDIA) for m, o in streams.STREAM_OPERATIONS.items())
-        elif (method, path) in OPERATIONS:
-            found.append(Entry(method, path, OPERATIONS[method, path]))
+        elif (method, path) in DOCUMENTED:
+            found.append(Entry(method, path, DOCUMENTED[method, path]))
         else:
             raise Undocumented(f"{method} {path}")
     return found

@@ -3,15 +3,13 @@ batch."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from driftq.core import commands as c
 from driftq.core.replies import PublishedReply, StagedReply
 from driftq.server.bodies import number, read_json
 from driftq.server.context import Context, json_response
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.packed import marks_of
-from driftq.wire.admin import ForgetRequest, PublishRequest
+from driftq.wire.admin import ForgetRequest, ForgottenInfo, PublishedInfo, PublishedPart, PublishRequest, StagedInfo
 from driftq.wire.records import BadBatch, check
 from driftq.wire.times import to_rfc3339
 
@@ -63,20 +61,21 @@ class StagesFace:
     def forget(self, request: Request) -> Answer:
         body = read_json(request.body, ForgetRequest)
         command = c.ForgetStages(body.writer, tuple(body.handles))
-        return self._context.ask(command, lambda reply: json_response({"forgotten": reply.changed}))
+        return self._context.ask(command, lambda reply: json_response(ForgottenInfo(reply.changed)))
 
     def _published(self, reply: PublishedReply) -> Response:
-        parts: list[dict[str, Any]] = []
+        parts: list[PublishedPart] = []
         for part in reply.parts:
             log = self._context.engine.state.logs.get(part.log_id)
-            where = {"topic": log.topic, "partition": log.partition} if log is not None and log.topic else {}
-            parts.append({**where, "offset": part.first_offset, "count": part.count})
-        return json_response({"batch": reply.batch_number, "duplicate": reply.duplicate, "parts": parts})
+            if log is not None and log.topic:
+                parts.append(PublishedPart(part.first_offset, part.count, log.topic, log.partition))
+            else:
+                parts.append(PublishedPart(part.first_offset, part.count))
+        return json_response(PublishedInfo(reply.batch_number, reply.duplicate, parts))
 
 
 def _staged(reply: StagedReply) -> Response:
-    shown = {"handle": reply.handle, "count": reply.count, "expires_at": to_rfc3339(reply.expires_ms)}
-    return json_response(shown, 201)
+    return json_response(StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms)), 201)
 
 
 def _name(text: str, kind: str) -> str:

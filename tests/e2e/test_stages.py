@@ -1,0 +1,49 @@
+"""Staged appends over HTTP: unseen until published, published once, also across a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from driftq.wire.records import Record, pack
+from tests.support.server import Reply, Server
+
+BATCH = {"Content-Type": "application/x-driftq-batch"}
+
+
+def stage(server: Server, handle: str, *values: bytes) -> Reply:
+    batch = pack([Record(value) for value in values])
+    return server.call("POST", f"/v1/stages?writer=w&handle={handle}&topic=t&partition=0", batch, BATCH)
+
+
+def publish(server: Server, number: int, *handles: str) -> Reply:
+    return server.call("POST", "/v1/stages/publish", {"writer": "w", "batch": number, "handles": list(handles)})
+
+
+def seen(server: Server) -> list[str]:
+    messages = server.call("GET", "/v1/topics/t/partitions/0/messages?offset=0&limit=1000").json()["messages"]
+    return [message["value"] for message in messages]
+
+
+def test_staged_batches_appear_together_once_and_in_the_order_named_whatever_is_killed(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    server = Server(folder)
+    server.call("POST", "/v1/topics", {"name": "t"})
+    assert stage(server, "a", b"a1", b"a2").status == 201
+    assert stage(server, "left-over", b"never").status == 201
+    assert stage(server, "b", b"b1").status == 201
+    assert seen(server) == []
+    server.kill()
+    server = Server(folder)
+    assert seen(server) == [], "staged is not visible, before and after a restart"
+    first = publish(server, 0, "b", "a")
+    assert first.status == 200
+    assert seen(server) == ["b1", "a1", "a2"]
+    server.kill()
+    server = Server(folder)
+    again = publish(server, 0, "b", "a")
+    assert again.json() == {**first.json(), "duplicate": True}
+    assert seen(server) == ["b1", "a1", "a2"]
+    assert publish(server, 1, "left-over").status == 404, "what a publication does not name is forgotten"
+    assert stage(server, "c", b"c1").status == 201
+    assert publish(server, 1, "c").json()["parts"] == [{"offset": 3, "count": 1, "topic": "t", "partition": 0}]
+    assert server.stop() == 0
