@@ -58,6 +58,14 @@ TABLES: tuple[Table, ...] = (
         ("setting", "default", "meaning"),
         lambda module: module.table(),
     ),
+    Table(
+        "metrics",
+        "Metrics",
+        "docs/reference/metrics.md",
+        "driftq.server.metrics",
+        ("metric", "kind", "labels", "meaning"),
+        lambda module: module.table(),
+    ),
 )
 
 

@@ -103,6 +103,12 @@ METRICS: tuple[Defined, ...] = (
     ),
 )
 
+
+def table() -> list[tuple[str, str, str, str]]:
+    """The rows of the reference."""
+    return [(f"`{name}`", kind, ", ".join(labels), meaning) for name, kind, labels, meaning in METRICS]
+
+
 _DEFINED = {metric.name: metric for metric in METRICS}
 Sample = tuple[tuple[str, ...], float]
 
