@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 from tests.crash.load import PARTITIONS, TOPIC, Ledger, Worker, clients
+from tests.crash.nursery import Nursery
 from tests.crash.running import BrokerProcess, Ended, Gone
 from tests.support.waiting import until
 
@@ -30,6 +31,7 @@ class Run:
         self.count = 0
         self.now: BrokerProcess | None = None
         self.next: asyncio.Task[BrokerProcess] | None = None
+        self.nursery: Nursery | None = None
 
     async def life(self) -> None:
         """Start, audit, load, kill."""
@@ -59,15 +61,20 @@ class Run:
         folder = Path(self.folder) / "snapshots"
         return sorted(path.name for path in folder.glob("*.snapshot"))
 
+    async def prepare(self) -> BrokerProcess:
+        if self.nursery is None:
+            self.nursery = await Nursery.open()
+        return BrokerProcess(await self.nursery.fork(self.folder, *self.options))
+
     async def strike(self, broker: BrokerProcess) -> None:
         """How a life ends."""
         await broker.kill()
 
     async def start(self) -> BrokerProcess:
-        prepared = self.next or asyncio.ensure_future(BrokerProcess.prepare(self.folder, *self.options))
+        prepared = self.next or asyncio.ensure_future(self.prepare())
         broker = await (await prepared).begin()
         self.now = broker
-        self.next = asyncio.ensure_future(BrokerProcess.prepare(self.folder, *self.options))
+        self.next = asyncio.ensure_future(self.prepare())
         self.snapshots.add(broker.ready["snapshot_lsn"])
         self.torn += bool(broker.ready["torn_bytes"])
         await broker.ask("topic", topic=TOPIC, partitions=PARTITIONS)
@@ -79,6 +86,8 @@ class Run:
             await self.now.kill()
         if self.next is not None:
             await (await self.next).kill()
+        if self.nursery is not None:
+            await self.nursery.close()
 
     async def settle_everything(self) -> None:
         """The last life: whatever was produced is delivered, and acked, in the end."""

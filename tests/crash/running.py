@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Any
 
+from tests.crash.nursery import Forked
 from tests.tidy.sources import ROOT
 
 START_S = 30.0
@@ -23,7 +24,7 @@ class Gone(Exception):
 class BrokerProcess:
     """One life of a broker process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
         self.process = process
         self.ready: dict[str, Any] = {}
         self.heard = 0  # answers so far
