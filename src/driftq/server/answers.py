@@ -11,34 +11,36 @@ import os
 import re
 import time
 from collections import defaultdict
-from itertools import count
 
 from driftq.server.http import Request
 
 logger = logging.getLogger("driftq.access")
 
+_FIELD = b"X-Request-Id: "
+_LOW = tuple(b"%02x\r\n" % number for number in range(256))
 _DECENT = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 class Answers:
-    """For the connection layer: called once for each answer."""
+    """`answered` is for the connection layer: called once for each answer."""
 
     def __init__(self, *, access_log: bool = False) -> None:
         self.by_status: defaultdict[int, int] = defaultdict(int)
         self.access_log = access_log
-        self._next = count(1).__next__
         self._start = os.urandom(4).hex().encode()
-        self._line = b"X-Request-Id: %b-" % self._start
+        self._block = 0  # ids are made in blocks, so that one costs an addition of bytes
+        self._block_line = b""
+        self._in_block = len(_LOW)
 
-    def __call__(self, request: Request, status: int, size_bytes: int | None) -> bytes:
+    def answered(self, request: Request, status: int, size_bytes: int | None) -> bytes:
         """The header line of an answer that is about to be written."""
         self.by_status[status] += 1
         if not (self.access_log or request.id or b"x-request-id" in request.head.fields):
-            return b"%b%010x\r\n" % (self._line, self._next())  # what nearly every answer is
+            return self._new_line()  # what nearly every answer gets
         name = self.name(request)
         if self.access_log:
             _log(request, status, size_bytes)
-        return b"X-Request-Id: %b\r\n" % name
+        return b"%b%b\r\n" % (_FIELD, name)
 
     def name(self, request: Request) -> bytes:
         """The id of a request; from the first call on it has one."""
@@ -47,8 +49,17 @@ class Answers:
             if given is not None and _DECENT.fullmatch(given := given.strip(b" \t")):
                 request.id = given
             else:
-                request.id = b"%b-%010x" % (self._start, self._next())
+                request.id = self._new_line()[len(_FIELD) : -2]
         return request.id
+
+    def _new_line(self) -> bytes:
+        number = self._in_block
+        if number == len(_LOW):
+            self._block_line = b"%b%b-%08x" % (_FIELD, self._start, self._block)
+            self._block += 1
+            number = 0
+        self._in_block = number + 1
+        return self._block_line + _LOW[number]
 
     def began(self, request: Request) -> None:
         """For the access log: when a request reached its route."""

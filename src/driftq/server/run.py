@@ -76,7 +76,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         ssl=_tls(settings),
         on_bad_request=bad_request,
         on_error=partial(_logged_error, answers),
-        on_answer=answers,
+        on_answer=answers.answered,
     )
     engine = None
     try:

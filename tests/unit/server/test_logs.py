@@ -87,19 +87,19 @@ def asked(**fields: bytes) -> Request:
 
 @pytest.mark.parametrize("given", [b"abc", b"A-b_c.d:e/f+g=@", b"x" * 128])
 def test_a_decent_request_id_is_echoed(given):
-    assert Answers()(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
+    assert Answers().answered(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
 
 
 @pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b"a\x00", "ä".encode(), b"a\r\nSet-Cookie: x"])
 def test_an_indecent_request_id_is_replaced(given):
-    line = Answers()(asked(x_request_id=given), 200, 1)
+    line = Answers().answered(asked(x_request_id=given), 200, 1)
     assert line.count(b"\r\n") == 1
     assert given not in line or not given
 
 
 def test_made_ids_are_new_and_of_one_length():
     answers = Answers()
-    lines = {answers(asked(), 200, 1) for _ in range(100)}
+    lines = {answers.answered(asked(), 200, 1) for _ in range(100)}
     assert len(lines) == 100
     assert len({len(line) for line in lines}) == 1
 
@@ -109,7 +109,7 @@ def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
     request = asked(x_request_id=b"id-7", authorization=b"Bearer secret")
     answers.began(request)
     with caplog.at_level(logging.INFO, "driftq.access"):
-        answers(request, 201, 42)
+        answers.answered(request, 201, 42)
     (entry,) = caplog.records
     line = JsonLines().format(entry)
     shown = json.loads(line)
@@ -123,5 +123,5 @@ def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
 def test_answers_are_counted_by_status():
     answers = Answers()
     for status in (200, 200, 404):
-        answers(asked(), status, 0)
+        answers.answered(asked(), status, 0)
     assert answers.by_status == {200: 2, 404: 1}
