@@ -239,7 +239,7 @@ class StreamWriter(Actor):
         if path not in self.tails or chance < 0.05:
             self.create(path)
         elif chance < 0.08:
-            self.ask(getattr(c, 'ReadStream', None) and c.ReadStream(path) or c.TouchStream(path))
+            self.ask(c.ReadStream(path, self.random.random() < 0.7))
         elif chance < 0.10:
             self.ask(c.TrimStream(path, int(self.random.random() * (self.tails[path] + 1))))
         elif chance < 0.115:
@@ -275,6 +275,8 @@ class StreamWriter(Actor):
             producer = f"{self.name}/{path}/{'u' if epoch else 'd'}"
             by = f.ByProducer(producer, epoch, seq, self.sent)
             self.seqs[path] = seq + 1
+            # Going on without an answer gives the old batches up; repeating them later would be a new session.
+            self.retry = [old for old in self.retry if old.producer is None or old.producer.producer != producer]
         command = c.AppendStream(path, KIND, batch, count, size, by, number, if_match, close)
         self.ask(command)
 
@@ -287,9 +289,7 @@ class StreamWriter(Actor):
                 self.seqs[path] = max(0, reply.details["expected_seq"])
             elif "end_offset" in reply.details:
                 self.tails[path] = reply.details["end_offset"]
-        elif isinstance(reply, StreamAppended):
-            self.tails[path] = reply.end_offset
-        elif hasattr(reply, "end_offset"):
+        elif isinstance(reply, StreamAppended) or hasattr(reply, "end_offset"):
             self.tails[path] = reply.end_offset
 
     def on_unknown(self, op: Op) -> None:
@@ -315,9 +315,7 @@ class Forker(Actor):
             batch, count, size = self.batch() if chance() < 0.3 else (b"", 0, 0)
             if chance() < 0.2:
                 source = f"f{int(chance() * 4)}"
-            self.ask(
-                c.CreateStream(path, kind, ttl_s, None, "", False, source, offset, sub, batch, count, size)
-            )
+            self.ask(c.CreateStream(path, kind, ttl_s, None, "", False, source, offset, sub, batch, count, size))
         elif roll < 0.8:
             batch, count, size = self.batch()
             self.ask(c.AppendStream(path, KIND, batch, count, size))

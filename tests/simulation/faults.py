@@ -6,6 +6,7 @@ process is the world's. Counts everything, because a fault that never came prove
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from random import Random
 
@@ -65,6 +66,10 @@ class Faults:
         self.counts[fault.value] += 1
         self.at_labels[label] += 1
         return fault
+
+    def stop(self) -> None:
+        """No more of them: not in starts, not in the clock."""
+        self.plan = dataclasses.replace(self.plan, in_recovery=0.0, jumps=False, full_steps=0, kill_steps=0)
 
     def in_recovery(self) -> bool:
         return self.random.random() < self.plan.in_recovery

@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from driftq.core import commands as c
@@ -16,6 +17,7 @@ from driftq.core.replies import Claimed, Reply
 from tests.simulation import actors, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
+from tests.simulation.ruin import begin_lying, end_lying, try_flips
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
@@ -161,15 +163,31 @@ def _play(world: World, swarm: Swarm) -> None:
     totals: list[int] = []
     for weight in weights:
         totals.append((totals[-1] if totals else 0) + weight)
-    choose = world.random.choices
-    while world.operations < swarm.operations:
-        for actor in choose(cast, cum_weights=totals, k=20):
+    ruin = Random(f"ruin {swarm.seed}")
+    honest = int(swarm.operations * (0.8 if swarm.kind == "lies" else 1.0))
+    _act(world, cast, totals, honest, ruin)
+    if swarm.kind == "lies":
+        world.heal()
+        begin_lying(world)
+        _act(world, cast, totals, world.operations + ruin.choice((20, 60, 200, swarm.operations - honest)), ruin)
+        end_lying(world, ruin)
+        return
+    _finish(world)
+
+
+def _act(world: World, cast: list[actors.Actor], totals: list[int], operations: int, ruin: Random) -> None:
+    flips = world.swarm.kind == "flips"
+    while world.operations < operations:
+        for actor in world.random.choices(cast, cum_weights=totals, k=20):
             world.steps += 1
             world.audit.streams.at_step(world.steps)
             world.pass_time()
             world.guarded(actor.act)
             world.guarded(world.work)
-    _finish(world)
+        if flips and ruin.random() < 0.03:
+            world.guarded(world.commit_all)
+            if world.is_quiet():
+                try_flips(world, ruin)
 
 
 def _finish(world: World) -> None:

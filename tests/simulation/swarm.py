@@ -74,14 +74,14 @@ LABELS = (
 def draw(seed: int, operations: int) -> Swarm:
     """The configuration of a seed."""
     chance = Random(f"swarm {seed}")
-    kind = {5: "flips", 11: "lies"}.get(seed % 16, "plain")
+    kind = {5: "flips", 13: "flips", 11: "lies"}.get(seed % 16, "plain")
     weights = {name: weight for name, weight in ACTORS.items() if chance.random() < 0.8}
     weights.setdefault("plain", 10)
     weights.setdefault("worker", 30)
     for name in weights:
         if chance.random() < 0.2:
             weights[name] *= 4
-    segment = chance.choice((16, 16, 24, 32, 64)) << 10
+    segment = chance.choice((12, 16, 16, 24, 48)) << 10
     options = StorageOptions(
         journal_segment_bytes=segment,
         log_segment_bytes=chance.choice((600, 1500, 4000, 20_000)),
@@ -141,10 +141,12 @@ def _faults(chance: Random, kind: str) -> FaultPlan:
     plain = kind == "plain"
     return FaultPlan(
         crash_calls=chance.choice((0, 150, 300, 300, 600, 600, 1_500)) if plain else 600,
-        error_calls=chance.choice((0, 0, 400, 1_000)) if plain else 0,
+        error_calls=chance.choice((0, 300, 1_000)) if plain else 0,
         full_steps=chance.choice((0, 0, 400, 1_200)) if plain else 0,
         kill_steps=chance.choice((0, 300, 800)),
-        label=chance.choice(LABELS) if chance.random() < 0.6 else "",
+        label=chance.choice((*LABELS, "journal.sync", "journal.sync", "journal.append"))
+        if chance.random() < 0.6
+        else "",
         kinds=tuple(name for name in ("eio", "enospc", "short") if chance.random() < 0.7) or ("eio",),
         in_recovery=chance.choice((0.0, 0.3, 0.8)),
         jumps=chance.random() < 0.5,

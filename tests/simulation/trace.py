@@ -25,5 +25,10 @@ class Trace:
         if self._printer is not None:
             self._printer(text)
 
+    def show(self, text: str) -> None:
+        """For a listener only."""
+        if self._printer is not None:
+            self._printer(text)
+
     def hexdigest(self) -> str:
         return self._hash.hexdigest()

@@ -204,6 +204,7 @@ class World:
                 pass
         opened.journal.close()
         opened.store.close()
+        self.audit.watermark_lsn = self.durable_lsn
         self.counts["clean stops"] += 1
         self.trace.say(f"{self.steps}: stops in order at lsn {self.durable_lsn}")
         if self.faults.cuts_power():
@@ -243,15 +244,15 @@ class World:
         roll = chance()
         if roll < 0.02:
             self.tend()
-        elif roll < 0.10:
+        elif roll < 0.17:
             self.advance_checkpoint()
-        elif roll < 0.12 and self.is_quiet():
+        elif roll < 0.19 and self.is_quiet():
             self.audit.compare(self.opened.broker.state, self.now_ms)
         if self.full_until and self.steps >= self.full_until:
             self.relieve()
-        elif not self.full_until and self.faults.fills():
+        elif not self.full_until and self.faults.enabled and self.faults.fills():
             self.fill()
-        if self.faults.kills():
+        if self.faults.enabled and self.faults.kills():
             if chance() < 0.5:
                 self.clean_stop()
             else:
@@ -274,7 +275,7 @@ class World:
         name = type(command).__name__
         self.commands[name] += 1
         if self.trace.talks:
-            self.trace.say(f"{self.steps}: {actor} {_short(command)}")
+            self.trace.show(f"{self.steps}: {actor} {_short(command)}")
         if inbox:
             self._hand_out()
         return op
@@ -296,7 +297,7 @@ class World:
             self.replies[name] += 1
             self.trace.add(b"%d %d %s;" % (self.steps, op.lsn, name.encode()))
             if self.trace.talks:
-                self.trace.say(f"{self.steps}: {op.actor} <- {_short(reply)}")
+                self.trace.show(f"{self.steps}: {op.actor} <- {_short(reply)}")
             op.reply = reply
             self.audit.reply(op, reply)
         answered = list(inbox)
@@ -371,7 +372,10 @@ class World:
                 return
             self.checkpoint_phase = 1
         elif self.checkpoint_phase == 1:
-            self.sync_work.run()
+            for stage in self.sync_work.stages():
+                self.random.shuffle(stage)  # they may run side by side
+                for call in stage:
+                    call()
             self.checkpoint_phase = 2
         elif self.checkpoint_phase == 2:
             self._fold()
@@ -418,6 +422,7 @@ class World:
     def heal(self) -> None:
         """No more faults: whatever is left to do must now get done."""
         self.faults.enabled = False
+        self.faults.stop()
         self.disk.on_call = None
         self.relieve()
 

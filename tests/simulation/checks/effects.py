@@ -44,12 +44,13 @@ class EffectsCheck:
         return {f.KeyBegun: self._begun, f.KeyCommitted: self._committed, f.KeyFailed: self._failed}
 
     def _is_over(self, known: Known, now_ms: int) -> bool:
-        """Past its time, and its message done."""
+        """Past its time, and its message done (or done once: a group that starts over may meet forgotten effects)."""
         if known.until_ms > now_ms:
             return False
         group_id, log_id, offset = known.message
         group = self._queues.groups.get(group_id)
-        return group is None or log_id not in group.places or group.places[log_id].is_settled(offset)
+        places = group.places.get(log_id) if group is not None else None
+        return places is None or places.seeks > 0 or places.is_settled(offset)
 
     def _begun(self, fact: f.KeyBegun, op: Op) -> None:
         demand(fact.fence > self._top_fence, "effects", f"{op}: fence {fact.fence} behind {self._top_fence}")

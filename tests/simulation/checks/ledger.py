@@ -64,6 +64,7 @@ class Ledger:
         self.seen_ends: dict[int, int] = {}
         self.acked: dict[tuple[int, int], bytes] = {}  # (log, first offset) -> the batch as it was sent
         self._sent: list[bytes] = []
+        self._bodies: set[tuple[int, bytes]] = set()  # every payload is sent for one place once, so a second is a copy
         self._acked_ends: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.paths: dict[str, int] = {}
 
@@ -131,6 +132,8 @@ class Ledger:
             raise Violation("L3", f"a batch in log {fact.log_id} is stamped for another place")
         if not log.dead_of:
             self._was_sent(batch, op)
+            if getattr(op.command, "once", None) is None:
+                self._is_new(log.log_id, batch, op)
         log.add(fact.first_offset, fact.count, batch, op.lsn)
 
     def _was_sent(self, batch: bytes, op: Op) -> None:
@@ -140,6 +143,12 @@ class Ledger:
                 return
         if not (isinstance(op.command, c.CreateStream) and op.command.fork_sub_offset):
             raise Violation("L2", f"{op} appended what it did not carry, or twice")
+
+    def _is_new(self, log_id: int, batch: bytes, op: Op) -> None:
+        body = (log_id, batch[24:])
+        if body in self._bodies:
+            raise Violation("L2", f"{op} appended to log {log_id} what is there already")
+        self._bodies.add(body)
 
     def show(self, log_id: int, first: int, count: int, batch: bytes, lsn: int) -> None:
         """A staged batch became visible."""

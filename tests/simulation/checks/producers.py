@@ -25,6 +25,7 @@ class Seen(NamedTuple):
 
 
 class Key(NamedTuple):
+    log_id: int
     first: int
     digest: int
     expires_ms: int
@@ -57,6 +58,7 @@ class ProducersCheck:
     def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
         gone = set(fact.log_ids)
         self._logs = {key: log_id for key, log_id in self._logs.items() if log_id not in gone}
+        self._keys = {scope: key for scope, key in self._keys.items() if key.log_id not in gone}
 
     def _stream_created(self, fact: f.StreamCreated, op: Op) -> None:
         self._paths[fact.path] = fact.log_id
@@ -105,7 +107,7 @@ class ProducersCheck:
         if known is not None and known.expires_ms > op.at_ms:
             raise Violation("Q11", f"{op}: key {once.key!r} was appended again within its time")
         ttl_ms = once.ttl_ms or self._limits.key_ttl_ms
-        self._keys[scope] = Key(fact.first_offset, once.digest, op.at_ms + ttl_ms)
+        self._keys[scope] = Key(fact.log_id, fact.first_offset, once.digest, op.at_ms + ttl_ms)
 
     # --- replies ---
 

@@ -136,7 +136,9 @@ class QueuesCheck:
         log = self._ledger.logs[fact.log_id]
         for first, end in fact.ranges:
             if end > log.end or log.lsn_of(end - 1) > op.seen_lsn:
-                raise Violation("L10", f"{op}: offset {end - 1} of log {fact.log_id} was delivered before it was durable")
+                raise Violation(
+                    "L10", f"{op}: offset {end - 1} of log {fact.log_id} was delivered before it was durable"
+                )
             for offset in range(first, end):
                 self._deliver(op, places, offset, holding, marks.get(offset) if marks else None, fact, not log.dead_of)
         config = self.configs.get(group.topic)
@@ -336,7 +338,8 @@ class QueuesCheck:
         refused = {(each.partition, each.offset): each.code for each in reply.refused}
         for held in command.held:
             places = group.places[topic[held.partition]]
-            for offset in range(held.first, held.end):
+            # What lies past the end is refused as one.
+            for offset in range(held.first, min(held.end, self._ledger.logs[places.log_id].end)):
                 code = refused.get((held.partition, offset))
                 if code is None and isinstance(command, c.Ack | c.Reject):
                     if not places.is_settled(offset):

@@ -46,7 +46,7 @@ class RestartsCheck:
         self.restarts = 0
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
-        return {kind: self._fold for kind in self.shadow.state.folds}
+        return dict.fromkeys(self.shadow.state.folds, self._fold)
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {}
@@ -70,7 +70,9 @@ class RestartsCheck:
             return
         for number, (one, other) in enumerate(zip(found, expected, strict=False)):
             if one != other:
-                raise Violation("fold", f"the state after a restart differs at image {number}: {one} instead of {other}")
+                raise Violation(
+                    "fold", f"the state after a restart differs at image {number}: {one} instead of {other}"
+                )
         raise Violation("fold", f"the state after a restart has {len(found)} images instead of {len(expected)}")
 
     def logs(self, opened: Opened) -> None:
@@ -104,5 +106,3 @@ class RestartsCheck:
         if found != expected:
             again: list[AnyFact] = [fact for frame in found for fact in decode(frame)]
             self._same(list(again), list(self._lagging.snapshot()))
-
-

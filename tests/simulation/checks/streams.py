@@ -115,8 +115,9 @@ class StreamsCheck:
             stream = self.by_log.get(part.log_id)
             if stream is not None:
                 demand(not stream.closed, "closed", f"{op}: published into the closed {stream.created.path}")
+                self._moved(stream, fact.at_ms, "", op)
                 at = Ask("append", part.count, None, False)
-                self._note(stream, op, at, Answer(part.first_offset, False), op.step)
+                self._note(stream, op, at, Answer(part.first_offset, False), self._step)
 
     def _moved(self, stream: StreamModel, at_ms: int, seq: str, op: Op) -> None:
         stream.touched_ms = max(stream.touched_ms, at_ms)

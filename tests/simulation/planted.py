@@ -1,0 +1,208 @@
+"""Bugs on purpose: each is one line of the product made wrong, and the simulation must notice.
+
+A planted bug names a function, a piece of its text and what stands there instead; the function is compiled anew in its
+own module and put wherever the old one was known. When the product changes so that the text is gone, planting fails
+loudly and the table has to follow. Nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Bug(NamedTuple):
+    """`target` is "module:function" or "module:Class.method" under driftq."""
+
+    target: str
+    old: str
+    new: str
+
+
+SYNC = 'self._file.sync("journal.sync")'
+TWICE = f"try:\n        {SYNC}\n    except Exception:\n        {SYNC}"
+HELD = "_by_log([(group.progress[run.partition], (run.first, run.end)) for run in command.held]).items()"
+
+BUGS: dict[str, tuple[Bug, ...]] = {
+    # --- the disk
+    "nosync": (Bug("storage.wal:FileJournal._write", SYNC, "pass"),),
+    "nodirsync": (Bug("storage.wal:_name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),),
+    "retry_fsync": (Bug("storage.wal:FileJournal._write", SYNC, TWICE),),
+    "crc_skip": (Bug("storage.blocks:scan", "!= crc:", "== -1:"),),
+    "snapshot_no_rename": (
+        Bug("storage.snapshots:save", '"snapshot.create", f"{path}.tmp"', '"snapshot.create", path'),
+        Bug("storage.snapshots:save", 'disk.rename("snapshot.rename", f"{path}.tmp", path)', "pass"),
+    ),
+    "snapshot_not_synced": (Bug("storage.snapshots:save", 'file.sync("snapshot.sync")', "pass"),),
+    "snapshot_without_log_sync": (Bug("storage.syncing:LogSync._sync_file", 'file.sync("log.sync")', "pass"),),
+    "log_names_not_synced": (
+        Bug("storage.syncing:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
+    ),
+    "journal_trimmed_too_far": (Bug("engine.checkpoint:needed_lsn", "known[0] + 1", "known[-1] + 10_000"),),
+    "collected_too_early": (
+        Bug(
+            "storage.segments:SegmentLogStore.collect",
+            "given_up, self._given_up = self._given_up, self._note_given_up()",
+            "given_up = self._note_given_up()",
+        ),
+    ),
+    "checkpoint_over_a_gap": (
+        Bug("storage.journalfiles:frames_between", "min(upto_lsn, after_lsn + 1)", "upto_lsn"),
+        Bug("storage.journalfiles:frames_between", "if after_lsn < upto_lsn:", "if 0:"),
+    ),
+    # --- the sequencer
+    "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
+    "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, case.reader.end(log.log_id))", "log.end"),),
+    "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(case.facts, reply)"),),
+    # --- dedup
+    "dedup_not_persisted": (Bug("core.producers:ProducerTable.images", "self.states.items()", "()"),),
+    "stale_epoch_accepted": (Bug("core.producers:ProducerTable.judge", "if by.epoch < state.epoch:", "if 0:"),),
+    "gap_accepted": (
+        Bug("core.producers:ProducerTable._judge_seq", "if by.seq == state.seq + 1 or", "if by.seq > state.seq or"),
+    ),
+    "other_bytes_accepted": (
+        Bug("core.producers:ProducerTable._judge_seq", "if seen.digest == by.digest else Verdict.MISMATCH", ""),
+    ),
+    "repeat_of_first_is_a_restart": (
+        Bug(
+            "core.producers:ProducerTable._judge_unnamed",
+            "by.seq == 0 and by.digest != state.first_digest",
+            "by.seq == 0",
+        ),
+    ),
+    "key_ttl_restarted": (Bug("core.idempotency:ProducedKeys.place", "image.expires_ms", "image.expires_ms + 60_000"),),
+    "key_forgotten": (Bug("core.idempotency:ProducedKeys.find", "found.expires_ms > now_ms", "False"),),
+    # --- groups
+    "nofence": (
+        Bug("core.rules.settle:_is_holder", "lease.token == token if token else lease.owner == owner", "True"),
+    ),
+    "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(found.held).items()", HELD),),
+    "cursor_is_highest_ack": (Bug("core.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
+    "floor_past_unacked": (
+        Bug(
+            "core.progress:Progress.settle",
+            "self.settled.firsts[0] <= self.floor",
+            "self.settled.firsts[0] <= self.floor + 1",
+        ),
+    ),
+    "attempts_not_persisted": (Bug("core.progress:Progress.place_entry", "Entry(image.attempts,", "Entry(0,"),),
+    "version_not_raised": (Bug("core.progress:Progress.lease", "entry.version += 1", "pass"),),
+    "in_flight_off_by_one": (
+        Bug("core.rules.claim:_shares", "progress.in_flight + lost", "progress.in_flight + lost + 1"),
+    ),
+    "max_attempts_off_by_one": (Bug("core.retry:is_exhausted", "<= attempts", "< attempts"),),
+    "backoff_ignored": (Bug("core.rules.failing:fail", "case.now_ms + delay", "case.now_ms"),),
+    "lease_lost_early": (Bug("core.rules.failing:expire_leases", "case.now_ms, most", "case.now_ms + 30, most"),),
+    "deadline_ignored": (
+        Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
+        Bug("core.rules.claim:_give_due", "overdue = 0 < deadline_ms <= case.now_ms", "overdue = False"),
+    ),
+    "delay_ignored": (Bug("core.progress:Progress.delay", "not_before_ms)", "0)"),),
+    "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
+    "dead_letter_without_settle": (
+        Bug(
+            "core.rules.failing:bury",
+            "case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD))",
+            "pass",
+        ),
+    ),
+    "settled_without_dead_letter": (
+        Bug(
+            "core.rules.failing:bury",
+            "case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))",
+            "pass",
+        ),
+    ),
+    "lost_wake_up": (
+        Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._look_again_ms(subject, now_ms))", "pass"),
+    ),
+    # --- streams, stages, effects
+    "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
+    "close_lost": (Bug("core.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),),
+    "stream_seq_ignored": (Bug("core.rules.streams:_conditions", "if command.stream_seq and", "if 0 and"),),
+    "published_twice": (
+        Bug(
+            "core.rules.stages:publish",
+            "command.batch_number <= last.batch_number",
+            "command.batch_number < last.batch_number",
+        ),
+    ),
+    "staged_visible": (
+        Bug(
+            "core.rules.stages:stage",
+            "first_offset = case.state.logs[f.STAGING_LOG].end",
+            "first_offset = case.state.logs[f.STAGING_LOG].end; case.append(target, command.batch, command.count, 0)",
+        ),
+    ),
+    "staging_cut_too_far": (
+        Bug(
+            "core.rules.stages:publish",
+            "start = stages.lowest_offset(lambda entry: entry.writer == command.writer,",
+            "start = max(case.state.logs[f.STAGING_LOG].end,",
+        ),
+    ),
+    "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
+    "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED and", "False and"),),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The product with one bug in it."""
+    undo: list[tuple[Any, Any, Any]] = []
+    try:
+        for bug in BUGS[name]:
+            _plant(bug, undo)
+        yield
+    finally:
+        for table, key, old in reversed(undo):
+            if isinstance(table, dict):
+                table[key] = old
+            else:
+                setattr(table, key, old)
+
+
+def _plant(bug: Bug, undo: list[tuple[Any, Any, Any]]) -> None:
+    module_name, _, path = bug.target.partition(":")
+    module = importlib.import_module(f"driftq.{module_name}")
+    owner: Any = module
+    *classes, function_name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    old = inspect.unwrap(getattr(owner, function_name))
+    text = _SOURCES.get(old) or textwrap.dedent(inspect.getsource(old))
+    assert text.count(bug.old) >= 1, f"{bug.target} does not contain {bug.old!r} any more: the table must follow"
+    text = text.replace(bug.old, bug.new, 1)
+    scope: dict[str, Any] = {}
+    exec(compile(text, f"<planted in {bug.target}>", "exec"), module.__dict__, scope)
+    new = scope[function_name]
+    _SOURCES[new] = text
+    if classes:
+        undo.append((owner, function_name, getattr(owner, function_name)))
+        setattr(owner, function_name, new)
+        return
+    _replace_everywhere(old, new, undo)
+
+
+_SOURCES: dict[Any, str] = {}  # so that one function can be made wrong in two places
+
+
+def _replace_everywhere(old: Any, new: Any, undo: list[tuple[Any, Any, Any]]) -> None:
+    """In every module that knows the function by any name, and in the tables of such modules."""
+    for name, module in list(sys.modules.items()):
+        if not name.startswith("driftq") or module is None:
+            continue
+        for key, value in list(vars(module).items()):
+            if value is old:
+                undo.append((module, key, old))
+                setattr(module, key, new)
+            elif isinstance(value, dict) and not key.startswith("__"):
+                for inner, known in list(value.items()):
+                    if known is old:
+                        undo.append((value, inner, old))
+                        value[inner] = new

@@ -1,0 +1,44 @@
+"""Seeds, many of them: no promise is broken, and everything that should have happened did.
+
+The sizes follow the profile: a look while writing, 500 seeds and 2 million operations at every change, 20,000 seeds
+before a release. Seeds that once failed run first and always.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.many import known_seeds, run_many
+from tests.simulation.planted import planted
+from tests.simulation.run import run_seed
+
+SEEDS = {"dev": 40, "ci": 500, "release": 20_000}
+OPERATIONS = {"dev": 1_500, "ci": 4_000, "release": 5_000}
+
+
+@pytest.mark.parametrize("number", known_seeds() or [1])
+def test_a_seed_that_once_failed_passes_now(number):
+    result = run_seed(number)
+    assert not result.error, f"seed {number}: {result.error}\n{result.trace}"
+
+
+@pytest.mark.timeout(6 * 3_600)
+def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed):
+    # Beside another test process one core is enough; alone, both are used.
+    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
+    seeds = range(seed, seed + SEEDS[profile])
+    tally = run_many(seeds, OPERATIONS[profile], processes)
+    broken = [f"seed {number}: {error}" for number, error in tally.broken]
+    assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
+    if profile != "dev":
+        assert not tally.never(), "something that should have happened never did"
+
+
+def test_the_canary_dies():
+    """A seed that must fail: if it does not, nothing that passed above means anything."""
+    with planted("nosync"):
+        result = run_seed(1)
+    assert result.promise == "L1"
+    assert not run_seed(1).error
