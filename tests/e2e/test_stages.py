@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from driftq.wire.records import Record, pack
-from tests.support.server import Reply, Server
+from tests.support.server import Reply, Server, running
 
 BATCH = {"Content-Type": "application/x-driftq-batch"}
 
@@ -47,3 +47,16 @@ def test_staged_batches_appear_together_once_and_in_the_order_named_whatever_is_
     assert stage(server, "c", b"c1").status == 201
     assert publish(server, 1, "c").json()["parts"] == [{"offset": 3, "count": 1, "topic": "t", "partition": 0}]
     assert server.stop() == 0
+
+
+def test_a_chunk_that_is_staged_again_after_a_lost_reply_is_there_once(tmp_path: Path) -> None:
+    with running(str(tmp_path / "data")) as server:
+        server.call("POST", "/v1/topics", {"name": "t"})
+        path = "/v1/stages?writer=w&handle=h&topic=t&partition=0&chunk="
+        statuses = [
+            server.call("POST", path + str(chunk), pack([Record(b"%d" % chunk)]), BATCH).status
+            for chunk in (0, 0, 1, 3, 0, 2)
+        ]
+        assert statuses == [201, 200, 201, 409, 200, 201]
+        assert publish(server, 0, "h").status == 200
+        assert seen(server) == ["0", "1", "2"]

@@ -313,7 +313,8 @@ class TrimStream(Command, frozen=True):
 
 
 class Stage(Command, frozen=True):
-    """Keep a batch durable and invisible under a handle, for a partition of a topic or a stream."""
+    """Keep a batch durable and invisible under a handle, for a partition of a topic or a stream. With its number under
+    the handle (`chunk`, from 0) a repeat is harmless."""
 
     writer: str
     handle: str
@@ -325,6 +326,7 @@ class Stage(Command, frozen=True):
     partition: int | None = None
     path: str = ""
     ttl_ms: int = 0
+    chunk: int | None = None
 
 
 class Publish(Command, frozen=True):

@@ -40,9 +40,8 @@ class Limits(Struct, frozen=True):
     effect_ttl_ms: int = 600_000
     effect_lease_ms: int = 30_000
     result_bytes: int = 64 * 1024
-    keys_max: int = 10_000_000
+    keys_max: int = 5_000_000
 
-    producers_per_log_max: int = 10_000
     streams_max: int = 1_000_000
     touch_ms: int = 1_000
     stage_ttl_ms: int = 3_600_000

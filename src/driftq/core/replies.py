@@ -153,6 +153,7 @@ class StagedReply(Reply, frozen=True):
     handle: str
     count: int
     expires_ms: int
+    duplicate: bool = False
 
 
 class PublishedPart(Struct, frozen=True, gc=False):

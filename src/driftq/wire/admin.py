@@ -179,6 +179,7 @@ class StagedInfo(Struct, frozen=True):
     handle: str
     count: int
     expires_at: str
+    duplicate: bool
 
 
 class PublishedPart(Struct, frozen=True, omit_defaults=True):

@@ -104,6 +104,10 @@ def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected |
     if size > most_bytes or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
         largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
         return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
+    if command.once is not None and len(case.state.keys) >= limits.keys_max:
+        return _overloaded(
+            case, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed"
+        )
     if command.marks:
         refused = _bad_marks(case, log, command)
         if refused is not None:

@@ -30,6 +30,15 @@ def stage(case: Case, command: c.Stage) -> Reply:
         return Rejected(Code.CONFLICT, f"handle {command.handle!r} belongs to writer {entry.writer!r}")
     if entry is not None and entry.expires_ms <= case.now_ms:
         forget_handles(case, (command.handle,))  # what was staged before is over, whether it was swept or not
+        entry = None
+    if command.chunk is not None:
+        staged = len(entry.batches) if entry is not None else 0
+        if command.chunk < staged and entry is not None:
+            return StagedReply(command.handle, command.count, entry.expires_ms, duplicate=True)
+        if command.chunk > staged:
+            details = {"expected_seq": staged, "received_seq": command.chunk}
+            message = f"chunk {staged} of {command.handle!r} comes next, not {command.chunk}"
+            return Rejected(Code.SEQUENCE_GAP, message, details)
     first_offset = case.state.logs[f.STAGING_LOG].end
     expires_ms = case.now_ms + (command.ttl_ms or case.limits.stage_ttl_ms)
     case.facts.append(

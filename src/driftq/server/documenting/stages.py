@@ -10,7 +10,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/stages"): Operation(
         "Keep a packed batch durable and unseen until its writer publishes it",
         "stages",
-        {201: Reply("Staged.", a.StagedInfo)},
+        {201: Reply("Staged.", a.StagedInfo), 200: Reply("Staged before.", a.StagedInfo)},
         {BATCH: bytes},
         query=(
             Query("writer", q.Name, "Who publishes it.", True),
@@ -20,6 +20,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             Query("key", str, "Names the partition by its hash."),
             Query("path", str, "The stream it is for."),
             Query("ttl_ms", q.Natural, "How long it is kept."),
+            Query("chunk", q.Natural, "Its number under the handle, from 0: makes a repeat harmless."),
         ),
         errors=(400, 404, 409, 410, 413, 429),
     ),

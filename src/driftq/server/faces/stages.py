@@ -49,6 +49,7 @@ class StagesFace:
             partition=number("partition", query["partition"]) if "partition" in query else None,
             path=path,
             ttl_ms=number("ttl_ms", query["ttl_ms"]) if "ttl_ms" in query else 0,
+            chunk=number("chunk", query["chunk"]) if "chunk" in query else None,
         )
         return self._context.ask(command, _staged)
 
@@ -75,7 +76,8 @@ class StagesFace:
 
 
 def _staged(reply: StagedReply) -> Response:
-    return json_response(StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms)), 201)
+    shown = StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms), reply.duplicate)
+    return json_response(shown, 200 if reply.duplicate else 201)
 
 
 def _name(text: str, kind: str) -> str:
