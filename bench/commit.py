@@ -116,7 +116,8 @@ async def consumed(folder: str, seconds: float, workers: int, most: int) -> Meas
         await engine.submit(c.Ack("t", "g", owner, held))
         return sum(each.end - each.first for each in held)
 
-    await fill()
+    for _ in range(4):
+        await fill()
     found = await timed(seconds, workers, step)
     await engine.close()
     return found

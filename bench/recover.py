@@ -141,14 +141,14 @@ def measure(what: str, count: int, ending: str, parent: str | None, runs: int) -
             (child("--open", folder, str(count), ending) for _ in range(runs)), key=lambda each: each["wall_s"]
         )
         middle = found[len(found) // 2]
-    frames = middle["replayed"]
-    emit(
-        "recover", f"{count} {what}, {ending}", middle["wall_s"], "s",
-        cpu_us_per_op=1e6 * middle["cpu_s"] / count,
-        resident_mb=middle["resident_bytes"] / 1e6, bare_mb=middle["bare_bytes"] / 1e6,
-        replayed=frames, frames_per_s=frames / middle["wall_s"], snapshot_lsn=middle["snapshot_lsn"],
-        fill_s=fill_s, close_s=filled.get("close_s", 0.0), runs=runs, **sizes,
-    )  # fmt: skip
+        frames = middle["replayed"]
+        emit(
+            "recover", f"{count} {what}, {ending}", middle["wall_s"], "s",
+            cpu_us_per_op=1e6 * middle["cpu_s"] / count, cpu_s=middle["cpu_s"],
+            resident_mb=middle["resident_bytes"] / 1e6, bare_mb=middle["bare_bytes"] / 1e6,
+            replayed=frames, frames_per_cpu_s=frames / middle["cpu_s"], snapshot_lsn=middle["snapshot_lsn"],
+            fill_s=fill_s, close_s=filled.get("close_s", 0.0), runs=runs, **sizes,
+        )  # fmt: skip
 
 
 def wait_for_folds(folder: str) -> None:
