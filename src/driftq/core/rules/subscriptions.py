@@ -121,7 +121,7 @@ def unlink(case: Case, command: w.UnlinkStream) -> Reply:
 
 def _end(case: Case, path: str) -> int:
     """Where a stream ends, as this case will have left it; 0 if there is none."""
-    if not subscription.wake_id and path in case.stream_made:
+    if path in case.stream_made:
         return case.ends[case.stream_made[path]]
     stream = case.state.streams.by_path.get(path)
     if stream is None or stream.soft_deleted:
@@ -167,7 +167,7 @@ def react(case: Case) -> None:
                 woken.setdefault(number, path)
     for number, path in woken.items():
         subscription = case.state.subscriptions.by_number[number]
-        if path != subscription.config.wake_stream:
+        if not subscription.wake_id and path != subscription.config.wake_stream:
             _wake(case, subscription, {**subscription.links, **followers.get(number, {})}, path)
 
 
