@@ -49,7 +49,7 @@ class FetchFace:
         try:
             batches = self._engine.read(log.log_id, offset, end, most)
         except CorruptLog as error:
-            return refusal(Rejected(Code.DATA_CORRUPT, str(error)))
+            return _damaged(log, error)
         next_offset = read_header(batches[-1]).end_offset if batches else offset
         return Response(200, batches, BATCHES, self._positions(log, next_offset))
 
@@ -94,7 +94,11 @@ class FetchFace:
         if refused is not None:
             return refused
         items: list[bytes] = []
-        for batch in self._engine.read(log.log_id, offset, min(end, offset + limit), FETCH_BYTES_MAX):
+        try:
+            batches = self._engine.read(log.log_id, offset, min(end, offset + limit), FETCH_BYTES_MAX)
+        except CorruptLog as error:
+            return _damaged(log, error)
+        for batch in batches:
             header = read_header(batch)
             first = max(offset, header.first_offset)
             count = min(end, offset + limit, header.end_offset) - first
@@ -119,3 +123,12 @@ class FetchFace:
                 entry["at"] = self._engine.sequencer.broker.reader.offset_at(log_id, at)
             found.append(entry)
         return json_response({"topic": topic_name, "partitions": found})
+
+
+def _damaged(log: Log, error: CorruptLog) -> Response:
+    """Records that a repair gave up are gone; any others are damage that somebody should look at."""
+    for first, end in log.lost:
+        if first <= error.offset < end:
+            message = f"offsets {first} to {end - 1} were lost to damage, and the loss was accepted by a repair"
+            return error_response(410, "GONE", message, {"lost_from": first, "next_offset": end})
+    return refusal(Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder"))
