@@ -58,6 +58,16 @@ def test_a_body_that_is_not_json_changes_nothing(server):
     assert stream.get().body == b"[]"
 
 
+def test_a_body_of_another_type_or_for_a_closed_stream_is_not_looked_at(server):
+    stream = Path(server, "mismatch", JSON)
+    text = server.call("POST", stream.path, b"{", TEXT)
+    assert text.status == 409
+    stream.post(b"1", Stream_Closed="true")
+    assert stream.post(b"{").headers["stream-closed"] == "true"
+    other = Path(server, "mismatch/text", TEXT)
+    assert server.call("POST", other.path, b"{", JSON).status == 409
+
+
 def test_a_long_stream_is_read_in_capped_pieces_that_join_to_the_whole(server):
     stream = Path(server, "capped", BYTES)
     pieces = [bytes([65 + number]) * 1_500 for number in range(9)]
@@ -332,3 +342,20 @@ def test_fork_of_a_trimmed_source_says_where_it_begins(server):
     assert fork.get().body == b"[2,3,4]"
     assert fork.get(f"?offset={token(0)}").status == 410
     assert offset_of(fork.get().headers["stream-next-offset"]) == 4
+
+
+def test_a_fork_in_the_middle_of_an_append_has_its_first_part_only(server):
+    source = Path(server, "cut/source", JSON, b"[1,2,3]")
+    fork = Path(server, "cut/fork", {**JSON, "Stream-Forked-From": source.path, "Stream-Fork-Offset": token(2)})
+    fork.post(b"[40,50]")
+    assert fork.get().body == b"[1,2,40,50]"
+    assert source.get().body == b"[1,2,3]"
+
+
+def test_a_fork_that_was_trimmed_itself_begins_there(server):
+    source = Path(server, "own/source", JSON, b"[1]")
+    fork = Path(server, "own/fork", {**JSON, "Stream-Forked-From": source.path})
+    fork.post(b"[2,3]")
+    assert server.call("POST", "/v1/streams/trim", {"stream": "own/fork", "before": token(2)}).status == 200
+    assert fork.get().body == b"[3]"
+    assert fork.get(f"?offset={token(0)}").headers["stream-earliest-offset"] == token(2)

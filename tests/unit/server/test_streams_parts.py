@@ -7,7 +7,7 @@ import base64
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from driftq.core import commands as c
@@ -15,9 +15,11 @@ from driftq.core.facts import ByProducer
 from driftq.core.replies import Rejected, StreamAppended
 from driftq.engine.engine import Engine
 from driftq.server.streams.parking import PER_PRODUCER_MAX, Parking
+from driftq.server.streams.reading import Form
 from driftq.server.streams.responses import next_cursor
 from driftq.server.streams.signing import Signer
 from driftq.server.streams.sse import control_event, data_event
+from driftq.server.streams.tails import Arrival, Tails
 from driftq.server.streams.webhooks import Refused, check_url
 from driftq.wire.records import pack_one
 
@@ -40,6 +42,9 @@ def parsed(raw: bytes) -> list[tuple[str, str]]:
 
 
 @given(st.text())
+@example(" a blank in front")
+@example("one\r\n two\rthree\n")
+@example("x\n\nevent: control\ndata:{}\n\n")
 def test_text_arrives_with_its_lines_and_cannot_speak_for_the_server(text):
     expected = text.replace("\r\n", "\n").replace("\r", "\n")
     raw = data_event(text.encode(), as_base64=False) + control_event(1, "7", up_to_date=True, closed=False)
@@ -104,6 +109,66 @@ def test_a_webhook_may_live_at(url):
 def test_a_webhook_may_not_live_at(url):
     with pytest.raises(Refused):
         check_url(url)
+
+
+# --- the live end of a log --------------------------------------------------------------------------------------------
+
+
+class Collecting:
+    """A reader that takes everything."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.seen: list[tuple[bytes, bool]] = []
+        self.gone = False
+
+    def take(self, arrival: Arrival) -> bool:
+        self.seen.append((arrival.chunk.body() if arrival.chunk is not None else b"", arrival.closed))
+        self.offset = arrival.end
+        return not arrival.closed
+
+    def end(self) -> None:
+        self.gone = True
+
+
+async def followed(commands: list[c.Command], max_bytes: int = 1 << 20) -> Collecting:
+    """What a reader at the end of an empty stream gets to see of commands that become durable together."""
+    engine = Engine.in_memory()
+    tails = Tails(engine, max_bytes)
+    ready = await engine.submit(c.CreateStream("s", "text/plain"))
+    tail = tails.enter(ready.log_id, Form.BYTES)
+    tail.know(await engine.submit(c.ReadStream("s")))
+    reader = Collecting(0)
+    tail.join(reader)
+    await asyncio.gather(*(engine.submit(command) for command in commands))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tails.leave(tail)
+    await engine.close()
+    return reader
+
+
+def plain(text: bytes, *, close: bool = False) -> c.AppendStream:
+    return c.AppendStream("s", "text/plain", pack_one(text) if text else b"", bool(text), len(text), close=close)
+
+
+def test_what_became_durable_together_arrives_together():
+    reader = asyncio.run(followed([plain(b"a"), plain(b"b"), plain(b"c", close=True)]))
+    assert reader.seen == [(b"abc", True)]
+
+
+def test_the_end_is_told_with_the_last_piece_and_not_before():
+    reader = asyncio.run(followed([plain(b"a"), plain(b"b"), plain(b"c"), plain(b"", close=True)], 1))
+    assert reader.seen == [(b"a", False), (b"b", False), (b"c", True)]
+
+
+def test_a_close_without_data_is_told_alone():
+    assert asyncio.run(followed([plain(b"", close=True)])).seen == [(b"", True)]
+
+
+def test_a_log_that_goes_away_ends_its_readers():
+    reader = asyncio.run(followed([plain(b"a"), c.DeleteStream("s")]))
+    assert reader.gone
 
 
 # --- waiting for a turn -----------------------------------------------------------------------------------------------

@@ -14,12 +14,13 @@ from driftq.core.replies import Rejected, Reply, StreamAppended, StreamView
 from driftq.server.context import Context
 from driftq.server.faces.subscriptions import SubscriptionFace
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming, query_pairs
+from driftq.server.http import Reply as HttpReply
 from driftq.server.streams import responses
 from driftq.server.streams.live import EventReader, Poll
 from driftq.server.streams.parking import Parking
 from driftq.server.streams.reading import Chunk, Form, Lost, form_of, read_chunk
 from driftq.server.streams.requests import append_command, create_command, is_reserved, path_of
-from driftq.server.streams.responses import Headers, failure, refused, respond
+from driftq.server.streams.responses import Headers, answering, failure, refused, respond
 from driftq.server.streams.tails import Arrival, Tail, Tails
 from driftq.wire import streams as w
 
@@ -65,12 +66,11 @@ class StreamFace:
             return failure(error.status, error.message)
 
     def _ask(self, command: c.Command, respond: Callable[[Any], Response]) -> Deferred:
+        def make(reply: Reply) -> Response:
+            return refused(reply) if type(reply) is Rejected else respond(reply)
+
         answer = Deferred()
-
-        def on_reply(reply: Reply) -> None:
-            answer.resolve(refused(reply) if type(reply) is Rejected else respond(reply))
-
-        self._engine.submit_to(command, on_reply)
+        self._engine.submit_to(command, answering(answer, make))
         return answer
 
     # --- writing ---
@@ -87,16 +87,15 @@ class StreamFace:
         command, dialect = append_command(
             request, path, stream.created.content_type if stream is not None and known else None
         )
-        answer = Deferred()
 
-        def on_reply(reply: Reply) -> None:
+        def make(reply: Reply) -> Response:
             if type(reply) is StreamAppended:
-                answer.resolve(responses.appended(reply, command, dialect))
-            else:
-                assert isinstance(reply, Rejected)
-                answer.resolve(refused(reply, dialect))
+                return responses.appended(reply, command, dialect)
+            assert isinstance(reply, Rejected)
+            return refused(reply, dialect)
 
-        self._parking.submit(command, on_reply)
+        answer = Deferred()
+        self._parking.submit(command, answering(answer, make))
         return answer
 
     def _delete(self, request: Request, path: str) -> Answer:
@@ -122,20 +121,18 @@ class StreamFace:
         # Followed from before the question on, so that nothing between its answer and the first wait is missed.
         tail = self._tails.enter(log_id, form) if live and log_id is not None else None
 
-        def on_reply(reply: Reply) -> None:
+        def make(reply: Reply) -> HttpReply | None:
             if isinstance(reply, StreamView) and tail is not None and reply.log_id == tail.log_id:
                 tail.know(reply)
-                self._follow(request, tail, reply, offset, live, answer)
-                return
+                return self._follow(request, tail, reply, offset, live, answer)
             if tail is not None:
                 self._tails.leave(tail)
             if isinstance(reply, StreamView):
-                answer.resolve(self._catch_up(request, reply, form, offset, reply.end_offset, reply.closed))
-            else:
-                assert isinstance(reply, Rejected)
-                answer.resolve(refused(reply))
+                return self._catch_up(request, reply, form, offset, reply.end_offset, reply.closed)
+            assert isinstance(reply, Rejected)
+            return refused(reply)
 
-        self._engine.submit_to(command, on_reply)
+        self._engine.submit_to(command, answering(answer, make))
         return answer
 
     def _catch_up(
@@ -165,27 +162,22 @@ class StreamFace:
 
     def _follow(
         self, request: Request, tail: Tail, view: StreamView, offset: int | None, live: str, answer: Deferred
-    ) -> None:
+    ) -> HttpReply | None:
+        """What a live reader gets now; None if it waits."""
         at = tail.end if offset is None else view.start_offset if offset < 0 else offset
         cursor = responses.next_cursor(request.query.get("cursor"))
-        if at < view.start_offset:
-            self._tails.leave(tail)
-            answer.resolve(responses.below_start(view))
-        elif at > tail.end:
-            self._tails.leave(tail)
-            answer.resolve(responses.beyond_end(tail.end))
-        elif live == "sse":
+        served = view.start_offset <= at <= tail.end
+        if served and live == "sse":
             reader = EventReader(self._engine, self._tails, tail, at, cursor, view.content_type)
-            answer.resolve(Streaming(partial(reader.run, last_s=self._settings.sse_ms / 1_000)))
-        elif at < tail.end:
-            self._tails.leave(tail)
-            answer.resolve(self._catch_up(request, view, tail.form, at, tail.end, tail.closed, cursor))
-        elif tail.closed or tail.gone:
-            self._tails.leave(tail)
-            answer.resolve(_nothing_new(at, cursor, closed=tail.closed))
-        else:
+            return Streaming(partial(reader.run, last_s=self._settings.sse_ms / 1_000))
+        if at == tail.end and not tail.closed and not tail.gone:
             respond = partial(_polled, request, view, tail, at, cursor)
             Poll(self._tails, tail, at, answer, respond).wait(request, self._settings.long_poll_ms / 1_000)
+            return None
+        self._tails.leave(tail)
+        if at == tail.end:
+            return _nothing_new(at, cursor, closed=tail.closed)
+        return self._catch_up(request, view, tail.form, at, tail.end, tail.closed, cursor)
 
     # --- partitions of topics, read as streams ---
 

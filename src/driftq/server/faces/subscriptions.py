@@ -123,12 +123,11 @@ class SubscriptionFace:
         return _error(404, "SUBSCRIPTION_NOT_FOUND", "there is no such control route")
 
     def _ask(self, command: Command, show: Callable[[Any], Response]) -> Deferred:
+        def make(reply: Reply) -> Response:
+            return _refused(reply) if type(reply) is Rejected else show(reply)
+
         answer = Deferred()
-
-        def on_reply(reply: Reply) -> None:
-            answer.resolve(_refused(reply) if type(reply) is Rejected else show(reply))
-
-        self._engine.submit_to(command, on_reply)
+        self._engine.submit_to(command, responses.answering(answer, make))
         return answer
 
     # --- the key ---
@@ -176,15 +175,14 @@ class SubscriptionFace:
         origin = f"{self._scheme}://{request.headers.get('host', '')}"
         answer = Deferred()
 
-        def on_reply(reply: Reply) -> None:
+        def make(reply: Reply) -> Response:
             if isinstance(reply, wakes.SubscriptionView):
-                answer.resolve(_shown(201 if reply.created else 200, self._show(reply)))
-            else:
-                assert isinstance(reply, Rejected)
-                answer.resolve(_refused(reply))
+                return _shown(201 if reply.created else 200, self._show(reply))
+            assert isinstance(reply, Rejected)
+            return _refused(reply)
 
         command = wakes.CreateSubscription(name, config, origin)
-        return self._with_key(answer, lambda: self._engine.submit_to(command, on_reply))
+        return self._with_key(answer, lambda: self._engine.submit_to(command, responses.answering(answer, make)))
 
     def _show(self, view: wakes.SubscriptionView) -> dict[str, Any]:
         config = view.config

@@ -71,7 +71,7 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
                     position = reached = last
             if position < stop:
                 break
-    except CorruptLog as error:
+    except (CorruptLog, records.BadBatch) as error:
         if reached == offset:
             raise Lost(str(error), _behind_lost(engine, log_id, position)) from error
     return Chunk(offset, reached, _framed(form, pieces))

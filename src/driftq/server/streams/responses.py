@@ -4,14 +4,15 @@ in either dialect. Knows no rule and no log."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import randint
+from typing import Any
 
 from msgspec import json
 
 from driftq.core.commands import AppendStream
 from driftq.core.replies import ProducerView, Rejected, StreamAppended, StreamReady, StreamView
-from driftq.server.http import Request, Response
+from driftq.server.http import Deferred, Reply, Request, Response
 from driftq.server.http.response import Buffer, header_lines
 from driftq.server.streams.requests import Dialect
 from driftq.wire import streams as w
@@ -91,6 +92,22 @@ def preflight() -> Response:
 
 def not_allowed(methods: str) -> Response:
     return failure(405, "method not allowed", [("Allow", methods)])
+
+
+def answering(answer: Deferred, make: Callable[[Any], Reply | None]) -> Callable[[Any], None]:
+    """What to do with a broker's reply. An answer that cannot be made is this request's failure and nobody else's: the
+    caller stands in the middle of letting replies go."""
+
+    def on_reply(reply: object) -> None:
+        try:
+            made = make(reply)
+        except Exception as error:
+            answer.fail(error)
+            return
+        if made is not None:
+            answer.resolve(made)
+
+    return on_reply
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
