@@ -18,6 +18,7 @@ logger = logging.getLogger("driftq.checkpoint")
 
 FRAMES_WORTH_A_SNAPSHOT = 20_000  # fewer are folded in a tenth of a second at the next start
 KEYS_TOO_MANY_AT_STOP = 300_000  # a stop must not take long; the next start folds the journal instead
+FAILED_REST_S = 30.0  # a checkpoint that failed is not tried again at once
 SYNCS_AT_ONCE = 16  # a log's sync waits for the disk; sixteen that wait together take a tenth of the time
 
 
@@ -28,12 +29,15 @@ class Checkpoints:
         self._opened = opened
         self._snapshot_lsn = opened.report.snapshot_lsn
         self._sync_unfinished = False  # a sync was begun and nobody has seen it end
+        self._not_before_s = 0.0
 
-    async def run_if_due(self, committer: Committer) -> None:
-        """A checkpoint whenever a journal segment was closed since the last one."""
-        closed_lsn = self._opened.journal.closed_lsn()
-        if closed_lsn > self._snapshot_lsn:
-            await self._run(closed_lsn, committer)
+    def is_due(self) -> bool:
+        """Whenever a journal segment was closed since the last one."""
+        rested = asyncio.get_running_loop().time() >= self._not_before_s
+        return rested and self._opened.journal.closed_lsn() > self._snapshot_lsn
+
+    async def run(self, committer: Committer) -> None:
+        await self._run(self._opened.journal.closed_lsn(), committer)
 
     async def _run(self, lsn: int, committer: Committer) -> None:
         opened = self._opened
@@ -41,6 +45,7 @@ class Checkpoints:
         try:
             work = opened.store.begin_sync()
         except DiskFull as error:
+            self._not_before_s = loop.time() + FAILED_REST_S
             logger.warning("checkpoint put off: %s", error)
             return
         self._sync_unfinished = True
@@ -58,6 +63,7 @@ class Checkpoints:
                 await process.wait()
             raise
         if process.returncode:
+            self._not_before_s = loop.time() + FAILED_REST_S
             logger.error(
                 "checkpoint at lsn %d failed, the journal stays long: %s", lsn, errors.decode(errors="replace")
             )

@@ -74,6 +74,7 @@ class Engine:
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
         self._checkpoints = Checkpoints(opened) if opened is not None else None
+        self._checkpoint: asyncio.Task[None] | None = None
         self._lock: FolderLock | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -249,7 +250,8 @@ class Engine:
             logger.critical("stopped: %s", error)
             self._tell_drained()
             for call in list(self._open_calls):
-                call.set_exception(EngineStopped(str(error)))
+                if not call.done():  # a cancelled one leaves the set a little later
+                    call.set_exception(EngineStopped(str(error)))
             if not self.stopped.done():
                 self.stopped.set_exception(EngineStopped(str(error)))
                 self.stopped.exception()  # looked at: whoever awaits it still gets it
@@ -292,12 +294,19 @@ class Engine:
                 if self._opened is not None and self._committer is not None and self._checkpoints is not None:
                     self._opened.store.make_room()
                     self._committer.call(self._tend_journal, self._tended)
-                    await self._checkpoints.run_if_due(self._committer)
+                    if self._checkpoint is None and self._checkpoints.is_due():
+                        self._checkpoint = self._loop.create_task(self._checkpoints.run(self._committer))
+                        self._checkpoint.add_done_callback(self._checkpointed)
             except EngineStopped:
                 return
             except Exception as error:
                 self._fail(error)
                 return
+
+    def _checkpointed(self, task: asyncio.Task[None]) -> None:
+        self._checkpoint = None
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception() or EngineStopped("the checkpoint failed"))
 
     def _tend_journal(self) -> int:
         """On the committer's thread."""
@@ -313,8 +322,10 @@ class Engine:
 
     async def close(self) -> None:
         """Answer what was asked, make it durable, leave a short journal behind."""
-        self._chores.cancel()
-        await asyncio.gather(self._chores, return_exceptions=True)
+        running = [task for task in (self._chores, self._checkpoint) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         if self._failure is None and (self._committing or self.sequencer.waiting_frames()):
             self._drained = self._loop.create_future()
             await self._drained
