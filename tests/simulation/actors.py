@@ -1,4 +1,4 @@
-"""The clients that write: plain, idempotent and keyed producers, jobs, stream writers, stagers, effects, admins, readers.
+"""The clients that write: producers of several kinds, jobs, streams, stagers, effects, admins; and one that reads.
 
 Each draws its next action from what it holds and knows, as a client does: from replies that reached it. A client that
 got no answer does not know what happened; it tries again, goes on, or comes back later with what it had. None of them

@@ -38,7 +38,8 @@ class Faults:
 
     def arm(self, disk: SimDisk) -> None:
         """For a new life of the process: the disk forgets its hook when it crashes."""
-        disk.on_call = self.on_call if self.enabled else None
+        if self.enabled:
+            disk.on_call = self.on_call
 
     def on_call(self, label: str) -> Fault | None:
         self._crash_left -= 1

@@ -9,12 +9,13 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
 from driftq.core import commands as c
 from driftq.core.replies import Claimed, Reply
-from tests.simulation import actors, workers
+from tests.simulation import actors, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
 from tests.simulation.ruin import begin_lying, end_lying, try_flips
@@ -36,6 +37,9 @@ CLASSES: dict[str, type[actors.Actor]] = {
     "effects": actors.EffectsUser,
     "admin": actors.Admin,
     "reader": actors.Reader,
+    "subscriber": subscribers.Subscriber,
+    "looker": subscribers.Looker,
+    "redriver": subscribers.Redriver,
 }
 
 
@@ -149,48 +153,60 @@ def _filled(result: Result, world: World) -> Result:
 
 def _play(world: World, swarm: Swarm) -> None:
     world.start()
-    cast: list[actors.Actor] = []
-    weights: list[int] = []
-    for name, weight in swarm.weights.items():
-        count = HOW_MANY.get(name, 1)
-        for number in range(count):
-            cast.append(CLASSES[name](world, number))
-            weights.append(weight)
-    boss = actors.Admin(world, 99)
-    for number in range(swarm.topics):
-        command = c.CreateTopic(f"t{number}", swarm.partitions, actors.topic_config(boss))
-        world.guarded(lambda command=command: world.submit(command, boss))  # type: ignore[misc]
-    totals: list[int] = []
-    for weight in weights:
-        totals.append((totals[-1] if totals else 0) + weight)
-    ruin = Random(f"ruin {swarm.seed}")
-    honest = int(swarm.operations * (0.8 if swarm.kind == "lies" else 1.0))
-    _act(world, cast, totals, honest, ruin)
-    if swarm.kind == "lies":
-        world.heal()
-        begin_lying(world)
-        _act(world, cast, totals, world.operations + ruin.choice((20, 60, 200, swarm.operations - honest)), ruin)
-        end_lying(world, ruin)
+    if swarm.kind != "lies":
+        perform(world)
+        finish(world)
         return
-    _finish(world)
+    honest = int(swarm.operations * 0.8)
+    play = perform(world, honest)
+    world.heal()
+    begin_lying(world)
+    play.act(world.operations + play.ruin.choice((20, 60, 200, swarm.operations - honest)))
+    end_lying(world, play.ruin)
 
 
-def _act(world: World, cast: list[actors.Actor], totals: list[int], operations: int, ruin: Random) -> None:
-    flips = world.swarm.kind == "flips"
-    while world.operations < operations:
-        for actor in world.random.choices(cast, cum_weights=totals, k=20):
-            world.steps += 1
-            world.audit.streams.at_step(world.steps)
-            world.pass_time()
-            world.guarded(actor.act)
-            world.guarded(world.work)
-        if flips and ruin.random() < 0.03:
-            world.guarded(world.commit_all)
-            if world.is_quiet():
-                try_flips(world, ruin)
+def perform(world: World, operations: int = 0) -> Play:
+    """Let everybody act until so many operations were done."""
+    play = Play(world)
+    play.act(operations or world.swarm.operations)
+    return play
 
 
-def _finish(world: World) -> None:
+class Play:
+    """The cast of a run, and whose turn it is."""
+
+    def __init__(self, world: World) -> None:
+        swarm = world.swarm
+        self.world = world
+        self.ruin = Random(f"ruin {swarm.seed}")
+        self._cast: list[actors.Actor] = []
+        self._totals: list[int] = []
+        for name, weight in swarm.weights.items():
+            for number in range(HOW_MANY.get(name, 1)):
+                self._cast.append(CLASSES[name](world, number))
+                self._totals.append((self._totals[-1] if self._totals else 0) + weight)
+        boss = actors.Admin(world, 99)
+        for number in range(swarm.topics):
+            command = c.CreateTopic(f"t{number}", swarm.partitions, actors.topic_config(boss))
+            world.guarded(partial(boss.ask, command))
+
+    def act(self, operations: int) -> None:
+        world = self.world
+        flips = world.swarm.kind == "flips"
+        while world.operations < operations:
+            for actor in world.random.choices(self._cast, cum_weights=self._totals, k=20):
+                world.steps += 1
+                world.audit.streams.at_step(world.steps)
+                world.pass_time()
+                world.guarded(actor.act)
+                world.guarded(world.work)
+            if flips and self.ruin.random() < 0.03:
+                world.guarded(world.commit_all)
+                if world.is_quiet():
+                    try_flips(world, self.ruin)
+
+
+def finish(world: World) -> None:
     """Heal, drain, and look at everything once more."""
     world.heal()
     world.die("the last kill before healing")
@@ -200,6 +216,7 @@ def _finish(world: World) -> None:
     Drainer(world).drain()
     world.audit.compare(world.opened.broker.state, world.now_ms)
     world.clean_stop()
+    world.audit.restarts.logs(world.opened)
     for stream in world.audit.streams.by_log.values():
         world.audit.streams.linearizes(stream)
     _read_all(world)

@@ -55,7 +55,7 @@ class Swarm:
 
 ACTORS = {
     "plain": 10, "idempotent": 10, "keyed": 5, "jobs": 6, "worker": 30, "stream": 12, "fork": 2, "stager": 6,
-    "effects": 4, "admin": 1, "reader": 4,
+    "effects": 4, "admin": 1, "reader": 4, "subscriber": 3, "looker": 2, "redriver": 1,
 }  # fmt: skip
 
 LABELS = (

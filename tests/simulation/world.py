@@ -74,10 +74,8 @@ class World:
         self.durable_lsn = 0  # what the sequencer was told to be durable
         self.promised_lsn = 0  # what the journal said to be durable
         self.full_until = 0
-        self.may_refuse = False  # an error was injected since the process began: it may stop
         self._inbox: list[tuple[Op, Reply]] = []
         self._new_frames: deque[tuple[int, list[Fact]]] = deque()
-        self._starting = False
 
     # ------------------------------------------------------------------------------------------------ a process's life
 
@@ -86,7 +84,7 @@ class World:
         for attempt in range(STARTS_MAX):
             if attempt < STARTS_MAX - 2 and self.faults.in_recovery():
                 self.faults.arm(self.disk)
-            struck = self.faults.counts.total()
+            struck = self.errors_injected()
             try:
                 opened = open_folder(
                     self.disk, FOLDER, bytes(range(16)), self.swarm.limits, self.chance, self.swarm.options
@@ -97,7 +95,7 @@ class World:
                 self._lose_power()
                 continue
             except (DiskFailed, DiskFull) as error:
-                if self.faults.counts.total() == struck and self.disk.capacity_bytes is None:
+                if self.errors_injected() == struck and self.disk.capacity_bytes is None:
                     raise Violation("start", f"a healthy disk stopped the start: {error}") from error
                 self.counts["stops while starting"] += 1
                 self.trace.say(f"  stopped while starting: {error}")
@@ -113,7 +111,9 @@ class World:
     def _begin(self, opened: Opened) -> None:
         self.opened = opened
         tail = opened.journal.tail_lsn()
+        hook, self.disk.on_call = self.disk.on_call, None  # looking may open logs, and nothing fails while we look
         self._take_over(opened, tail)
+        self.disk.on_call = hook
         self.now_ms = max(self.now_ms, opened.broker.state.last_ms)
         self.room_bytes = opened.journal.room_bytes()
         self.sequencer = Sequencer(
@@ -129,7 +129,6 @@ class World:
         self.stored_lsn: int | None = None
         self.checkpoint_phase = 0
         self.snapshot_lsn = opened.report.snapshot_lsn
-        self.may_refuse = False
         self.faults.arm(self.disk)
 
     def _take_over(self, opened: Opened, tail: int) -> None:
@@ -146,7 +145,8 @@ class World:
             f"{', torn' if opened.report.journal.torn else ''}"
         )
         self.counts["torn tails"] += opened.report.journal.torn is not None
-        self.audit.restarted(opened, self.frames, self.now_ms)
+        # Logs are opened when they are first touched; leave that to the clients often enough.
+        self.audit.restarted(opened, self.frames, self.now_ms, reads=self.random.random() < 0.6)
         unknown, self.open_ops = list(self.open_ops), deque()
         for op in unknown:
             if op.own and op.lsn > tail:
@@ -177,8 +177,7 @@ class World:
 
     def stop(self, error: Exception) -> None:
         """A disk error reached the engine: it must stop, and its journal must not be usable if that failed."""
-        injected = self.may_refuse or self.faults.counts["eio"] + self.faults.counts["enospc"] > 0
-        if not injected and not self.faults.counts["short"]:
+        if not self.errors_injected():
             raise Violation("disk", f"a disk that never failed stopped the engine: {error}")
         self.counts["stops"] += 1
         if isinstance(error, DiskFailed) and error.label in ("journal.append", "journal.sync"):
@@ -189,6 +188,10 @@ class World:
             else:
                 raise Violation("fail-stop", f"the journal went on after {error}")
         self.die(f"disk error: {error}")
+
+    def errors_injected(self) -> int:
+        counts = self.disk.fault_counts
+        return counts.get("eio", 0) + counts.get("enospc", 0) + counts.get("short", 0)
 
     def clean_stop(self) -> None:
         """What `Engine.close` does: finish, leave a short journal, save the watermark."""
@@ -216,7 +219,7 @@ class World:
 
     # ------------------------------------------------------------------------------------------------------- one step
 
-    def guarded(self, work: Callable[[], None]) -> None:
+    def guarded(self, work: Callable[[], object]) -> None:
         """Do something that may end the process."""
         try:
             work()

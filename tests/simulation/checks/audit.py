@@ -1,8 +1,8 @@
 """All checkers together: they see every frame and every reply in the one order in which they were decided.
 
-Frames are what became durable; replies are what clients received. A reply is judged in exactly the state in which it was
-decided, because frames decided later are held back until it has been. After a restart everything on disk is compared
-with what the frames say.
+Frames are what became durable; replies are what clients received. A reply is judged in exactly the state in which it
+was decided, because frames decided later are held back until it has been. After a restart everything on disk is
+compared with what the frames say.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.simulation.checks.restarts import RestartsCheck
 from tests.simulation.checks.staging import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
 from tests.simulation.checks.violation import Violation
+from tests.simulation.checks.wakes import WakesCheck
 from tests.simulation.op import Op
 from tests.simulation.swarm import Swarm
 
@@ -42,11 +43,12 @@ class Audit:
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
         self.effects = EffectsCheck(self.queues)
+        self.wakes = WakesCheck()
         self.restarts = RestartsCheck(swarm, self.ledger)
         # The letters look at places before the queues move on; the ledger comes last, so that others see the old ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.producers, self.streams, self.staging, self.queues, self.effects,
-            self.ledger,
+            self.wakes, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
@@ -80,8 +82,10 @@ class Audit:
         """Nobody was told how this ended; the frames know."""
         self.streams.unknown(op)
 
-    def restarted(self, opened: Opened, frames: list[bytes], now_ms: int) -> None:
+    def restarted(self, opened: Opened, frames: list[bytes], now_ms: int, *, reads: bool) -> None:
         self.restarts.restarted(opened, frames)
+        if reads:
+            self.restarts.logs(opened)
         self.compare(opened.broker.state, now_ms)
 
     def folded(self, opened: Opened, lsn: int, frames: list[bytes]) -> None:
@@ -91,3 +95,4 @@ class Audit:
         """Whenever nothing is under way, the broker and the naive models must agree."""
         self.queues.compare(state, now_ms)
         self.streams.compare(state, now_ms)
+        self.wakes.compare(state, now_ms)

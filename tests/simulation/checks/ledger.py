@@ -13,10 +13,12 @@ from typing import Any
 from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.groups import DEAD_PREFIX
-from driftq.core.replies import OutcomeReply, Produced, StreamAppended, StreamReady
+from driftq.core.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
+
+WAKES = "wakes"  # the stream that the broker itself writes to
 
 
 class LogHistory:
@@ -130,7 +132,9 @@ class Ledger:
         batch = fact.batch
         if STAMP.unpack_from(batch, 8) != (fact.first_offset, fact.at_ms):
             raise Violation("L3", f"a batch in log {fact.log_id} is stamped for another place")
-        if not log.dead_of:
+        if fact.log_id == self.paths.get(WAKES) and batch not in self._sent:
+            demand(unpack(batch)[0].value.startswith(b'{"type":"wake"'), "L2", f"{op} wrote to the stream of wakes")
+        elif not log.dead_of:
             self._was_sent(batch, op)
             if getattr(op.command, "once", None) is None:
                 self._is_new(log.log_id, batch, op)
@@ -177,9 +181,10 @@ class Ledger:
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {
-            Produced: lambda op, reply: self._produced(op, op.command, reply),
+            Produced: lambda op, reply: self._produced(op, getattr(op.command, "produce", op.command), reply),
             StreamAppended: lambda op, reply: self._stream_appended(op, op.command, reply),
             OutcomeReply: self._outcome,
+            StreamView: self._viewed,
             StreamReady: self._stream_ready,
         }
 
@@ -207,6 +212,12 @@ class Ledger:
             return
         log = self.logs[self.paths[command.path]]
         self._is_there(op, log, reply.first_offset, command)
+
+    def _viewed(self, op: Op, reply: StreamView) -> None:
+        """L8 and L9 in one: exactly the end that is durable, neither more nor less."""
+        log = self.logs[reply.log_id]
+        if reply.end_offset != log.end:
+            raise Violation("L8", f"{op} was told that log {reply.log_id} ends at {reply.end_offset}, not {log.end}")
 
     def _stream_ready(self, op: Op, reply: StreamReady) -> None:
         log = self.logs.get(reply.log_id)
@@ -242,6 +253,8 @@ def batches_of(command: Any) -> Iterator[bytes]:
         for part in (*command.produces, *command.appends):
             if part.count:
                 yield part.batch
+    elif isinstance(command, c.Redrive):
+        yield command.produce.batch
     elif isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage) and command.count:
         yield command.batch
 

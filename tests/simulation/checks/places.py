@@ -22,8 +22,8 @@ class Places:
     """One group's view of one log."""
 
     __slots__ = (
-        "attempts", "errors", "floor", "fresh_version", "held", "history", "how", "lane_tops", "last", "log_id", "losses",
-        "resting", "seeks", "settled", "top_version", "unseen", "versions",
+        "attempts", "errors", "floor", "fresh_version", "held", "history", "how", "lane_tops", "last", "log_id",
+        "losses", "resting", "seeks", "settled", "top_version", "unseen", "versions",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int) -> None:

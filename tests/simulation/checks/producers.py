@@ -10,7 +10,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.limits import Limits
 from driftq.core.producers import SERVER_EPOCH, WINDOW
-from driftq.core.replies import OutcomeReply, Produced, Rejected, StreamAppended
+from driftq.core.replies import OutcomeReply, Produced, ProducerView, Rejected, StreamAppended
 from driftq.wire.errors import Code
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
@@ -113,7 +113,8 @@ class ProducersCheck:
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {
-            Produced: lambda op, reply: self._produced(op, op.command, reply),
+            Produced: lambda op, reply: self._produced(op, getattr(op.command, "produce", op.command), reply),
+            ProducerView: self._viewed,
             StreamAppended: lambda op, reply: self._stream_appended(op, op.command, reply),
             OutcomeReply: self._outcome,
             Rejected: self._rejected,
@@ -160,6 +161,12 @@ class ProducersCheck:
         if found.first >= 0 and told != found.first:
             raise Violation("L6", f"{op}: a duplicate was told {told}; the first went to {found.first}")
 
+    def _viewed(self, op: Op, reply: ProducerView) -> None:
+        known = self._seen.get((self._paths[op.command.path], reply.producer), [])  # type: ignore[attr-defined]
+        last = known[-1] if known else None
+        right = last is not None and (last.epoch, last.seq) == (reply.epoch, reply.seq)
+        demand(right, "L6", f"{op} was told {reply}; the last accepted one is {last}")
+
     def _rejected(self, op: Op, reply: Rejected) -> None:
         command = op.command
         by = getattr(command, "producer", None)
@@ -189,8 +196,9 @@ class ProducersCheck:
 
 def _part(command: Any, fact: f.Appended) -> Any:
     """The part of a command that asked for this append; None for dead letters and created streams."""
+    command = getattr(command, "produce", command)
     if isinstance(command, c.Produce | c.AppendStream):
-        return command
+        return command if command.batch[24:] == fact.batch[24:] else None
     if isinstance(command, c.Outcome):
         return next((p for p in (*command.produces, *command.appends) if p.batch[24:] == fact.batch[24:]), None)
     return None

@@ -297,7 +297,9 @@ class QueuesCheck:
         places = group.places[fact.log_id]
         for first, end in fact.ranges:
             for offset in range(first, end):
-                if fact.how == f.ACKED and not places.is_settled(offset):
+                if isinstance(op.command, c.Redrive):
+                    demand(not places.is_settled(offset), "Q7", f"{op}: dead letter {offset} was redriven twice")
+                elif fact.how == f.ACKED and not places.is_settled(offset):
                     self._fenced(op, group, places, offset, late=True)
                 places.settle(offset, fact.how)
 

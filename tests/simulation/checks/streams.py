@@ -1,5 +1,5 @@
-"""Streams: O1 (append, conditional append and tail are linearizable), O2 (a refusal names the tail it saw), O3 (a stream
-is created once for each life), closed means closed, Stream-Seq rises, forks read what their source held."""
+"""Streams: O1 (append, conditional append and tail are linearizable), O2 (a refusal names the tail it saw), O3 (a
+stream is created once for each life), closed means closed, Stream-Seq rises, forks read what their source held."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core import facts as f
-from driftq.core.replies import OutcomeReply, Rejected, StreamAppended, StreamReady
+from driftq.core.replies import OutcomeReply, Rejected, StreamAppended, StreamReady, StreamsListed
 from driftq.core.state import State
 from driftq.wire.errors import Code
-from tests.simulation.checks.ledger import Ledger
+from tests.simulation.checks.ledger import WAKES, Ledger
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
@@ -100,6 +100,8 @@ class StreamsCheck:
         demand(not stream.closed, "closed", f"{op}: something was appended to the closed {stream.created.path}")
         along = fact.along
         self._moved(stream, fact.at_ms, along.stream_seq if along else "", op)
+        if stream.created.path == WAKES:
+            return
         part = _append_to(op.command, stream.created.path)
         if isinstance(op.command, c.CreateStream):
             stream.begin = fact.first_offset + fact.count
@@ -135,6 +137,7 @@ class StreamsCheck:
             StreamReady: self._ready,
             OutcomeReply: self._outcome,
             Rejected: self._rejected,
+            StreamsListed: self._listed,
         }
 
     def _outcome(self, op: Op, reply: OutcomeReply) -> None:
@@ -174,6 +177,20 @@ class StreamsCheck:
             over = expires_ms is not None and expires_ms <= op.at_ms
             demand(over, "O3", f"{op}: the living {command.path} was not found")
 
+    def _listed(self, op: Op, reply: StreamsListed) -> None:
+        command: Any = op.command
+        alive = [
+            path
+            for path, stream in sorted(self.by_path.items())
+            if path.startswith(command.prefix) and not stream.soft and not self._is_over(stream, op.at_ms)
+        ]
+        told = [each.path for each in reply.streams]
+        demand(told == alive[: command.limit], "O3", f"{op} was told of {told}; there are {alive}")
+
+    def _is_over(self, stream: StreamModel, now_ms: int) -> bool:
+        expires_ms = stream.expires_ms()
+        return expires_ms is not None and expires_ms <= now_ms
+
     def _ready(self, op: Op, reply: StreamReady) -> None:
         stream = self.by_path.get(op.command.path)  # type: ignore[attr-defined]
         right = stream is not None and stream.log_id == reply.log_id and reply.created == op.own
@@ -206,7 +223,7 @@ class StreamsCheck:
         self._step = step
 
     def linearizes(self, stream: StreamModel) -> None:
-        if len(stream.calls) < 2 or len(stream.calls) >= CALLS_MAX:
+        if stream.created.path == WAKES or len(stream.calls) < 2 or len(stream.calls) >= CALLS_MAX:
             return
         self.histories += 1
         self.calls += len(stream.calls)

@@ -1,0 +1,98 @@
+"""Subscriptions: every wake has the next generation, only the current one is acked, acks never go back, and nobody who
+follows a stream that has grown is left asleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from driftq.core import wakes as w
+from driftq.core.state import State
+from tests.simulation.checks.queues import hinted
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.op import Op
+
+
+class Following:
+    """One subscription as its facts tell."""
+
+    __slots__ = ("generation", "name", "until_ms", "wake_id")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.generation = 0
+        self.wake_id = ""
+        self.until_ms = 0
+
+
+class WakesCheck:
+    """All subscriptions, by number."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Following] = {}
+        self.count = 0
+
+    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+        return {
+            w.SubscriptionCreated: self._created,
+            w.SubscriptionDeleted: self._deleted,
+            w.WakeMade: self._made,
+            w.WakeHeld: self._held,
+            w.WakeEnded: self._ended,
+        }
+
+    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+        return {}
+
+    def _created(self, fact: w.SubscriptionCreated, op: Op) -> None:
+        demand(fact.number not in self._known, "wakes", f"{op}: subscription number {fact.number} is taken")
+        self._known[fact.number] = Following(fact.subscription)
+
+    def _deleted(self, fact: w.SubscriptionDeleted, op: Op) -> None:
+        del self._known[fact.number]
+
+    def _made(self, fact: w.WakeMade, op: Op) -> None:
+        known = self._known[fact.number]
+        demand(
+            fact.generation == known.generation + 1,
+            "wakes",
+            f"{op}: generation {fact.generation} behind {known.generation}",
+        )
+        known.generation, known.wake_id, known.until_ms = fact.generation, fact.wake_id, fact.until_ms
+        self.count += 1
+
+    def _held(self, fact: w.WakeHeld, op: Op) -> None:
+        known = self._known[fact.number]
+        command = op.command
+        if isinstance(command, w.AckWake) and (command.generation, command.wake_id) != (
+            known.generation,
+            known.wake_id,
+        ):
+            raise Violation("wakes", f"{op}: a wake that is over was acked")
+        if isinstance(command, w.FinishWake) and command.generation != known.generation:
+            raise Violation("wakes", f"{op}: a wake that is over was finished")
+        known.until_ms = fact.until_ms
+
+    def _ended(self, fact: w.WakeEnded, op: Op) -> None:
+        known = self._known[fact.number]
+        demand(known.wake_id, "wakes", f"{op}: what was asleep was ended")
+        known.wake_id, known.until_ms = "", 0
+
+    def compare(self, state: State, now_ms: int) -> None:
+        demand(
+            list(state.subscriptions.by_number) == list(self._known),
+            "wakes",
+            "other subscriptions exist than were made",
+        )
+        for number, subscription in state.subscriptions.by_number.items():
+            known = self._known[number]
+            shown = (subscription.generation, subscription.wake_id, subscription.until_ms)
+            demand(shown == (known.generation, known.wake_id, known.until_ms), "wakes", f"{known.name} shows {shown}")
+            if known.until_ms and known.wake_id:
+                hinted(state, known.until_ms, now_ms, ("wake", number, 0))
+            for path, link in subscription.links.items():
+                stream = state.streams.by_path.get(path)
+                if stream is None or stream.soft_deleted or path == subscription.config.wake_stream:
+                    continue
+                grown = state.logs[stream.log_id].end > link.acked
+                demand(not grown or known.wake_id, "wakes", f"{known.name} sleeps though {path} has grown")

@@ -1,0 +1,113 @@
+"""The clients that follow: subscriptions to streams, their wakes, and questions about logs and producers."""
+
+from __future__ import annotations
+
+from driftq.core import commands as c
+from driftq.core import wakes as w
+from driftq.core.replies import Reply
+from tests.simulation.actors import KIND, PATHS, Actor
+from tests.simulation.checks.ledger import WAKES
+from tests.simulation.op import Op
+from tests.simulation.world import World
+
+
+class Subscriber(Actor):
+    """Creates subscriptions, claims wakes, acks them; sometimes with a generation that is over."""
+
+    kind = "subscriber"
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
+        self.wakes: list[w.WakeView] = []
+        self.made_stream = False
+
+    def act(self) -> None:
+        chance = self.random.random
+        name = f"sub{int(chance() * 3)}"
+        roll = chance()
+        if not self.made_stream:
+            self.made_stream = True
+            self.ask(c.CreateStream(WAKES, KIND))
+        elif roll < 0.1:
+            self.create(name)
+        elif roll < 0.13:
+            self.ask(w.DeleteSubscription(name))
+        elif roll < 0.2:
+            self.ask(w.LinkStreams(name, (self.random.choice(PATHS),)))
+        elif roll < 0.25:
+            self.ask(w.UnlinkStream(name, self.random.choice(PATHS)))
+        elif roll < 0.3:
+            self.ask(w.ReadSubscription(name))
+        elif roll < 0.31:
+            self.ask(w.MakeSigningKey(b"secret"))
+        elif roll < 0.4:
+            self.ask(w.FinishWake(name, int(chance() * 12)))
+        elif self.wakes and roll < 0.8:
+            self.ack()
+        else:
+            self.ask(w.ClaimWake(name, self.name))
+
+    def create(self, name: str) -> None:
+        chance = self.random.random
+        lease_ms = self.random.choice((300, 4_000))
+        pattern = self.random.choice(("*", "**", ""))
+        named = tuple(path for path in PATHS if chance() < 0.3)
+        if chance() < 0.4:
+            config = w.SubscriptionConfig(w.WEBHOOK, pattern, named, "https://example.org/hook", "", lease_ms)
+        else:
+            config = w.SubscriptionConfig(w.PULL_WAKE, pattern, named, "", WAKES, lease_ms)
+        self.ask(w.CreateSubscription(name, config, "here"))
+
+    def ack(self) -> None:
+        chance = self.random.random
+        index = int(chance() * len(self.wakes))
+        wake = self.wakes[index] if chance() < 0.3 else self.wakes.pop(index)
+        acks = tuple((each.path, each.end_offset) for each in wake.streams if chance() < 0.8)
+        end = chance()
+        self.ask(w.AckWake(wake.subscription, wake.generation, wake.wake_id, acks, end < 0.5, 0.5 <= end < 0.6))
+
+    def on_reply(self, op: Op, reply: Reply) -> None:
+        if isinstance(reply, w.WakeView):
+            self.wakes = [*self.wakes[-5:], reply]
+
+
+class Looker(Actor):
+    """Asks where logs end, what exists, what is remembered of a producer."""
+
+    kind = "looker"
+
+    def act(self) -> None:
+        chance = self.random.random
+        roll = chance()
+        if roll < 0.35:
+            self.ask(c.ReadStream(self.random.choice(PATHS), chance() < 0.5))
+        elif roll < 0.7:
+            self.ask(c.ReadPartition(self.topic(), int(chance() * self.world.swarm.partitions)))
+        elif roll < 0.9:
+            path = self.random.choice(PATHS)
+            self.ask(c.ReadProducer(path, f"stream{int(chance() * 2)}/{path}/{self.random.choice('ud')}"))
+        else:
+            self.ask(c.ListStreams(self.random.choice(("", "s", "f")), "", 1 + int(chance() * 6)))
+
+
+class Redriver(Actor):
+    """Sends dead letters back, and repeats itself."""
+
+    kind = "redriver"
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world, number)
+        self.last: c.Redrive | None = None
+
+    def act(self) -> None:
+        chance = self.random.random
+        if self.last is not None and chance() < 0.3:
+            self.ask(self.last)
+            return
+        topic = self.topic()
+        batch, count, size = self.batch(1)
+        partition = int(chance() * self.world.swarm.partitions)
+        produce = c.Produce(topic, batch, count, size, b"", partition)
+        group = "redrive" if chance() < 0.7 else "g0"
+        self.last = c.Redrive(f"dlq.{topic}", group, partition, int(chance() * 30), produce)
+        self.ask(self.last)
