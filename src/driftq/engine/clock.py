@@ -12,6 +12,7 @@ import time
 from typing import Protocol
 
 SLEW_MS_PER_S = 5.0
+_SECOND_NS = 1_000_000_000
 
 
 class Clock(Protocol):
@@ -22,23 +23,34 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """Wall-clock time without its jumps."""
+    """Wall-clock time without its jumps. A look costs one reading of the monotonic clock."""
 
     def __init__(self) -> None:
-        self._shown_ms = time.time() * 1_000
-        self._seen_ns = time.monotonic_ns()
+        seen_ns = time.monotonic_ns()
+        self._ahead_ns = time.time_ns() - seen_ns  # of the monotonic clock
+        self._lean_at_ns = seen_ns + _SECOND_NS
+        self._shown_ms = 0
 
     def now_ms(self) -> int:
         seen_ns = time.monotonic_ns()
-        passed_ms = (seen_ns - self._seen_ns) / 1e6
-        self._seen_ns = seen_ns
-        self._shown_ms += passed_ms
-        most = passed_ms * SLEW_MS_PER_S / 1_000
-        self._shown_ms += max(-most, min(most, time.time() * 1_000 - self._shown_ms))
-        return int(self._shown_ms)
+        if seen_ns >= self._lean_at_ns:
+            self._lean(seen_ns)
+        now_ms = (seen_ns + self._ahead_ns) // 1_000_000
+        if now_ms > self._shown_ms:
+            self._shown_ms = now_ms
+        return self._shown_ms
+
+    def _lean(self, seen_ns: int) -> None:
+        """Go a little towards the wall clock, for each second that has passed."""
+        most_ns = int(SLEW_MS_PER_S * 1e6 * (1 + (seen_ns - self._lean_at_ns) / _SECOND_NS))
+        drift_ns = time.time_ns() - seen_ns - self._ahead_ns
+        self._ahead_ns += max(-most_ns, min(most_ns, drift_ns))
+        self._lean_at_ns = seen_ns + _SECOND_NS
 
     def start_at(self, at_ms: int) -> None:
-        self._shown_ms = max(self._shown_ms, float(at_ms))
+        behind_ms = at_ms - self.now_ms()
+        if behind_ms > 0:
+            self._ahead_ns += behind_ms * 1_000_000
 
 
 class SystemChance:
