@@ -24,7 +24,7 @@ from driftq.engine.committer import Committer
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
 from driftq.engine.sequencer import Batch, Sequencer
-from driftq.engine.watch import Watch
+from driftq.engine.watch import Place, Watch
 from driftq.storage.disk import Disk, OsDisk
 from driftq.storage.lockfile import FolderLock
 from driftq.storage.logstore import LogStore, MemoryLogStore
@@ -177,20 +177,34 @@ class Engine:
         """Claim; if there is nothing, wait for up to `wait_ms` until there is."""
         until_ms = self._clock.now_ms() + wait_ms
         while True:
-            reply = await self.submit(command)
-            if not isinstance(reply, Claimed):
-                assert isinstance(reply, Rejected)
-                return reply
-            rest_ms = until_ms - self._clock.now_ms()
-            if reply.deliveries:
-                self.watch.wake_group(reply.group_id, 1)  # there may be more for the next in line
-                return reply
-            if rest_ms <= 0:
-                return reply
-            if reply.next_ms is not None:
-                rest_ms = min(rest_ms, max(1, reply.next_ms - self._clock.now_ms()))
-            choosy = command.task is not None or command.label is not None
-            await self.watch.group(reply.group_id, min(CLAIM_AGAIN_S, rest_ms / 1_000), choosy=choosy)
+            place = self._stand(command) if wait_ms else None
+            try:
+                reply = await self.submit(command)
+                if not isinstance(reply, Claimed):
+                    assert isinstance(reply, Rejected)
+                    return reply
+                rest_ms = until_ms - self._clock.now_ms()
+                if reply.deliveries or rest_ms <= 0:
+                    break
+                if reply.next_ms is not None:
+                    rest_ms = min(rest_ms, max(1, reply.next_ms - self._clock.now_ms()))
+                if place is not None:
+                    await place.wait(min(CLAIM_AGAIN_S, rest_ms / 1_000))
+                    place = None
+            finally:
+                if place is not None:
+                    place.leave()
+        if reply.deliveries:
+            self.watch.wake_group(reply.group_id, 1)  # there may be more for the next in line
+        return reply
+
+    def _stand(self, command: c.Claim) -> Place | None:
+        """A place in the line of the claim's group; None while the group is new, and then the claim looks again."""
+        topic = self.state.topics.get(command.topic)
+        group = topic.groups.get(command.group) if topic is not None else None
+        if group is None:
+            return None
+        return self.watch.stand(group.group_id, choosy=command.task is not None or command.label is not None)
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches that cover a range of a log; only what is durable is there."""

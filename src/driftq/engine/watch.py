@@ -15,6 +15,34 @@ from driftq.core.state import State
 Line = OrderedDict[asyncio.Future[None], None]  # in order of arrival; whoever leaves early is found at once
 
 
+class Place:
+    """A claimer's place in the line of a group."""
+
+    __slots__ = ("_group_id", "_lines", "_waiter", "_watch")
+
+    def __init__(self, watch: Watch, lines: dict[int, Line], group_id: int) -> None:
+        self._watch = watch
+        self._lines = lines
+        self._group_id = group_id
+        self._waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines.setdefault(group_id, OrderedDict())[self._waiter] = None
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait to be called. False if nothing happened in time."""
+        try:
+            return await _wait(self._waiter, timeout_s)
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Whoever was called and does not come lets the next one have the call."""
+        _leave(self._lines, self._group_id, self._waiter)
+        if self._waiter.done() and not self._waiter.cancelled():
+            self._watch.wake_group(self._group_id, 1)
+        self._waiter.cancel()
+
+
 class Watch:
     """Who waits for what. Fed with durable facts."""
 
@@ -28,20 +56,9 @@ class Watch:
         """Wait until a log moves (grows, closes, goes away). False if nothing happened in time."""
         return await _wait_in(self._logs, log_id, timeout_s)
 
-    async def group(self, group_id: int, timeout_s: float | None, *, choosy: bool = False) -> bool:
-        """Stand in line for a group. False if nothing happened in time."""
-        if choosy:
-            return await _wait_in(self._choosy, group_id, timeout_s)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._groups.setdefault(group_id, OrderedDict())[waiter] = None
-        try:
-            return await _wait(waiter, timeout_s)
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.wake_group(group_id, 1)  # the call was for somebody: let the next one have it
-            raise
-        finally:
-            _leave(self._groups, group_id, waiter)
+    def stand(self, group_id: int, *, choosy: bool = False) -> Place:
+        """Stand in line for a group, before looking whether there is something: what comes in between is not missed."""
+        return Place(self, self._choosy if choosy else self._groups, group_id)
 
     def wake_log(self, log_id: int) -> None:
         for waiter in self._logs.pop(log_id, ()):

@@ -1,0 +1,235 @@
+"""The asyncio face: replies wait for the disk, claimers in line; a broken disk stops it all, a stop loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from driftq.core import commands as c
+from driftq.core.replies import Claimed, Produced, Rejected, TopicReady
+from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.recovery import StorageOptions
+from driftq.storage.disk import DiskFailed, File, OsDisk
+from driftq.storage.lockfile import FolderInUse
+from driftq.wire.records import pack_one
+from tests.support.waiting import until
+
+BATCH = pack_one(b"value")
+SMALL = StorageOptions(journal_segment_bytes=256 << 10, log_segment_bytes=64 << 10)
+
+
+def produce(topic: str = "t") -> c.Produce:
+    return c.Produce(topic, BATCH, 1, 5)
+
+
+def in_memory(act: Callable[[Engine], Awaitable[None]]) -> None:
+    async def run() -> None:
+        engine = Engine.in_memory()
+        try:
+            assert isinstance(await engine.submit(c.CreateTopic("t")), TopicReady)
+            await act(engine)
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
+
+
+def test_a_claimer_waits_and_is_woken_by_the_message_it_waits_for() -> None:
+    async def act(engine: Engine) -> None:
+        waiting = asyncio.ensure_future(engine.claim(c.Claim("t", "g", "o", 5), wait_ms=10_000))
+        await asyncio.sleep(0)
+        await engine.submit(produce())
+        claimed = await asyncio.wait_for(waiting, 5)
+        assert isinstance(claimed, Claimed)
+        assert claimed.deliveries[0].first == 0
+
+    in_memory(act)
+
+
+def test_a_message_that_arrives_while_a_claim_is_being_answered_is_not_missed() -> None:
+    async def act(engine: Engine) -> None:
+        await engine.claim(c.Claim("t", "g", "o", 1))
+        for number in range(50):
+            waiting = asyncio.ensure_future(engine.claim(c.Claim("t", "g", "o", 1), wait_ms=60_000))
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            engine.submit(produce())
+            claimed = await asyncio.wait_for(waiting, 2)  # a missed call would be noticed after five seconds
+            assert isinstance(claimed, Claimed)
+            assert claimed.deliveries[0].first == number
+
+    in_memory(act)
+
+
+def test_one_message_wakes_one_of_many_claimers_and_the_others_go_on_waiting() -> None:
+    async def act(engine: Engine) -> None:
+        claims = [asyncio.ensure_future(engine.claim(c.Claim("t", "g", f"o{n}", 1), wait_ms=60_000)) for n in range(50)]
+        await asyncio.sleep(0.05)
+        for number in range(3):
+            await engine.submit(produce())
+            done, _ = await asyncio.wait(claims, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            assert len(done) == 1, f"message {number}"
+            claims = [claim for claim in claims if claim not in done]
+        for claim in claims:
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
+
+    in_memory(act)
+
+
+def test_a_claimer_that_leaves_the_line_passes_its_call_on() -> None:
+    async def act(engine: Engine) -> None:
+        first, second = (
+            asyncio.ensure_future(engine.claim(c.Claim("t", "g", owner, 1), wait_ms=60_000)) for owner in "ab"
+        )
+        await asyncio.sleep(0.05)
+        first.cancel()
+        await engine.submit(produce())
+        claimed = await asyncio.wait_for(second, 5)
+        assert isinstance(claimed, Claimed)
+        assert len(claimed.deliveries) == 1
+
+    in_memory(act)
+
+
+def test_a_lease_that_runs_out_wakes_a_waiting_claimer_without_any_other_call() -> None:
+    async def act(engine: Engine) -> None:
+        await engine.submit(produce())
+        await engine.claim(c.Claim("t", "g", "gone", 1, lease_ms=100))
+        claimed = await asyncio.wait_for(engine.claim(c.Claim("t", "g", "next", 1), wait_ms=20_000), 10)
+        assert isinstance(claimed, Claimed)
+        assert claimed.deliveries[0].attempts == 2
+
+    in_memory(act)
+
+
+def test_a_reader_of_a_log_is_woken_when_it_grows() -> None:
+    async def act(engine: Engine) -> None:
+        waiting = asyncio.ensure_future(engine.watch.log(1, 10))
+        await asyncio.sleep(0)
+        await engine.submit(produce())
+        assert await asyncio.wait_for(waiting, 5)
+        assert await engine.watch.log(1, 0.01) is False
+
+    in_memory(act)
+
+
+def test_everything_asked_for_is_durable_after_a_close(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+
+    async def first() -> None:
+        engine = await Engine.open(folder, options=SMALL)
+        await engine.submit(c.CreateTopic("t"))
+        calls = [engine.submit(produce()) for _ in range(500)]
+        await engine.close()
+        assert all(isinstance(call.result(), Produced) for call in calls)
+        with pytest.raises(EngineStopped):
+            engine.submit(produce())
+
+    async def second() -> None:
+        engine = await Engine.open(folder, options=SMALL)
+        assert engine.durable_end(1) == 500
+        with pytest.raises(FolderInUse):
+            await Engine.open(folder)
+        await engine.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_checkpoints_happen_beside_the_loop_and_keep_the_journal_short(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def run() -> None:
+        engine = await Engine.open(str(folder), options=SMALL)
+        await engine.submit(c.CreateTopic("t"))
+        large = c.Produce("t", pack_one(b"x" * 4_000), 1, 4_000)
+        for _ in range(60):
+            await asyncio.gather(*(engine.submit(large) for _ in range(10)))
+
+        async def has_snapshot() -> bool:
+            return any((folder / "snapshots").glob("*.snapshot"))
+
+        await until(has_snapshot, 30)
+        await engine.close()
+
+    asyncio.run(run())
+
+    async def again() -> None:
+        engine = await Engine.open(str(folder), options=SMALL)
+        assert engine.report is not None
+        assert engine.report.snapshot_lsn > 0
+        assert engine.durable_end(1) == 600
+        await engine.close()
+
+    asyncio.run(again())
+
+
+class SickDisk(OsDisk):
+    """Every sync of the journal fails from some moment on."""
+
+    sick = False
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        return self._watched(super().open(path, write=write))
+
+    def create(self, label: str, path: str, allocate_bytes: int = 0) -> File:
+        return self._watched(super().create(label, path, allocate_bytes))
+
+    def _watched(self, file: File) -> File:
+        return cast("File", SickFile(file))
+
+
+class SickFile:
+    """A file whose syncs may fail; everything else is the real one's."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def sync(self, label: str) -> None:
+        if SickDisk.sick and label == "journal.sync":
+            raise DiskFailed(label, self._file.path, "Input/output error")
+        self._file.sync(label)
+
+
+def test_a_failed_sync_answers_nobody_and_stops_the_engine(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = await Engine.open(str(tmp_path / "data"), disk=SickDisk(), options=SMALL)
+        await engine.submit(c.CreateTopic("t"))
+        SickDisk.sick = True
+        calls = [engine.submit(produce()) for _ in range(3)]
+        for call in calls:
+            with pytest.raises(EngineStopped):
+                await call
+        with pytest.raises(EngineStopped):
+            await engine.stopped
+        with pytest.raises(EngineStopped):
+            engine.submit(produce())
+        await engine.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        SickDisk.sick = False
+
+
+def test_a_refusal_waits_for_what_it_rests_on(tmp_path: Path) -> None:
+    """`topic already exists` may only be said when the topic is on disk."""
+
+    async def run() -> None:
+        engine = await Engine.open(str(tmp_path / "data"), options=SMALL)
+        created = engine.submit(c.CreateTopic("t", 2))
+        refused = engine.submit(c.CreateTopic("t", 3))
+        assert not refused.done(), "nothing is durable yet"
+        assert isinstance(await refused, Rejected)
+        assert created.done()
+        await engine.close()
+
+    asyncio.run(run())
