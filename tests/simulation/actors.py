@@ -279,6 +279,8 @@ class StreamWriter(Actor):
             self.retry = [old for old in self.retry if old.producer is None or old.producer.producer != producer]
         command = c.AppendStream(path, KIND, batch, count, size, by, number, if_match, close)
         self.ask(command)
+        if by is not None and chance() < 0.1:
+            self.ask(command)  # the first may still be under way
 
     def on_reply(self, op: Op, reply: Reply) -> None:
         path = getattr(op.command, "path", "")

@@ -104,13 +104,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "delay_ignored": (Bug("core.progress:Progress.delay", "not_before_ms)", "0)"),),
     "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
-    "dead_letter_without_settle": (
-        Bug(
-            "core.rules.failing:bury",
-            "case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD))",
-            "pass",
-        ),
-    ),
+    "dead_letter_without_settle": (Bug("core.rules.failing:bury", "case.facts.append(f.Settled(", "bool(f.Settled("),),
     "settled_without_dead_letter": (
         Bug(
             "core.rules.failing:bury",

@@ -1,0 +1,110 @@
+"""What the simulation found, each as the shortest story that shows it: seeds change their meaning, stories do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.limits import Limits
+from driftq.core.replies import Begun, Done
+from driftq.engine import checkpoint
+from driftq.engine.recovery import StorageOptions, open_folder
+from driftq.engine.sequencer import Sequencer
+from driftq.storage.damage import CorruptJournal
+from driftq.storage.segments import SegmentLogStore
+from tests.simulation.checks.restarts import NoChance
+from tests.support.core import Desk, held, offsets, packed, produce
+from tests.support.simdisk import SimDisk
+
+
+def test_a_group_with_too_many_gaps_still_gives_out_the_lowest_messages():
+    desk = Desk(Limits(gaps_max=2))
+    desk.topic()
+    urgent = f.Mark(0, priority=9)
+    for number in range(8):
+        desk.do(produce(f"m{number}", marks=(urgent,) if number % 2 else ()))
+    first = desk.claim(3)
+    assert offsets(first) == [1, 3, 5]
+    desk.do(c.Ack("t", "g", "w", held(1, 3, 5, token=first.token)))
+
+    seen: list[int] = []
+    while claimed := offsets(reply := desk.claim(1)):
+        seen += claimed
+        desk.do(c.Ack("t", "g", "w", held(*claimed, token=reply.token)))
+    assert sorted(seen) == [0, 2, 4, 6, 7]
+
+
+def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
+    desk = Desk(Limits(effect_lease_ms=100))
+    key = c.EffectKey("", "t", "g", "e")
+    begun = desk.do(c.BeginEffect(key, "w"))
+    assert isinstance(begun, Begun)
+    desk.pass_ms(1_000)
+    desk.topic()  # a fact at a later time
+    commit = c.CommitEffect(key, begun.fence, b"result")
+    for broker in (desk.broker, desk.restarted(), desk.replayed()):
+        assert broker.decide(commit, desk.now_ms).reply == Done()
+
+
+def test_states_that_folded_the_same_facts_give_the_same_snapshot():
+    desk = Desk(Limits(key_ttl_ms=100))
+    desk.do(c.CreateStream("s"))
+    desk.topic()  # its logs have higher numbers than the stream's, and are restored before it
+    for number in range(6):
+        once = c.ProduceKey("", "t", f"k{number % 4}", number, 50 if number % 2 else 10_000)
+        desk.do(produce(f"m{number}", once=once))
+        desk.pass_ms(60)
+    folded = [list(broker.snapshot()) for broker in (desk.broker, desk.restarted(), desk.replayed())]
+    assert folded[0] == folded[1] == folded[2]
+
+
+def grown_folder(disk: SimDisk):
+    """A folder whose journal has several closed segments and no snapshot."""
+    disk.make_folder("t", "d")
+    options = StorageOptions(12 << 10, 4_000)
+    opened = open_folder(disk, "d", bytes(16), Limits(), NoChance(), options)
+    sequencer = Sequencer(opened.broker, opened.store, 0, lambda: 1 << 40)
+    sequencer.submit(c.CreateTopic("t"), 1, lambda _: None)
+    for number in range(60):
+        batch, count, size = packed(f"{number}".ljust(400, "."))
+        sequencer.submit(c.Produce("t", batch, count, size, b"", 0), 1, lambda _: None)
+        taken = sequencer.take_batch()
+        assert taken is not None
+        sequencer.on_durable(opened.journal.append(taken.expected_lsn, taken.frames))
+    assert opened.journal.closed_lsn() > 20
+    return opened
+
+
+def test_a_checkpoint_over_a_damaged_segment_is_refused():
+    disk = SimDisk()
+    opened = grown_folder(disk)
+    disk.flip("d/journal/00000001.journal", 8 * 6_000)
+    with pytest.raises(CorruptJournal):
+        checkpoint.fold(disk, opened.folder, opened.journal.closed_lsn())
+    assert disk.list("d/snapshots") == []
+
+
+def test_a_checkpoint_without_its_beginning_is_refused():
+    disk = SimDisk()
+    opened = grown_folder(disk)
+    disk.remove("t", "d/journal/00000001.journal")
+    with pytest.raises(CorruptJournal):
+        checkpoint.fold(disk, opened.folder, opened.journal.closed_lsn())
+
+
+def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start():
+    disk = SimDisk()
+    disk.make_folder("t", "d")
+    store = SegmentLogStore(disk, "d/logs", 4_000, store=bytes(16))
+    batches = [packed(f"{number}".ljust(100, "."))[0] for number in range(3)]
+    for number, batch in enumerate(batches):
+        store.append(1, number, 1, batch[:8] + number.to_bytes(8, "little") + batch[16:])
+    store.sync()
+    (name,) = [name for name in disk.list("d/logs/1") if name.endswith(".log")]
+    disk.put(f"d/logs/1/{name}", disk.files()[f"d/logs/1/{name}"][:64])  # a cut that became durable, and no more
+
+    again = SegmentLogStore(disk, "d/logs", 4_000, store=bytes(16))
+    again.restore(1, 0, 0)  # the snapshot knows nothing of them: the journal brings them again
+    again.append(1, 0, 1, batches[0])
+    assert again.read(1, 0, 1, 1) == [batches[0]]
