@@ -406,7 +406,13 @@ class EffectsUser(Actor):
             if chance() < 0.75:
                 self.sent += 1
                 ttl_ms = self.random.choice((0, 500))
-                self.ask(c.CommitEffect(key, fence, f"{self.name}.{self.sent}".encode(), ttl_ms))
+                commit = c.CommitEffect(key, fence, f"{self.name}.{self.sent}".encode(), ttl_ms)
+                if chance() < 0.3:
+                    batch, count, size = self.batch()
+                    produce = c.Produce(key.topic, batch, count, size, b"", 0)
+                    self.ask(c.Outcome((), (produce,), (), (commit,)))
+                else:
+                    self.ask(commit)
             else:
                 self.ask(c.FailEffect(key, fence, "no"))
             return

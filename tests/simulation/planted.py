@@ -140,6 +140,10 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "start = max(case.state.logs[f.STAGING_LOG].end,",
         ),
     ),
+    "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
+    "outcome_without_commits": (
+        Bug("core.rules.outcome:outcome", "[effects.commit(case, part) for part in command.commits]", "[]"),
+    ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
     "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED and", "False and"),),
 }

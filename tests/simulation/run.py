@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from driftq.core import commands as c
-from driftq.core.replies import Claimed, Reply
+from driftq.core.replies import Claimed, Rejected, Reply
 from tests.simulation import actors, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
@@ -213,6 +213,8 @@ def finish(world: World) -> None:
     world.opened.store.make_room()
     world.opened.journal.make_room()
     world.room_bytes = world.opened.journal.room_bytes()
+    reply = world.submit(c.CreateTopic("healed"), world).reply or world.commit_all()
+    demand(not isinstance(reply, Rejected), "liveness", f"new work is refused though everything is well: {reply}")
     Drainer(world).drain()
     world.audit.compare(world.opened.broker.state, world.now_ms)
     world.clean_stop()

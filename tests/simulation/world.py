@@ -17,7 +17,7 @@ from driftq.core.frames import decode
 from driftq.core.replies import Reply
 from driftq.engine import checkpoint
 from driftq.engine.recovery import Opened, open_folder
-from driftq.engine.sequencer import Batch, Sequencer
+from driftq.engine.sequencer import NEW_WORK, Batch, Sequencer
 from driftq.storage.damage import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.journal import Unavailable
@@ -303,10 +303,19 @@ class World:
                 self.trace.show(f"{self.steps}: {op.actor} <- {_short(reply)}")
             op.reply = reply
             self.audit.reply(op, reply)
+            if self.disk.capacity_bytes is not None:
+                self._count_while_full(op, reply)
         answered = list(inbox)
         inbox.clear()
         for op, reply in answered:
             op.actor.on_reply(op, reply)
+
+    def _count_while_full(self, op: Op, reply: Reply) -> None:
+        """A full disk refuses new work; what ends old work goes on."""
+        if type(op.command) in NEW_WORK:
+            self.counts["new work refused while full"] += getattr(reply, "code", None) is Code.DISK_FULL
+        elif op.own:
+            self.counts["old work done while full"] += 1
 
     def _see_frames(self) -> None:
         frames = self._new_frames

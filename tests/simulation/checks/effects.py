@@ -9,7 +9,7 @@ from typing import Any
 from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.idempotency import effect_scope
-from driftq.core.replies import AlreadyDone, Begun, Rejected
+from driftq.core.replies import AlreadyDone, Begun, OutcomeReply, Rejected
 from driftq.wire.errors import Code
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import Violation, demand
@@ -76,7 +76,18 @@ class EffectsCheck:
         known.status, known.until_ms = FAILED, fact.expires_ms
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
-        return {Begun: self._told_begun, AlreadyDone: self._told_done, Rejected: self._told_no}
+        return {
+            Begun: self._told_begun,
+            AlreadyDone: self._told_done,
+            Rejected: self._told_no,
+            OutcomeReply: self._concluded,
+        }
+
+    def _concluded(self, op: Op, reply: OutcomeReply) -> None:
+        for commit in op.command.commits:  # type: ignore[attr-defined]
+            known = self._known[effect_scope(commit.key)]
+            right = (known.status, known.fence) == (COMMITTED, commit.fence)
+            demand(right, "all or nothing", f"{op}: its effect is {known.status} under fence {known.fence}")
 
     def _told_begun(self, op: Op, reply: Begun) -> None:
         known = self._known[effect_scope(op.command.key)]  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.limits import Limits
 from driftq.core.logs import LaneKey
-from driftq.core.replies import Claimed, Settlement
+from driftq.core.replies import Claimed, OutcomeReply, Settlement
 from driftq.core.retry import is_exhausted
 from driftq.core.state import State
 from driftq.wire.errors import Code
@@ -309,7 +309,20 @@ class QueuesCheck:
     # --- replies ---
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
-        return {Claimed: self._claimed, Settlement: self._settlement}
+        return {Claimed: self._claimed, Settlement: self._settlement, OutcomeReply: self._concluded}
+
+    def _concluded(self, op: Op, reply: OutcomeReply) -> None:
+        """An outcome that was not refused has settled everything it acked."""
+        for ack in op.command.acks:  # type: ignore[attr-defined]
+            group = self._group(ack.topic, ack.group)
+            for held in ack.held:
+                places = group.places[self._ledger.topics[ack.topic][held.partition]] if group else None
+                for offset in range(held.first, held.end):
+                    if places is None or not places.is_settled(offset):
+                        raise Violation("all or nothing", f"{op}: offset {offset} was acked and is not settled")
+
+    def _group(self, topic: str, name: str) -> GroupModel | None:
+        return next((each for each in self.groups.values() if (each.topic, each.name) == (topic, name)), None)
 
     def _claimed(self, op: Op, reply: Claimed) -> None:
         group = self.groups[reply.group_id]
@@ -331,10 +344,7 @@ class QueuesCheck:
     def _settlement(self, op: Op, reply: Settlement) -> None:
         command: Any = op.command
         topic = self._ledger.topics.get(command.topic)
-        group = next(
-            (group for group in self.groups.values() if (group.topic, group.name) == (command.topic, command.group)),
-            None,
-        )
+        group = self._group(command.topic, command.group)
         if topic is None or group is None or isinstance(command, c.AckThrough):
             return
         refused = {(each.partition, each.offset): each.code for each in reply.refused}
