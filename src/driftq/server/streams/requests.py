@@ -25,6 +25,15 @@ SEQ_BYTES_MAX = 1_024
 RESERVED = (w.CONTROL, w.TOPICS)
 
 
+_NAMES = (
+    "Content-Type", "If-Match", w.CLOSED, w.SEQ, w.TTL, w.EXPIRES_AT, w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET,
+    w.PRODUCER_GAPS, w.RETENTION_SECONDS, w.RETENTION_BYTES,
+)  # fmt: skip
+_RAW_NAMES = {name: name.lower().encode() for name in _NAMES}
+_DECLARED = frozenset((b"producer-id", b"producer-epoch", b"producer-seq"))
+_MANAGED = frozenset((b"x-producer-id", b"x-producer-epoch", b"x-producer-seq"))
+
+
 class Dialect(Enum):
     """The family of headers an append spoke, which its answer speaks too."""
 
@@ -44,16 +53,16 @@ NOTHING = Packed(b"", 0)
 
 
 def field(request: Request, name: str) -> str | None:
-    raw = request.head.fields.get(name.lower().encode())
+    raw = request.head.fields.get(_RAW_NAMES[name])
     return raw.decode("latin-1").strip(" \t") if raw is not None else None
 
 
 def path_of(raw: bytes) -> str:
     """The name of a stream: the path below the root, without its escapes."""
     path = percent_decoded(raw)
-    if not path or len(path.encode()) > PATH_BYTES_MAX:
+    if not 0 < len(raw) <= 3 * PATH_BYTES_MAX or len(path.encode()) > PATH_BYTES_MAX:
         raise BadRequest(f"a stream's path has 1 to {PATH_BYTES_MAX} bytes")
-    if any(character < " " or character == "\x7f" for character in path):
+    if not path.isprintable() and any(character < " " or character == "\x7f" for character in path):
         raise BadRequest("control character in the path")
     return path
 
@@ -197,11 +206,11 @@ def append_command(request: Request, path: str, stream_type: str | None) -> Appe
 
 def _producer(request: Request) -> tuple[ByProducer | None, Dialect]:
     fields = request.head.fields
+    if _DECLARED.isdisjoint(fields) and _MANAGED.isdisjoint(fields):
+        return None, Dialect.PLAIN
     declared = [fields.get(name) for name in (b"producer-id", b"producer-epoch", b"producer-seq")]
     managed = [fields.get(name) for name in (b"x-producer-id", b"x-producer-epoch", b"x-producer-seq")]
     if managed == [None, None, None]:
-        if declared == [None, None, None]:
-            return None, Dialect.PLAIN
         if None in declared:
             raise BadRequest(f"{w.PRODUCER_ID}, {w.PRODUCER_EPOCH} and {w.PRODUCER_SEQ} belong together")
         return _by(request, declared), Dialect.DECLARED

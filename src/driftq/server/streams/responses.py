@@ -153,6 +153,11 @@ def created(reply: StreamReady, location: str) -> Response:
 
 def appended(reply: StreamAppended, command: AppendStream, dialect: Dialect) -> Response:
     end = w.token(reply.end_offset)
+    if dialect is Dialect.PLAIN and command.if_match is None and not reply.closed:
+        # What nearly every answer is; a token needs no check.
+        response = Response(204)
+        response.extra = b"%bStream-Next-Offset: %b\r\n" % (_ON_ALL_LINES, end.encode())
+        return response
     headers: Headers = [(w.NEXT_OFFSET, end)]
     if command.if_match is not None:
         headers.append(("ETag", f'"{end}"'))
