@@ -1,9 +1,64 @@
 """DriftQ: queues, jobs and durable streams on one journal.
 
 This is the one door. It stays small on purpose: a user needs about a dozen names, and everything else is reached by the
-path of its module or not at all. Nothing heavy is imported here, so `import driftq` costs next to nothing.
+path of its module or not at all. Names are fetched when they are first used, so `import driftq` costs next to nothing
+and never brings in a server.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from driftq.client import effects as effects
+    from driftq.client import errors as errors
+    from driftq.client.api import AsyncDriftQ as AsyncDriftQ
+    from driftq.client.api import DriftQ as DriftQ
+    from driftq.client.api import connect as connect
+    from driftq.client.api import connect_async as connect_async
+    from driftq.client.message import AsyncMessage as AsyncMessage
+    from driftq.client.message import Message as Message
+    from driftq.client.tasks import task as task
+    from driftq.client.verdicts import Reject as Reject
+    from driftq.client.verdicts import Release as Release
+    from driftq.client.verdicts import Retry as Retry
+    from driftq.client.worker import run as run
+    from driftq.client.worker import worker as worker
+
+_PLACES = {
+    "connect": "api",
+    "connect_async": "api",
+    "DriftQ": "api",
+    "AsyncDriftQ": "api",
+    "worker": "worker",
+    "run": "worker",
+    "task": "tasks",
+    "Message": "message",
+    "AsyncMessage": "message",
+    "Retry": "verdicts",
+    "Reject": "verdicts",
+    "Release": "verdicts",
+    "effects": "",
+    "errors": "",
+}
+
+__all__ = ["__version__", *_PLACES]
+
+
+def __getattr__(name: str) -> object:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'driftq' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415
+
+    found: object = importlib.import_module(f"driftq.client.{place or name}")
+    if place:
+        found = getattr(found, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from driftq.wire.message import Envelope, RetryPolicy
+from driftq.wire.message import DeadLetter, Envelope, Job, RetryPolicy, Routing
 
 Name = Annotated[str, Meta(min_length=1, max_length=249)]
 Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]
@@ -115,6 +115,32 @@ class ClaimRequest(Body, frozen=True):
     start: str = "earliest"
     task: str | None = None
     label: str | None = None
+
+
+class Delivered(Struct, frozen=True):
+    """A message as it is handed out. Bytes that are not text are in `value_base64`, and `value` is then empty."""
+
+    partition: int
+    offset: int
+    attempts: int = 1
+    last_error: str = ""
+    lease_version: int = 0
+    token: str = ""
+    lease_until_ms: int = 0
+    timestamp_ms: int = 0
+    key: str = ""
+    value: str = ""
+    value_base64: str | None = None
+    envelope: Envelope | None = None
+    routing: Routing | None = None
+    job: Job | None = None
+    dlq: DeadLetter | None = None
+
+
+class ClaimReply(Struct, frozen=True):
+    messages: list[Delivered]
+    token: str = ""
+    lease_until: str = ""
 
 
 class AckRequest(Body, frozen=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import google_crc32c
@@ -85,11 +86,28 @@ def pack(
     scheduled: bool = False,
 ) -> bytes:
     """Pack records into one unstamped batch."""
-    if not records:
+    values, keys, heads = zip(*records, strict=True) if records else ((), (), ())
+    return pack_columns(
+        values, keys, heads, producer=producer, epoch=epoch, seq=seq, compress=compress, scheduled=scheduled
+    )
+
+
+def pack_columns(
+    values: Sequence[bytes],
+    keys: Sequence[bytes] = (),
+    heads: Sequence[bytes] = (),
+    *,
+    producer: str = "",
+    epoch: int = NO_EPOCH,
+    seq: int = 0,
+    compress: bool = False,
+    scheduled: bool = False,
+) -> bytes:
+    """`pack` for a caller that has columns already. Keys and heads are one for each value, or none at all."""
+    if not values:
         raise BadBatch("a batch holds at least one record")
-    if len(records) > COUNT_MAX:
-        raise BadBatch(f"{len(records)} records in a batch; at most {COUNT_MAX} are allowed")
-    values, keys, heads = zip(*records, strict=True)
+    if len(values) > COUNT_MAX:
+        raise BadBatch(f"{len(values)} records in a batch; at most {COUNT_MAX} are allowed")
     attributes = SCHEDULED if scheduled else 0
     ends: list[bytes] = []
     texts: list[bytes] = []
@@ -112,7 +130,16 @@ def pack(
         if len(squeezed) < raw_bytes:
             body = squeezed
             attributes |= ZSTD
-    return _assemble(body, raw_bytes, len(records), attributes, producer, epoch, seq)
+    return _assemble(body, raw_bytes, len(values), attributes, producer, epoch, seq)
+
+
+def renumbered(batch: bytes, epoch: int, seq: int) -> bytes:
+    """The same records of the same producer under another number."""
+    header = read_header(batch)
+    return _assemble(
+        batch[header.body_at : header.length], header.raw_bytes, header.count, header.attributes, header.producer,
+        epoch, seq,
+    )  # fmt: skip
 
 
 def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bool = False) -> bytes:
@@ -130,12 +157,7 @@ def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bo
 
 
 def _ends(texts: Sequence[bytes]) -> bytes:
-    ends = array("I", bytes(4 * (len(texts) + 1)))
-    end = 0
-    for index, text in enumerate(texts, 1):
-        end += len(text)
-        ends[index] = end
-    return ends.tobytes()
+    return array("I", accumulate(map(len, texts), initial=0)).tobytes()
 
 
 def _assemble(body: bytes, raw_bytes: int, count: int, attributes: int, producer: str, epoch: int, seq: int) -> bytes:

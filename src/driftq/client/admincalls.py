@@ -1,0 +1,224 @@
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from driftq.client.calls import (
+    body_of,
+    decoded,
+    encode,
+    get,
+    given,
+    is_keyed,
+    nothing,
+    plain,
+    post,
+    reading,
+    refusal,
+    segment,
+    time_text,
+)
+from driftq.client.errors import InvalidCall
+from driftq.client.flows import Call
+from driftq.wire.admin import GroupInfo, TopicChange, TopicInfo
+from driftq.wire.queue import Delivered, ProduceItem, TopicReply, TopicsReply
+
+
+class GroupsReply(msgspec.Struct):
+    groups: list[GroupInfo]
+
+
+class PartitionOffsets(msgspec.Struct):
+    partition: int
+    start: int
+    end: int
+    at: int | None = None
+
+
+class OffsetsReply(msgspec.Struct):
+    topic: str
+    partitions: list[PartitionOffsets]
+
+
+class Enqueued(msgspec.Struct):
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    duplicate: bool = False
+
+
+class LettersReply(msgspec.Struct):
+    messages: list[Delivered]
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def version() -> Call[dict[str, Any]]:
+    """What the broker is and how durable."""
+    return get("/v1/version", dict[str, Any])
+
+
+def healthy() -> Call[dict[str, Any]]:
+    return get("/v1/healthz", dict[str, Any])
+
+
+def ready() -> Call[dict[str, Any]]:
+    return get("/v1/readyz", dict[str, Any])
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
+    """Make a topic. Making it again with the same count changes nothing. Settings: those of `change`."""
+    body = {"name": name, "partitions": partitions, **settings}
+    return post("/v1/topics", body, reading(TopicReply), repeatable=True)
+
+
+def list_topics() -> Call[list[str]]:
+    call = get("/v1/topics", TopicsReply)
+    return Call("GET", call.path, lambda reply: call.read(reply).topics, refusal=refusal, repeatable=True)
+
+
+def describe_topic(name: str) -> Call[TopicInfo]:
+    """Partitions, groups, settings, dead letters."""
+    return get(f"/v1/topics/{segment(name)}", TopicInfo)
+
+
+def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
+    """Change `retention_ms`, `retention_bytes`, `lease_ms`, `in_flight_max`, `backlog_messages_max`,
+    `backlog_bytes_max`, `retry`; 0 (None for `retry`) goes back to the broker's own."""
+    unknown = settings.keys() - set(TopicChange.__struct_fields__)
+    if unknown:
+        raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
+    path = f"/v1/topics/{segment(name)}"
+    return Call("PATCH", path, reading(TopicInfo), refusal=refusal, body=encode(settings), repeatable=True)
+
+
+def delete_topic(name: str) -> Call[None]:
+    """Its messages, dead letters and groups go with it."""
+    return plain("DELETE", f"/v1/topics/{segment(name)}")
+
+
+def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsReply]:
+    """Start and end of each partition; with a time also the first offset at or after it."""
+    return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, {"at": time_text(at)})
+
+
+def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[Delivered]]:
+    """Look at messages without claiming them; by default at the last ones."""
+    call = get(
+        f"/v1/topics/{segment(topic)}/partitions/{partition}/messages",
+        LettersReply,
+        {"offset": offset, "limit": limit},
+    )
+    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, repeatable=True)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _group(topic: str, group: str) -> str:
+    return f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
+
+
+def list_groups(topic: str = "") -> Call[list[GroupInfo]]:
+    """Every group, or those of a topic, with lag."""
+    call = get("/v1/groups", GroupsReply, {"topic": topic})
+    return Call("GET", call.path, lambda reply: call.read(reply).groups, refusal=refusal, repeatable=True)
+
+
+def describe_group(topic: str, group: str) -> Call[GroupInfo]:
+    return get(_group(topic, group), GroupInfo)
+
+
+def delete_group(topic: str, group: str) -> Call[None]:
+    return plain("DELETE", _group(topic, group))
+
+
+def pause_group(topic: str, group: str) -> Call[None]:
+    return plain("POST", f"{_group(topic, group)}/pause")
+
+
+def resume_group(topic: str, group: str) -> Call[None]:
+    return plain("POST", f"{_group(topic, group)}/resume")
+
+
+def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: int | None = None) -> Call[None]:
+    """To "earliest", "latest", a time, or with `partition` to an offset."""
+    place = to if isinstance(to, int) else time_text(to)
+    return post(f"{_group(topic, group)}/seek", given(to=place, partition=partition), nothing, repeatable=True)
+
+
+# --- dead letters and jobs --------------------------------------------------------------------------------------------
+
+
+def list_letters(
+    topic: str,
+    *,
+    group: str = "",
+    error: str = "",
+    reason: str = "",
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    limit: int = 100,
+) -> Call[list[Delivered]]:
+    """Dead letters of a topic that were not sent back yet."""
+    query = {
+        "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
+        "limit": limit,
+    }  # fmt: skip
+    call = get(f"/v1/dlq/{segment(topic)}", LettersReply, query)
+    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, repeatable=True)
+
+
+def letter_errors(topic: str) -> Call[dict[str, Any]]:
+    """How many letters of each kind of error."""
+    return get(f"/v1/dlq/{segment(topic)}/errors", dict[str, Any])
+
+
+def redrive(
+    topic: str,
+    *,
+    group: str = "",
+    error: str = "",
+    reason: str = "",
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    offsets: Sequence[tuple[int, int]] | None = None,
+    dry_run: bool = False,
+    limit: int = 1_000,
+    rate_per_s: int = 0,
+    value: str | None = None,
+    key: str | None = None,
+) -> Call[dict[str, Any]]:
+    """Send dead letters back to their topic. Repeating it never doubles one."""
+    body = given(
+        group=group, error=error, reason=reason, since=time_text(since), until=time_text(until), offsets=offsets,
+        dry_run=dry_run, limit=limit, rate_per_s=rate_per_s, value=value, key=key,
+    )  # fmt: skip
+    wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
+    path = f"/v1/dlq/{segment(topic)}/redrive"
+    return post(path, body, reading(dict[str, Any]), repeatable=True, wait_ms=wait_ms)
+
+
+def enqueue(topic: str, message: ProduceItem) -> Call[Enqueued]:
+    return post("/v1/jobs", body_of(message, topic=topic), reading(Enqueued), repeatable=is_keyed(message))
+
+
+def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
+    """A job's state for each group."""
+    return get(f"/v1/jobs/{segment(topic)}/{segment(id)}", dict[str, Any], {"tenant_id": tenant})
+
+
+def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
+    """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
+    path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
+    return post(path, {}, lambda reply: bool(decoded(reply, dict[str, Any])["cancelled"]), repeatable=True)

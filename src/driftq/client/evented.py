@@ -1,0 +1,326 @@
+"""Performs steps on asyncio. The twin of `blocking`: the same steps, awaited.
+
+`Wire` is one connection; it can carry several requests at a time, whose replies come in their order. The transport
+gives each exchange a wire to itself, because an answer that waits would hold up the ones behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar, assert_never, cast
+
+from driftq.client.blocking import IDLE_MAX, not_connected
+from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
+from driftq.client.flows import (
+    Acquaintance,
+    Asked,
+    Call,
+    Ended,
+    Exchange,
+    Flow,
+    Give,
+    Leave,
+    More,
+    Open,
+    Patience,
+    Pause,
+    Step,
+    asking,
+    begun,
+    failed,
+    resumed,
+)
+from driftq.client.http import Address, Reply, ReplyReader, request_bytes
+
+T = TypeVar("T")
+
+UNREAD_BYTES_MAX = 1 << 20
+
+
+class _Reader(ReplyReader):
+    """A reader that hands over each reply as soon as it is whole."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        super().__init__()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._wire.on_progress()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._wire.on_progress()
+
+    def on_complete(self) -> None:
+        super().on_complete()
+        self._wire.on_reply(self)
+
+
+class Wire(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self._reader = _Reader(self)
+        self._waiting: deque[asyncio.Future[Reply]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._progress: asyncio.Future[None] | None = None
+        self._unread_bytes = 0
+        self._live = False
+        self.usable = True
+        self.error: DriftQError = OutcomeUnknown("the broker hung up before the answer was whole")
+
+    @classmethod
+    async def connect(cls, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> Wire:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, wire = await loop.create_connection(cls, address.host, address.port, ssl=tls)
+        except TimeoutError as error:
+            raise not_connected(address, error) from None
+        except OSError as error:
+            raise not_connected(address, error) from None
+        return wire
+
+    def send(self, request: bytes) -> asyncio.Future[Reply]:
+        """Write a request behind those that are under way. The future fails with the connection."""
+        waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if not self.usable or self._transport is None:
+            waiter.set_exception(self.error)
+            return waiter
+        self._waiting.append(waiter)
+        self._transport.write(request)
+        return waiter
+
+    def close(self) -> None:
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- one at a time ---
+
+    async def exchange(self, request: bytes, timeout_s: float, *, bodiless: bool) -> Reply:
+        self._reader.reset(bodiless=bodiless)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.send(request)
+        except TimeoutError:
+            self.close()
+            raise OutcomeUnknown("no answer in time") from None
+        except BaseException:
+            self.close()
+            raise
+
+    async def open(self, request: bytes, timeout_s: float) -> Arriving | Reply:
+        self._reader.reset()
+        self._live = True
+        waiter = self.send(request)
+        waiter.add_done_callback(_looked_at)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._reader.has_head:
+                    await self._progressed()
+                head = self._reader.reply()
+                if head.status < 300 and head.status != 204:
+                    return Arriving(self, head)
+                self._live = False
+                return await waiter
+        except TimeoutError:
+            self.close()
+            raise OutcomeUnknown("no answer in time") from None
+        except BaseException:
+            self.close()
+            raise
+
+    async def more(self, timeout_s: float) -> bytes:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    data = self._reader.take()
+                    if data or self._reader.complete:
+                        self._unread_bytes = 0
+                        self._live = not self._reader.complete
+                        if self.usable and self._transport is not None:
+                            self._transport.resume_reading()
+                        return data
+                    await self._progressed()
+        except TimeoutError:
+            self.close()
+            raise OutcomeUnknown("no answer in time") from None
+
+    async def _progressed(self) -> None:
+        if not self.usable:
+            raise self.error
+        self._progress = asyncio.get_running_loop().create_future()
+        await self._progress
+
+    # --- called by the reader and the loop ---
+
+    def on_progress(self) -> None:
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+    def on_reply(self, reader: ReplyReader) -> None:
+        self.on_progress()
+        if not reader.keep_alive:
+            self.usable = False
+        waiter = self._waiting.popleft()
+        if not waiter.done():
+            waiter.set_result(reader.reply())
+        if not self._live:
+            reader.reset()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+        except OutcomeUnknown as error:
+            self.error = error
+            self.close()
+            return
+        if self._live:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > UNREAD_BYTES_MAX and self._transport is not None:
+                self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.usable = False
+        if self._waiting:
+            self._reader.end()
+        if error is not None:
+            self.error = OutcomeUnknown(f"the connection broke before the answer: {error}")
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(self.error)
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+
+class Arriving:
+    """A reply whose body is still on its way."""
+
+    def __init__(self, wire: Wire, head: Reply) -> None:
+        self.wire = wire
+        self.status = head.status
+        self.headers = head.headers
+
+
+class AsyncTransport:
+    """The connections of one loop to one broker."""
+
+    def __init__(self, address: Address, patience: Patience | None = None) -> None:
+        self.address = address
+        self.patience = patience or Patience()
+        self.known = Acquaintance()
+        self._tls = address.tls()
+        self._idle: list[Wire] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def ask(self, asked: Asked[T], patience: Patience | None = None) -> T:
+        """The answer to a call, or what a flow returns."""
+        flow = asking(asked, patience or self.patience, self.known) if isinstance(asked, Call) else asked
+        step = begun(flow)
+        while not isinstance(step, Ended):
+            step = await self._advance(flow, step)
+        value: T = step.value
+        return value
+
+    async def each(self, flow: Flow[Any]) -> AsyncIterator[Any]:
+        """Everything a flow gives. What it has open when nobody listens any more is closed."""
+        live: Arriving | None = None
+        try:
+            step = begun(flow)
+            while not isinstance(step, Ended):
+                if isinstance(step, Give):
+                    yield step.value
+                    step = resumed(flow, None)
+                    continue
+                live = step.live if isinstance(step, More) and isinstance(step.live, Arriving) else live
+                step = await self._advance(flow, step)
+        finally:
+            flow.close()
+            if live is not None:
+                live.wire.close()
+
+    async def _advance(self, flow: Flow[Any], step: Step) -> Step | Ended:
+        try:
+            result = await self._perform(step)
+        except (NotConnected, OutcomeUnknown) as error:
+            return failed(flow, error)
+        return resumed(flow, result)
+
+    async def _perform(self, step: Step) -> object:
+        match step:
+            case Exchange(call, timeout_s):
+                return await self._exchange(call, timeout_s)
+            case Open(call, timeout_s):
+                wire = await self._take(timeout_s)
+                found = await wire.open(request_bytes(self.address, call), timeout_s)
+                if isinstance(found, Reply):
+                    self._put_back(wire)
+                return found
+            case More(live, timeout_s):
+                assert isinstance(live, Arriving)
+                return await live.wire.more(timeout_s)
+            case Leave(live):
+                assert isinstance(live, Arriving)
+                live.wire.close()
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+            case Give():
+                raise AssertionError("a flow that gives is iterated, not asked")
+            case _:
+                assert_never(step)
+        return None
+
+    async def _exchange(self, call: Call[Any], timeout_s: float) -> Reply:
+        wire = await self._take(timeout_s)
+        try:
+            return await wire.exchange(request_bytes(self.address, call), timeout_s, bodiless=call.method == "HEAD")
+        finally:
+            self._put_back(wire)
+
+    # --- the pool ---
+
+    async def _take(self, timeout_s: float) -> Wire:
+        if self._closed:
+            raise Closed("this client was closed")
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._idle, self._loop = [], loop  # connections belong to a loop that is over
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.usable:
+                return wire
+            wire.close()
+        return await self.connect(timeout_s)
+
+    async def connect(self, timeout_s: float = 10.0) -> Wire:
+        """A connection of one's own."""
+        return await Wire.connect(self.address, self._tls, timeout_s)
+
+    def _put_back(self, wire: Wire) -> None:
+        if wire.usable and not self._closed and len(self._idle) < IDLE_MAX:
+            self._idle.append(wire)
+        else:
+            wire.close()
+
+    async def close(self) -> None:
+        """Closing twice is as good as once."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.close()
+
+
+def _looked_at(waiter: asyncio.Future[Reply]) -> None:
+    """The one who waits for the head hears of a broken connection in another way."""
+    if not waiter.cancelled():
+        waiter.exception()

@@ -1,0 +1,132 @@
+"""What one piece of work did, in one write: acks, messages, stream appends, committed effects. All of it, or nothing.
+
+with message.outcome() as outcome:
+    outcome.send("receipts", {"order": 7})
+    outcome.append("runs/7", "charged")
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from driftq.client import calls
+from driftq.client.blocking import Transport
+from driftq.client.calls import Value
+from driftq.client.claims import Held, ack_part
+from driftq.client.evented import AsyncTransport
+from driftq.client.flows import Call
+from driftq.client.http import Reply
+from driftq.client.words import Awaiting, Blocking, own
+from driftq.wire.message import Envelope
+from driftq.wire.queue import ProduceItem
+
+
+class Settling(Held, Protocol):
+    """A message that remembers its end."""
+
+    def end(self) -> None: ...
+
+
+class OutcomeWords:
+    """Gathers parts; `commit` writes them."""
+
+    def __init__(self) -> None:
+        self._acked: list[Settling] = []
+        self._messages: list[tuple[str, ProduceItem]] = []
+        self._appends: list[dict[str, object]] = []
+        self._commits: list[dict[str, object]] = []
+        self._name = secrets.token_urlsafe(12)
+
+    def ack(self, message: Settling) -> Self:
+        self._acked.append(message)
+        return self
+
+    def send(self, topic: str, value: Value, **options: Any) -> Self:
+        """A message that follows; options as in `send`. Without a key of its own it gets one, so that the whole
+        outcome can be repeated when its answer is lost."""
+        message = calls.item(value, **options)
+        if not calls.is_keyed(message):
+            key = f"outcome-{self._name}-{len(self._messages)}"
+            envelope = msgspec.structs.replace(message.envelope or Envelope(), idempotency_key=key)
+            message = msgspec.structs.replace(message, envelope=envelope)
+        self._messages.append((topic, message))
+        return self
+
+    def append(
+        self, path: str, value: Value = b"", *, content_type: str = "application/octet-stream", close: bool = False
+    ) -> Self:
+        """An append to a stream, at most one for each path."""
+        raw = calls.raw_bytes(value)
+        self._appends.append(
+            {
+                "path": path.strip("/"),
+                "value_base64": base64.b64encode(raw).decode("ascii"),
+                "content_type": content_type,
+                "close": close,
+                # A producer of its own makes the append safe to repeat.
+                "producer_id": f"outcome-{self._name}",
+                "producer_epoch": 0,
+                "producer_seq": 0,
+            }
+        )
+        return self
+
+    def commit_effect(self, **commit: object) -> Self:
+        """An effect that is done; see `Effect`."""
+        self._commits.append(commit)
+        return self
+
+    @own
+    def commit(self) -> Call[dict[str, Any]]:
+        """Write it."""
+        call = calls.outcome(
+            acks=[ack_part(message) for message in self._acked],
+            produce=self._messages,
+            streams=self._appends,
+            commits=self._commits,
+        )
+        acked = self._acked
+
+        def read(reply: Reply) -> dict[str, Any]:
+            for message in acked:
+                message.end()
+            return call.read(reply)
+
+        return Call("POST", call.path, read, refusal=call.refusal, body=call.body, repeatable=call.repeatable)
+
+
+class Outcome(OutcomeWords, Blocking):
+    """`with outcome:` commits at the end, unless something was raised."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        super().__init__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.commit()
+
+
+class AsyncOutcome(OutcomeWords, Awaiting):
+    """`async with outcome:` commits at the end, unless something was raised."""
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        super().__init__()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.commit()

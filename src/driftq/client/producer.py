@@ -1,0 +1,155 @@
+"""Producers: messages of one topic in packed batches, each written once and in order whatever happens to the broker.
+
+    with broker.producer("orders") as orders:
+        orders.send({"id": 7}, key="user:1")
+
+A message goes to the partition of its key, as the broker would choose it. Routers are not asked, and a message has no
+idempotency key of its own: the producer's name, epoch and seq do that work for all of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Unpack
+from urllib.parse import urlencode
+
+from driftq.client import calls
+from driftq.client.admincalls import describe_topic
+from driftq.client.batches import Batch, Receipt
+from driftq.client.blocking import Transport
+from driftq.client.errors import InvalidCall
+from driftq.client.evented import AsyncTransport
+from driftq.client.flows import Call
+from driftq.client.writing import AsyncWriter, BlockingWriter, Callback, ProducerOptions, Writing, options_of
+from driftq.wire.message import Envelope, Head, Job, encode_head
+from driftq.wire.partitions import partition_of
+from driftq.wire.records import pack_columns
+from driftq.wire.times import from_rfc3339
+
+_CHANCE_BITS = 10
+_known_partition = lru_cache(maxsize=65_536)(partition_of)
+
+
+def first_epoch(producer_id: str, now_ms: int, chance: int) -> int:
+    """A producer with a random name begins at 0. A named one takes the time, so that a new life of it shuts out the
+    last one without asking; chance tells apart two that begin in the same millisecond."""
+    return (now_ms << _CHANCE_BITS) | chance if producer_id else 0
+
+
+class Packing:
+    """A topic's batches as calls. Pure, except that a batch keeps its bytes for the next attempt."""
+
+    def __init__(self, topic: str, producer_id: str, compress: bool) -> None:
+        self.topic = topic
+        self.producer_id = producer_id
+        self._compress = compress
+        self._query = urlencode({"topic": topic})
+
+    def __call__(self, batch: Batch, epoch: int, seq: int) -> Call[calls.PackedReply]:
+        if batch.encoded is None or batch.encoded[0] != (epoch, seq):
+            packed = pack_columns(
+                batch.values, batch.keys, batch.heads,
+                producer=self.producer_id, epoch=epoch, seq=seq, compress=self._compress, scheduled=bool(batch.heads),
+            )  # fmt: skip
+            batch.encoded = (epoch, seq), packed
+        return calls.send_packed(self.topic, batch.lane, batch.encoded[1], has_producer=True)
+
+
+def head_of(
+    envelope: Envelope | None, task: str, id: str, priority: int, delay_ms: int, not_before: Any, timeout_ms: int
+) -> bytes:
+    """The head of a message that is more than a value and a key."""
+    if envelope is not None and (envelope.target_topic or envelope.partition_override is not None):
+        raise InvalidCall("a producer writes to its own topic; use `send` for target_topic and partition_override")
+    if envelope is not None and envelope.idempotency_key:
+        raise InvalidCall("a producer needs no idempotency keys; use `send` if a key must be shared with others")
+    not_before_ms = from_rfc3339(calls.time_text(not_before)) if not_before else 0
+    if delay_ms:
+        not_before_ms = int(time.time() * 1_000) + delay_ms
+    job = Job(id, task, priority, not_before_ms, timeout_ms)
+    return encode_head(Head(envelope=envelope, job=None if job == Job() else job))
+
+
+def _writing(topic: str, producer_id: str, wake: Callable[[], None], words: ProducerOptions) -> Writing:
+    options = options_of(words)
+    name = producer_id or f"py-{secrets.token_urlsafe(12)}"
+    epoch = first_epoch(producer_id, int(time.time() * 1_000), secrets.randbelow(1 << _CHANCE_BITS))
+    packing = Packing(topic, name, options.compress)
+    return Writing(packing, options, epoch=epoch, is_fixed=False, wake=wake, words=words)
+
+
+class Producer(BlockingWriter):
+    """Threads may share one. `send` blocks only when the buffer is full."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        topic: str,
+        producer_id: str = "",
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self.topic = topic
+        self._partitions = len(transport.ask(describe_topic(topic)).partitions)
+        self._start(transport.address, _writing(topic, producer_id, self._wake, options))
+
+    def send(
+        self,
+        value: calls.Value,
+        key: str = "",
+        *,
+        partition: int | None = None,
+        callback: Callback | None = None,
+        **head: Any,
+    ) -> Receipt:
+        """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
+        raw = value if type(value) is bytes else calls.raw_bytes(value)
+        raw_key = key.encode() if key else b""
+        if partition is None:
+            partition = _known_partition(raw_key, self._partitions) if raw_key else 0
+        return self._add(partition, raw, raw_key, _head(head) if head else b"", callback)
+
+
+class AsyncProducer(AsyncWriter):
+    """`await send` waits only when the buffer is full; the receipt can be awaited later, or not at all."""
+
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        topic: str,
+        producer_id: str = "",
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self.topic = topic
+        self._transport = transport
+        self._partitions = 0
+        self._begin(transport.address, _writing(topic, producer_id, self._wake, options))
+
+    async def send(
+        self,
+        value: calls.Value,
+        key: str = "",
+        *,
+        partition: int | None = None,
+        callback: Callback | None = None,
+        **head: Any,
+    ) -> Receipt:
+        """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
+        if not self._partitions:
+            self._partitions = len((await self._transport.ask(describe_topic(self.topic))).partitions)
+        raw = value if type(value) is bytes else calls.raw_bytes(value)
+        raw_key = key.encode() if key else b""
+        if partition is None:
+            partition = _known_partition(raw_key, self._partitions) if raw_key else 0
+        return await self._add(partition, raw, raw_key, _head(head) if head else b"", callback)
+
+
+def _head(words: dict[str, Any]) -> bytes:
+    names = ("envelope", "task", "id", "priority", "delay_ms", "not_before", "timeout_ms")
+    unknown = words.keys() - set(names)
+    if unknown:
+        raise InvalidCall(f"a producer's message has no {', '.join(sorted(unknown))}; see `send` of the broker")
+    blank: dict[str, Any] = {"envelope": None, "task": "", "id": "", "priority": 0, "delay_ms": 0, "timeout_ms": 0}
+    return head_of(**{"not_before": None, **blank, **words})

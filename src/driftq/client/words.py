@@ -1,0 +1,101 @@
+"""One word for both clients: a function that builds a call becomes a method that blocks or one that is awaited.
+
+    class TopicWords:
+        create = word(calls.create_topic)
+
+    class Topics(TopicWords, Blocking): ...          topics.create("orders") -> TopicReply
+    class AsyncTopics(TopicWords, Awaiting): ...     await topics.create("orders") -> TopicReply
+
+Signature and documentation are those of the function, for people, editors and type checkers alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from driftq.client.blocking import Transport
+from driftq.client.evented import AsyncTransport
+from driftq.client.flows import Asked
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Blocking:
+    """Whose words block."""
+
+    _transport: Transport
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+
+class Awaiting:
+    """Whose words are awaited."""
+
+    _transport: AsyncTransport
+
+    def __init__(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+
+
+class word(Generic[P, T]):
+    """A word that needs nothing but its arguments."""
+
+    def __init__(self, build: Callable[P, Asked[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+        self.__wrapped__ = build
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> word[P, T]: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        return _Bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
+
+
+class own(Generic[S, P, T]):
+    """A word that also needs its owner: decorates a method that builds a call."""
+
+    def __init__(self, build: Callable[Concatenate[S, P], Asked[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+        self.__wrapped__ = build
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> own[S, P, T]: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, instance: Awaiting, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        return _Bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
+
+
+class _Bound:
+    """A word with its owner, ready to be called."""
+
+    __slots__ = ("_first", "_send", "__wrapped__")
+
+    def __init__(self, build: Callable[..., Asked[Any]], first: tuple[object, ...], send: Callable[..., Any]) -> None:
+        self.__wrapped__ = functools.partial(build, *first) if first else build
+        self._first = first
+        self._send = send
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._send(self.__wrapped__(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<word of {self.__wrapped__}>"

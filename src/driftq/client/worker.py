@@ -1,0 +1,152 @@
+"""Workers: a function over the messages of a group. Return = ack, raise = retry, and the verdicts say the rest.
+
+    @driftq.worker("orders", group="billing", concurrency=8)
+    def charge(message: driftq.Message) -> None: ...
+
+    charge(message)          # still a function, for tests
+    charge.run(broker)       # until SIGTERM; then it finishes what it has begun
+
+The function may be plain (it runs on threads) or async. This module is the decorator and the process around it; how the
+messages move is in `working`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+
+from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
+from driftq.client.background import new_loop
+from driftq.client.errors import InvalidCall
+from driftq.client.message import AsyncMessage, Message
+from driftq.client.working import Counts, Handler, WorkOptions, Working
+
+if TYPE_CHECKING:
+    from driftq.testing.chaos import Chaos
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Broker = str | DriftQ | AsyncDriftQ
+
+
+class Subscription(NamedTuple):
+    """What a worker claims."""
+
+    topic: str
+    group: str
+    task: str | None = None
+    label: str | None = None
+    start: str = "earliest"
+
+
+class Worker(Generic[P, R]):
+    """A function with a subscription. Calling it calls the function, and nothing else happens."""
+
+    def __init__(self, function: Callable[P, R], subscription: Subscription, options: WorkOptions) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.subscription = subscription
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def handler(self) -> Handler:
+        """What is called with a message."""
+        return self.function  # type: ignore[return-value]
+
+    def working(self, broker: Broker) -> Working:
+        """The machinery for one run of this worker."""
+        return Working(self.subscription, self.options, self.handler(), _client(broker), is_async=self.is_async)
+
+    def run(self, broker: Broker = "", *, drain: bool = False) -> Counts:
+        """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to be claimed now."""
+        return run(self, broker=broker, drain=drain)[0]
+
+    async def run_async(self, broker: Broker = "", *, drain: bool = False, stop: asyncio.Event | None = None) -> Counts:
+        """The same on the loop that runs. Set `stop` (or cancel) to end it."""
+        return (await run_async(self, broker=broker, drain=drain, stop=stop))[0]
+
+
+def worker(
+    topic: str,
+    *,
+    group: str,
+    concurrency: int = 1,
+    prefetch: int | None = None,
+    lease_ms: int = 30_000,
+    timeout_ms: int = 300_000,
+    drain_ms: int = 30_000,
+    task: str | None = None,
+    label: str | None = None,
+    start: str = "earliest",
+) -> Callable[[Callable[P, R]], Worker[P, R]]:
+    """Make a function a worker.
+
+    `concurrency` calls run at a time and `prefetch` more messages wait for them. A call that takes longer than
+    `timeout_ms` (or the job's own limit) is broken off and the message is retried. Leases of `lease_ms` are renewed
+    while the process lives. After a signal, running calls have `drain_ms` to end.
+    """
+    options = WorkOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
+    options.check()
+
+    def decorate(function: Callable[P, R]) -> Worker[P, R]:
+        return Worker(function, Subscription(topic, group, task, label, start), options)
+
+    return decorate
+
+
+def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[Counts]:
+    """Run workers in this process until SIGTERM or SIGINT. A second signal ends them at once."""
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(_until_signal(workers, broker, drain))
+
+
+async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool) -> list[Counts]:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        if stop.is_set():
+            task.cancel()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: somebody else has the signals
+            loop.add_signal_handler(number, on_signal)
+    return await run_async(*workers, broker=broker, drain=drain, stop=stop)
+
+
+async def run_async(
+    *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, stop: asyncio.Event | None = None
+) -> list[Counts]:
+    """Run workers on the loop that runs."""
+    if not workers:
+        raise InvalidCall("nothing to run: name at least one worker")
+    stop = stop or asyncio.Event()
+    client = _client(broker)
+    try:
+        works = [each.working(client) for each in workers]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each.run(stop, drain=drain)) for each in works]
+        return [task.result() for task in tasks]
+    finally:
+        if client is not broker:
+            await client.close()
+
+
+def _client(broker: Broker) -> AsyncDriftQ:
+    """Workers run on a loop; a blocking client only says where the broker is."""
+    if isinstance(broker, AsyncDriftQ):
+        return broker
+    if isinstance(broker, DriftQ):
+        return AsyncDriftQ._like(broker)
+    return connect_async(broker)

@@ -1,0 +1,297 @@
+"""What every producer does, blocking or awaited, to a topic or to a stream: gather, write, wait, tell what failed.
+
+`Writing` is the part that both share; `BlockingWriter` and `AsyncWriter` only wait differently. The pipeline runs on a
+loop: the caller's own, or the one in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict
+
+from driftq.client.background import background
+from driftq.client.batches import OVERHEAD_BYTES, Batch, Gathering, Receipt
+from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten
+from driftq.client.evented import AsyncTransport
+from driftq.client.http import Address
+from driftq.client.pipeline import Encode, Options, Pipeline
+from driftq.client.window import IN_FLIGHT_MAX, Done
+
+FAILURES_KEPT = 1_000
+
+Callback = Callable[[Receipt], None]
+
+
+class ProducerOptions(TypedDict, total=False):
+    """What a producer can be told.
+
+    A batch waits `linger_ms` for company, up to `batch_bytes`. At most `buffer_bytes` wait altogether; then `when_full`
+    says whether to block or to raise `BufferFull`. After `delivery_timeout_ms` a message is given up. `on_ack` and
+    `on_error` are told of every batch, on the producer's thread.
+    """
+
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+    in_flight_max: int
+    compress: bool
+    delivery_timeout_ms: int
+    request_timeout_ms: int
+    when_full: Literal["block", "raise"]
+    on_ack: Callable[[Batch], None]
+    on_error: Callable[[DriftQError, Batch], None]
+
+
+def options_of(words: ProducerOptions) -> Options:
+    unknown = words.keys() - set(ProducerOptions.__annotations__)
+    if unknown:
+        raise InvalidCall(f"a producer has no option {', '.join(sorted(unknown))}")
+    given: dict[str, Any] = {name: value for name, value in words.items() if name in Options._fields}
+    options = Options()._replace(**given)
+    if not 1 <= options.in_flight_max <= IN_FLIGHT_MAX:
+        raise InvalidCall(f"in_flight_max is 1 to {IN_FLIGHT_MAX}: the broker remembers few more")
+    return options
+
+
+class Writing:
+    """The state of a producer."""
+
+    def __init__(
+        self,
+        encode: Encode,
+        options: Options,
+        *,
+        epoch: int,
+        is_fixed: bool,
+        wake: Callable[[], None],
+        words: ProducerOptions,
+    ) -> None:
+        self.gathering = Gathering(options.batch_bytes, options.buffer_bytes, wake)
+        self.encode = encode
+        self.options = options
+        self.epoch = epoch
+        self.is_fixed = is_fixed
+        self.when_full = words.get("when_full", "block")
+        self.closed = False
+        self.written = 0
+        self.failed = 0
+        self._on_ack = words.get("on_ack")
+        self._on_error = words.get("on_error")
+        self._failures: list[DriftQError] = []
+        self._failed_since = 0
+
+    def pipeline(self, transport: AsyncTransport) -> Pipeline:
+        return Pipeline(
+            transport, self.encode, self.gathering, self.options,
+            epoch=self.epoch, is_fixed=self.is_fixed, on_done=self._done,
+        )  # fmt: skip
+
+    def _done(self, done: Done) -> None:
+        """On the loop, when a batch has ended; its messages are counted by their receipts' batch."""
+        batch: Batch = done.batch
+        if done.error is None:
+            self.written += batch.count
+            if self._on_ack is not None:
+                self._on_ack(batch)
+            return
+        self.failed += batch.count
+        self._failed_since += batch.count
+        if len(self._failures) < FAILURES_KEPT:
+            self._failures.append(done.error)
+        if self._on_error is not None:
+            self._on_error(done.error, batch)
+
+    def check_open(self) -> None:
+        if self.closed:
+            raise Closed("this producer was closed")
+
+    def full(self) -> BufferFull:
+        return BufferFull(
+            f"{self.gathering.held_bytes} bytes wait to be written (buffer_bytes={self.options.buffer_bytes}); "
+            "send slower, or give the producer more room"
+        )
+
+    def raise_failures(self) -> None:
+        """Everything that failed since the last time."""
+        failures, self._failures = self._failures, []
+        count, self._failed_since = self._failed_since, 0
+        if count:
+            raise NotWritten(failures, count)
+
+
+class Counted:
+    """What a producer says about itself."""
+
+    _writing: Writing
+    _pipeline: Pipeline | None = None
+
+    @property
+    def pending_count(self) -> int:
+        """Messages that have not ended yet."""
+        return self._writing.gathering.pending
+
+    @property
+    def in_flight_count(self) -> int:
+        """Batches that are under way."""
+        return self._pipeline.in_flight if self._pipeline is not None else 0
+
+    @property
+    def written_count(self) -> int:
+        return self._writing.written
+
+    @property
+    def failed_count(self) -> int:
+        return self._writing.failed
+
+
+class BlockingWriter(Counted):
+    """A producer for blocking programs; any number of threads may use it."""
+
+    _writing: Writing
+
+    def _start(self, address: Address, writing: Writing) -> None:
+        self._writing = writing
+        self._background = background()
+        transport = AsyncTransport(address)
+        pipeline = self._pipeline = writing.pipeline(transport)
+        self._ran: Future[None] = self._background.start(self._run(transport, pipeline))
+
+    async def _run(self, transport: AsyncTransport, pipeline: Pipeline) -> None:
+        try:
+            await pipeline.run()
+        finally:
+            await transport.close()
+
+    def _wake(self) -> None:
+        if self._pipeline is not None:
+            self._background.loop.call_soon_threadsafe(self._pipeline.wake)
+
+    def _add(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
+        writing = self._writing
+        size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
+        gathering = writing.gathering
+        with gathering.lock:
+            if writing.closed:
+                writing.check_open()
+            if not gathering.fits(size_bytes):
+                if writing.when_full == "raise":
+                    raise writing.full()
+                gathering.room.wait_for(lambda: gathering.fits(size_bytes) or writing.closed)
+                writing.check_open()
+            receipt = gathering.add(lane, value, key, head, size_bytes)
+            if callback is not None:
+                receipt.batch.callbacks.append((receipt.index, callback))
+        return receipt
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
+        writing = self._writing
+        gathering = writing.gathering
+        with gathering.lock:
+            gathering.flushing = bool(gathering.pending)
+            self._wake()
+            if not gathering.room.wait_for(lambda: not gathering.pending, timeout_s):
+                raise NotWritten([BufferFull(f"{gathering.pending} messages still wait after {timeout_s} s")], 0)
+        writing.raise_failures()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush and end. Closing twice is as good as once."""
+        if self._writing.closed:
+            return
+        with self._writing.gathering.lock:
+            self._writing.closed = True
+            self._writing.gathering.room.notify_all()
+        self._background.loop.call_soon_threadsafe(self._stop)
+        try:
+            self._ran.result(timeout_s)
+        except TimeoutError:
+            self._ran.cancel()
+            raise
+        self._writing.raise_failures()
+
+    def _stop(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.close()
+        except NotWritten:
+            if error is None:
+                raise
+
+
+class AsyncWriter(Counted):
+    """A producer on the caller's loop."""
+
+    def _begin(self, address: Address, writing: Writing) -> None:
+        self._writing = writing
+        self._address = address
+        self._task: asyncio.Task[None] | None = None
+
+    def _running(self) -> Pipeline:
+        """The pipeline, from the first use on: only then there is a loop."""
+        if self._pipeline is None:
+            self._transport_of_own = AsyncTransport(self._address)
+            self._pipeline = self._writing.pipeline(self._transport_of_own)
+            self._task = asyncio.get_running_loop().create_task(self._pipeline.run())
+        return self._pipeline
+
+    def _wake(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.wake()
+
+    async def _add(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
+        writing = self._writing
+        self._running()
+        size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
+        gathering = writing.gathering
+        while True:
+            writing.check_open()
+            with gathering.lock:
+                if gathering.fits(size_bytes):
+                    receipt = gathering.add(lane, value, key, head, size_bytes)
+                    if callback is not None:
+                        receipt.batch.callbacks.append((receipt.index, callback))
+                    return receipt
+            if writing.when_full == "raise":
+                raise writing.full()
+            await gathering.drained()
+
+    async def flush(self) -> None:
+        """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
+        gathering = self._writing.gathering
+        gathering.flushing = bool(gathering.pending)
+        self._wake()
+        while gathering.pending:
+            await gathering.drained()
+        self._writing.raise_failures()
+
+    async def close(self) -> None:
+        """Flush and end. Closing twice is as good as once."""
+        if self._writing.closed:
+            return
+        self._writing.closed = True
+        if self._pipeline is not None and self._task is not None:
+            self._pipeline.stop()
+            await self._task
+            await self._transport_of_own.close()
+        self._writing.raise_failures()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except NotWritten:
+            if error is None:
+                raise
