@@ -35,20 +35,20 @@ def value(found, name, **labels):
 async def story(at: FaceDesk) -> None:
     """A bit of everything: produced, repeated, refused, delivered, acked, nacked, lost, buried, given back."""
     await at.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
-    for number in range(4):
+    for number in range(5):
         await at.call("POST", "/v1/produce", {"topic": "t", "value": "x" * 10, "key": str(number)})
     once = {"topic": "t", "value": "y", "envelope": {"idempotency_key": "k", "retry_policy": {"max_attempts": 1}}}
     await at.call("POST", "/v1/produce", once)
     await at.call("POST", "/v1/produce", once)
     await at.call("POST", "/v1/produce", {"topic": "missing", "value": "x"})
-    claim = {"topic": "t", "group": "g", "owner": "o", "max": 5, "lease_ms": 1_000}
+    claim = {"topic": "t", "group": "g", "owner": "o", "max": 6, "lease_ms": 1_000}
     held = (await at.call("POST", "/v1/claim", claim)).body["messages"]
-    assert len(held) == 5
+    assert len(held) == 6
     base = {"topic": "t", "group": "g", "owner": "o", "partition": 0}
     await at.call("POST", "/v1/ack", {**base, "offset": 0})
     await at.call("POST", "/v1/ack", {**base, "offset": 1, "owner": "thief"})
-    await at.call("POST", "/v1/nack", {**base, "offset": 1, "reason": "no"})
-    await at.call("POST", "/v1/nack", {**base, "offset": 4, "reason": "no"})
+    for offset in (1, 4, 5):
+        await at.call("POST", "/v1/nack", {**base, "offset": offset, "reason": "no"})
     items = [{"partition": 0, "offset": 2}]
     await at.call("POST", "/v1/extend", {"topic": "t", "group": "g", "owner": "o", "messages": items, "lease_ms": 500})
     await at.call("POST", "/v1/release", {"topic": "t", "group": "g", "owner": "o", "messages": items})
@@ -62,15 +62,15 @@ def test_what_happened_is_counted():
             await story(at)
             found = await scraped(at)
             group = {"topic": "t", "group": "g"}
-            assert value(found, "driftq_messages_produced_total", topic="t") == 5
-            assert value(found, "driftq_produced_bytes_total", topic="t") == 45
+            assert value(found, "driftq_messages_produced_total", topic="t") == 6
+            assert value(found, "driftq_produced_bytes_total", topic="t") == 56
             assert value(found, "driftq_produce_duplicates_total") == 1
             assert value(found, "driftq_produce_rejected_total", reason="not_found") == 1
             assert value(found, "produce_rejected_total", reason="not_found") == 1
-            assert value(found, "driftq_deliveries_total", **group) == 6
+            assert value(found, "driftq_deliveries_total", **group) == 7
             assert value(found, "driftq_settled_total", **group, how="acked") == 1
             assert value(found, "driftq_settled_total", **group, how="dead") == 1
-            assert value(found, "driftq_failures_total", **group) == 1
+            assert value(found, "driftq_failures_total", **group) == 2
             assert value(found, "driftq_lease_losses_total", **group) == 1
             assert value(found, "driftq_releases_total", **group) == 1
             assert value(found, "driftq_lease_extensions_total", **group) == 1
@@ -90,11 +90,11 @@ def test_what_is_so_now_is_shown():
             at.clock.at_ms += 3_000
             found = await scraped(at)
             place = {"topic": "t", "group": "g", "partition": "0"}
-            assert value(found, "driftq_consumer_lag_messages", **place) == value(found, "consumer_lag", **place) == 3
+            assert value(found, "driftq_consumer_lag_messages", **place) == value(found, "consumer_lag", **place) == 4
             assert value(found, "driftq_consumer_lag_seconds", **place) == 5.0
             assert value(found, "driftq_inflight_messages", **place) == value(found, "inflight_messages", **place) == 1
-            assert value(found, "driftq_resting_messages", **place) == 2
-            assert value(found, "driftq_backlog_messages", topic="t") == 5
+            assert value(found, "driftq_resting_messages", **place) == 3
+            assert value(found, "driftq_backlog_messages", topic="t") == 6
             assert value(found, "driftq_oldest_message_age_seconds", topic="t") == 5.0
             assert value(found, "driftq_dead_letters", topic="t") == 1
             assert value(found, "driftq_topics") == value(found, "driftq_groups") == 1
@@ -159,7 +159,7 @@ def test_counters_outlive_the_topic_and_its_group():
             await story(at)
             await at.call("DELETE", "/v1/topics/t")
             found = await scraped(at)
-            assert value(found, "driftq_messages_produced_total", topic="t") == 5
+            assert value(found, "driftq_messages_produced_total", topic="t") == 6
             assert value(found, "driftq_backlog_messages", topic="t") is None
             assert value(found, "driftq_events_total", event="topics_deleted") == 1
 

@@ -167,18 +167,23 @@ def test_a_router_that_fails_leaves_the_message_as_it_is(kind, result, caplog):
 
 def test_a_plain_function_that_hangs_is_given_up_on():
     release = threading.Event()
+    asked = []
 
     def route(message):
+        asked.append(message.value)
         assert release.wait(20)
         return Decision(label="too late")
 
     async def story():
         async with desk(PythonRouter(route, threads=1), timeout_ms=20) as at:
             await topics(at, "inbox")
-            for _ in range(2):  # the second stands in line behind the first
-                assert (await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "v"})).status == 200
+            for value in ("stuck", "in line behind it"):
+                assert (await at.call("POST", "/v1/produce", {"topic": "inbox", "value": value})).status == 200
             assert at.router.results == {"timeout": 2}
             release.set()
+            at.router.timeout_ms = 20_000
+            await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "after"})
+            assert asked == [b"stuck", b"after"], "what was given up on in the line is not asked at all"
 
     run(story())
 
