@@ -47,8 +47,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "collected_too_early": (
         Bug(
             "storage.segments:SegmentLogStore.collect",
-            "given_up, self._given_up = self._given_up, self._note_given_up()",
-            "given_up = self._note_given_up()",
+            "self._given_up[0].lsn <= safe_lsn",
+            "True",
         ),
     ),
     "checkpoint_over_a_gap": (

@@ -394,11 +394,12 @@ class World:
         else:
             self.checkpoint_phase = 0
             needed_lsn = checkpoint.needed_lsn(opened.disk, opened.folder)
+            tail_lsn = opened.journal.tail_lsn()
             if self.random.random() < 0.5:
                 opened.journal.trim(needed_lsn)
-                opened.store.collect()
+                opened.store.collect(tail_lsn, needed_lsn - 1)
             else:
-                opened.store.collect()
+                opened.store.collect(tail_lsn, needed_lsn - 1)
                 opened.journal.trim(needed_lsn)
             self.counts["checkpoints"] += 1
 

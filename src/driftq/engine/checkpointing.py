@@ -71,7 +71,7 @@ class Checkpoints:
         self._snapshot_lsn = lsn
         needed_lsn = checkpoint.needed_lsn(opened.disk, opened.folder)
         committer.call(lambda: opened.journal.trim(needed_lsn), lambda _: None)
-        opened.store.collect()
+        opened.store.collect(opened.journal.tail_lsn(), needed_lsn - 1)
         logger.info("checkpoint at lsn %d", lsn)
 
     def finish(self, lsn: int) -> None:

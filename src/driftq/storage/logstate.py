@@ -46,7 +46,8 @@ class LogState:
 
 
 class GivenUp(NamedTuple):
-    """What goes at the next collection."""
+    """What frames up to `lsn` gave up: it goes when no snapshot is older than that."""
 
+    lsn: int
     trimmed: list[tuple[LogState, int]]  # with the start the log had
     dropped: list[int]

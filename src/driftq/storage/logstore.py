@@ -74,9 +74,10 @@ class LogStore(Protocol):
     def sync(self) -> None:
         """Begin and run: returns when everything appended so far is on the device."""
 
-    def collect(self) -> None:
-        """Delete the files that were given up (trimmed, dropped) before the last call to this. Called once after every
-        durable snapshot, so nothing goes that the older of the two kept snapshots still needs."""
+    def collect(self, now_lsn: int, safe_lsn: int) -> None:
+        """Delete the files that frames up to `safe_lsn` gave up (trimmed, dropped). Called after every durable snapshot
+        with the lsn of the older of the two kept: replaying from there still reads what later frames gave up. `now_lsn`
+        is at or behind every frame that was projected so far."""
 
     def is_full(self) -> bool:
         """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
@@ -168,7 +169,7 @@ class MemoryLogStore:
     def sync(self) -> None:
         pass
 
-    def collect(self) -> None:
+    def collect(self, now_lsn: int, safe_lsn: int) -> None:
         for log in self._logs.values():
             gone = len(log.firsts) if log.start == log.end else log.find(log.start)
             if gone > 0:

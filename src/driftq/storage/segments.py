@@ -58,7 +58,7 @@ class SegmentLogStore:
         self._waiting: dict[int, LogState] = {}
         self._trimmed: dict[int, LogState] = {}
         self._dropped: dict[int, None] = {}
-        self._given_up = GivenUp([], [])
+        self._given_up: list[GivenUp] = []
         self._new_folders = False
         self._swept = False
         disk.make_folder("log.root", folder)
@@ -278,18 +278,20 @@ class SegmentLogStore:
         if log is not None:
             self._dropped[log_id] = None
 
-    def collect(self) -> None:
-        given_up, self._given_up = self._given_up, self._note_given_up()
-        for log, start in given_up.trimmed:
-            self._remove_below(log, start)
-        for log_id in given_up.dropped:
-            folder = f"{self._folder}/{log_id}"
-            if log_id not in self._logs and self._disk.exists(folder):
-                self._remove_files(folder)
-                self._disk.remove_folder("log.folder.remove", folder)
+    def collect(self, now_lsn: int, safe_lsn: int) -> None:
+        self._given_up.append(self._note_given_up(now_lsn))
+        while self._given_up and self._given_up[0].lsn <= safe_lsn:
+            given_up = self._given_up.pop(0)
+            for log, start in given_up.trimmed:
+                self._remove_below(log, start)
+            for log_id in given_up.dropped:
+                folder = f"{self._folder}/{log_id}"
+                if log_id not in self._logs and self._disk.exists(folder):
+                    self._remove_files(folder)
+                    self._disk.remove_folder("log.folder.remove", folder)
 
-    def _note_given_up(self) -> GivenUp:
-        noted = GivenUp([(log, log.start) for log in self._trimmed.values()], list(self._dropped))
+    def _note_given_up(self, now_lsn: int) -> GivenUp:
+        noted = GivenUp(now_lsn, [(log, log.start) for log in self._trimmed.values()], list(self._dropped))
         if not self._swept:
             # Folders of logs that were dropped before a crash: every log that lives is known by now.
             names = (name for name in self._disk.list(self._folder) if name.isascii() and name.isdigit())

@@ -71,6 +71,7 @@ class QueuesCheck:
 
     def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
         self.configs[fact.topic] = fact.config
+        self.configs[f"dlq.{fact.topic}"] = f.TopicConfig()
 
     def _topic_configured(self, fact: f.TopicConfigured, op: Op) -> None:
         self.configs[fact.topic] = fact.config

@@ -180,11 +180,11 @@ def _check_trims_and_drops(store: LogStore) -> None:
     store.drop(6)
     assert store.end(6) == 0
     store.sync()
-    store.collect()
+    store.collect(10, 0)
     assert store.read(5, 0, 104, 1 << 30) == [batch(100, 2, at_ms=100), batch(102, 2, at_ms=102)]
     store.append(5, 400, 2, batch(400, 2, at_ms=400))
     store.trim(5, 10_000)
-    store.collect()
+    store.collect(20, 20)
     assert store.end(5) == 402
     assert store.read(5, 0, 500, 1 << 30) == []
     store.append(5, 402, 1, batch(402))

@@ -207,9 +207,11 @@ def test_collecting_removes_what_was_trimmed_and_dropped_also_after_a_restart() 
     store.trim(1, 60)
     assert any("/1/00000000000000000000.log" in path for path in disk.files()), "a trim alone deletes nothing"
     store.sync()
-    store.collect()
+    store.collect(70, 50)
     assert any("/1/00000000000000000000.log" in path for path in disk.files()), "the older snapshot may still need it"
-    store.collect()
+    store.collect(90, 69)
+    assert any("/1/00000000000000000000.log" in path for path in disk.files()), "so may the newer, if it lags behind"
+    store.collect(95, 70)
     assert not any("/1/00000000000000000000." in path for path in disk.files())
     assert not any("/2/" in path or "/3/" in path for path in disk.files()), "nobody knows these logs"
     disk.restart()

@@ -78,8 +78,9 @@ class Broker:
             snapshots.save(self.disk, "d/snapshots", STORE, lsn, [b"%d" % lsn])
         except DiskFull:
             return
-        self.logs.collect()
-        self.journal.trim(snapshots.snapshot_lsns(self.disk, "d/snapshots")[0] + 1)
+        oldest_lsn = snapshots.snapshot_lsns(self.disk, "d/snapshots")[0]
+        self.logs.collect(lsn, oldest_lsn)
+        self.journal.trim(oldest_lsn + 1)
 
     def check(self) -> None:
         assert self.acked <= self.tail <= self.tried
