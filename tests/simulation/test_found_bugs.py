@@ -15,7 +15,7 @@ from driftq.storage.damage import CorruptJournal
 from driftq.storage.segments import SegmentLogStore
 from tests.simulation.checks.restarts import NoChance
 from tests.support.core import Desk, held, offsets, packed, produce
-from tests.support.simdisk import SimDisk
+from tests.support.simdisk import Crash, Fault, SimDisk
 
 
 def test_a_group_with_too_many_gaps_still_gives_out_the_lowest_messages():
@@ -91,6 +91,20 @@ def test_a_checkpoint_without_its_beginning_is_refused():
     disk.remove("t", "d/journal/00000001.journal")
     with pytest.raises(CorruptJournal):
         checkpoint.fold(disk, opened.folder, opened.journal.closed_lsn())
+
+
+def test_a_snapshot_that_was_found_is_made_durable_before_anything_is_trimmed():
+    disk = SimDisk()
+    opened = grown_folder(disk)
+    disk.sync_folder("t", "")
+    lsn = opened.journal.closed_lsn()
+    disk.fail_nth(1, Fault.CRASH_BEFORE, "snapshot.sync_folder")
+    with pytest.raises(Crash):  # the process that folds is killed when the name is there, but not durable
+        checkpoint.fold(disk, opened.folder, lsn)
+    disk.on_call = None
+    checkpoint.fold(disk, opened.folder, lsn)
+    disk.crash("none")
+    assert disk.list("d/snapshots") == [f"{lsn:020d}.snapshot"]
 
 
 def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start():

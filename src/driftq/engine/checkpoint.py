@@ -33,6 +33,7 @@ def fold(disk: Disk, folder: DataFolder, upto_lsn: int) -> None:
     """Save the snapshot at `upto_lsn`, the last lsn of a closed segment. Reads files only; touches no live state."""
     newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
     if newest.base_lsn() >= upto_lsn:
+        snapshots.sync_names(disk, folder.snapshots)  # the journal will be trimmed because of it
         return
     broker = Broker(Limits(), StoreReader(MemoryLogStore()), SystemChance())  # folding asks neither of them
     if newest.snapshot is not None:

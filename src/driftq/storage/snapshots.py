@@ -72,11 +72,16 @@ def save(disk: Disk, folder: str, store: bytes, lsn: int, frames: Iterable[bytes
     finally:
         file.close()
     disk.rename("snapshot.rename", f"{path}.tmp", path)
-    disk.sync_folder("snapshot.sync_folder", folder)
-    disk.sync_folder("snapshot.parent.sync_folder", folder.rpartition("/")[0] or "/")
+    sync_names(disk, folder)
     for old in snapshot_lsns(disk, folder)[:-GENERATIONS]:
         disk.remove("snapshot.remove", f"{folder}/{old:020d}{SUFFIX}")
     return Snapshot(path, lsn, chain_crc, count)
+
+
+def sync_names(disk: Disk, folder: str) -> None:
+    """Make sure that the snapshots which are there stay there. Whoever wrote the last may have been stopped before."""
+    disk.sync_folder("snapshot.sync_folder", folder)
+    disk.sync_folder("snapshot.parent.sync_folder", folder.rpartition("/")[0] or "/")
 
 
 def load_newest(disk: Disk, folder: str, store: bytes) -> Newest:
