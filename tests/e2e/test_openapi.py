@@ -42,17 +42,20 @@ def prepare(server: Server) -> None:
     server.call("PUT", "/v1/stream/known", b"data", {"Content-Type": "text/plain"})
 
 
-def fuzz(server: Server, mode: str, phases: str, checks: tuple[str, ...], examples: int, seed: int) -> str:
+def fuzz(server: Server, folder: Path, mode: str, phases: str, checks: tuple[str, ...], examples: int) -> str:
+    """Run it in `folder`, where it may leave its notes; the same run gives the same requests."""
     command = [
         str(Path(sys.executable).with_name("schemathesis")),
         "run", f"http://127.0.0.1:{server.port}/v1/openapi.json",
         "--mode", mode, "--phases", phases, "--checks", ",".join(checks),
-        "--max-examples", str(examples), "--seed", str(seed), "--generation-deterministic",
+        "--max-examples", str(examples), "--generation-deterministic",
         "--request-timeout", "10", "--workers", "2", "--no-color",
         "--exclude-path", "/v1/consume",  # it never ends
     ]  # fmt: skip
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.api_hooks", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170, check=False
+    )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]
     return done.stdout
 
@@ -71,19 +74,19 @@ def not_broken(server: Server) -> None:
     assert not [status for status in statuses if status.startswith("5")]
 
 
-def test_requests_that_fit_the_description_get_answers_that_fit_it(profile, seed):
+def test_requests_that_fit_the_description_get_answers_that_fit_it(profile, tmp_path):
     with running(None) as server:
         prepare(server)
-        report = fuzz(server, "positive", "fuzzing", CHECKS, EXAMPLES[profile], seed)
+        report = fuzz(server, tmp_path, "positive", "fuzzing", CHECKS, EXAMPLES[profile])
         assert requests_of(report) > ENOUGH["positive"]
         not_broken(server)
 
 
-def test_requests_that_do_not_fit_are_refused_as_described(profile, seed):
+def test_requests_that_do_not_fit_are_refused_as_described(profile, tmp_path):
     with running(None) as server:
         prepare(server)
         checks = (*CHECKS, "negative_data_rejection", "unsupported_method")
-        report = fuzz(server, "negative", "coverage,fuzzing", checks, EXAMPLES[profile] // 2, seed)
+        report = fuzz(server, tmp_path, "negative", "coverage,fuzzing", checks, EXAMPLES[profile] // 2)
         assert requests_of(report) > ENOUGH["negative"]
         not_broken(server)
 
