@@ -62,6 +62,7 @@ class Engine:
             block_bytes=options.block_bytes(),
             reserve_bytes=options.reserve_bytes(),
         )
+        self.sequencer.on_caller_error = _log_caller_error
         self.watch = Watch(broker.state)
         self.sequencer.observers.append(self.watch.observe)
         self.stopped: asyncio.Future[None] = self._loop.create_future()
@@ -355,6 +356,10 @@ class Engine:
             self._opened.store.close()
         if self._lock is not None:
             self._lock.release()
+
+
+def _log_caller_error(error: Exception) -> None:
+    logger.error("a reply could not be delivered to its caller", exc_info=error)
 
 
 def _answer(future: asyncio.Future[Reply], reply: Reply) -> None:

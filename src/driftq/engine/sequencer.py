@@ -72,6 +72,7 @@ class Sequencer:
         self.durable_lsn = tail_lsn  # the last one that cannot be lost
         self.observers: list[Observer] = []
         self.reply_observers: list[ReplyObserver] = []  # told of what leaves no fact: refusals and repeats
+        self.on_caller_error: Callable[[Exception], None] = _raise
         self._room_bytes = room_bytes
         self._block_bytes = block_bytes
         self._reserve_bytes = reserve_bytes
@@ -168,7 +169,14 @@ class Sequencer:
                 observer(at_lsn, facts)
         while self._replies and self._replies[0][0] <= lsn:
             _, on_reply, reply = self._replies.popleft()
-            on_reply(reply)
+            try:
+                on_reply(reply)
+            except Exception as error:
+                self.on_caller_error(error)  # one caller's bug is not the others' end
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _leaves_no_fact(reply: Reply) -> bool:

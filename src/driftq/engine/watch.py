@@ -60,6 +60,10 @@ class Watch:
         """Stand in line for a group, before looking whether there is something: what comes in between is not missed."""
         return Place(self, self._choosy if choosy else self._groups, group_id)
 
+    def standing(self, group_id: int) -> int:
+        """How many wait for a group."""
+        return len(self._groups.get(group_id, ())) + len(self._choosy.get(group_id, ()))
+
     def wake_log(self, log_id: int) -> None:
         for waiter in self._logs.pop(log_id, ()):
             if not waiter.done():

@@ -54,7 +54,12 @@ class Context:
         answer = Deferred()
 
         def on_reply(reply: Reply) -> None:
-            answer.resolve(refusal(reply) if type(reply) is Rejected else respond(reply))
+            try:
+                response = refusal(reply) if type(reply) is Rejected else respond(reply)
+            except Exception as error:
+                answer.fail(error)
+            else:
+                answer.resolve(response)
 
         self.engine.submit_to(command, on_reply)
         return answer

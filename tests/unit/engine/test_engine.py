@@ -38,6 +38,24 @@ def in_memory(act: Callable[[Engine], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+async def standing(engine: Engine, count: int) -> None:
+    async def enough() -> bool:
+        return engine.watch.standing(1) == count
+
+    await until(enough, 10)
+
+
+def test_a_bug_in_one_callers_callback_does_not_stop_the_others() -> None:
+    async def act(engine: Engine) -> None:
+        def broken(_: object) -> None:
+            raise ValueError("a bug of the caller")
+
+        engine.submit_to(produce(), broken)
+        assert isinstance(await engine.submit(produce()), Produced)
+
+    in_memory(act)
+
+
 def test_a_claimer_waits_and_is_woken_by_the_message_it_waits_for() -> None:
     async def act(engine: Engine) -> None:
         waiting = asyncio.ensure_future(engine.claim(c.Claim("t", "g", "o", 5), wait_ms=10_000))
@@ -68,7 +86,7 @@ def test_a_message_that_arrives_while_a_claim_is_being_answered_is_not_missed() 
 def test_one_message_wakes_one_of_many_claimers_and_the_others_go_on_waiting() -> None:
     async def act(engine: Engine) -> None:
         claims = [asyncio.ensure_future(engine.claim(c.Claim("t", "g", f"o{n}", 1), wait_ms=60_000)) for n in range(50)]
-        await asyncio.sleep(0.05)
+        await standing(engine, 50)
         for number in range(3):
             await engine.submit(produce())
             done, _ = await asyncio.wait(claims, timeout=5, return_when=asyncio.FIRST_COMPLETED)
@@ -86,7 +104,7 @@ def test_a_claimer_that_leaves_the_line_passes_its_call_on() -> None:
         first, second = (
             asyncio.ensure_future(engine.claim(c.Claim("t", "g", owner, 1), wait_ms=60_000)) for owner in "ab"
         )
-        await asyncio.sleep(0.05)
+        await standing(engine, 2)
         first.cancel()
         await engine.submit(produce())
         claimed = await asyncio.wait_for(second, 5)
