@@ -36,6 +36,7 @@ OnCommit = Callable[[int, float, float], None]  # frames, seconds until durable,
 
 CHORES_S = 1.0
 RETENTION_S = 10.0
+GATHER_S = 0.000_25  # how long a commit waits, at most, for callers that were just answered
 CLAIM_AGAIN_S = 5.0  # a claimer looks again at least this often, whatever it was told
 
 
@@ -71,6 +72,8 @@ class Engine:
         self._failure: BaseException | None = None
         self._kicked = False
         self._committing = False
+        self._expected_frames = 1  # how many are likely to come before the next commit
+        self._gather_until_s = 0.0
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
@@ -171,8 +174,16 @@ class Engine:
         if not self._kicked and not self._committing and self.sequencer.waiting_frames():
             # At the end of this turn of the loop: whatever else arrived in the same turn shares the sync.
             self._kicked = True
-            self._loop.call_soon(self._commit)
+            self._loop.call_soon(self._gather)
         self._arm_timer()
+
+    def _gather(self) -> None:
+        """Commit when those who were answered by the last commit have come again, or after a moment. Without it,
+        callers that wait for their replies split into two camps, and every sync carries only one of them."""
+        if self.sequencer.waiting_frames() < self._expected_frames and time.perf_counter() < self._gather_until_s:
+            self._loop.call_soon(self._gather)
+        else:
+            self._commit()
 
     async def claim(self, command: c.Claim, wait_ms: int = 0) -> Claimed | Rejected:
         """Claim; if there is nothing, wait for up to `wait_ms` until there is."""
@@ -243,16 +254,19 @@ class Engine:
         if self.on_commit is not None:
             self.on_commit(lsn - self.sequencer.durable_lsn, time.perf_counter() - self._commit_began_s, append_s)
         self._committing = False
+        now_s = time.perf_counter()
+        self._expected_frames = lsn - self.sequencer.durable_lsn + self.sequencer.waiting_frames()
+        self._gather_until_s = now_s + min(GATHER_S, append_s / 2)
         try:
             self.sequencer.on_durable(lsn)
         except BaseException as error:  # the log store's disk failed
             self._fail(error)
             return
         if self.sequencer.waiting_frames():
-            self._commit()
+            self._after_decision()
         else:
             self._tell_drained()
-        self._arm_timer()
+            self._arm_timer()
 
     def _tell_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
