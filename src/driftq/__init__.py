@@ -44,7 +44,23 @@ _PLACES = {
     "errors": "",
 }
 
-__all__ = ["__version__", *_PLACES]
+__all__ = [
+    "__version__",
+    "connect",
+    "connect_async",
+    "DriftQ",
+    "AsyncDriftQ",
+    "worker",
+    "task",
+    "run",
+    "Message",
+    "AsyncMessage",
+    "Retry",
+    "Reject",
+    "Release",
+    "effects",
+    "errors",
+]
 
 
 def __getattr__(name: str) -> object:

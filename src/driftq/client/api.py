@@ -196,6 +196,12 @@ class DriftQ(BrokerWords, Blocking):
     def stream(self, path: str, content_type: str = "") -> Stream:
         return Stream(self._transport, path, content_type)
 
+    def asynchronous(self) -> AsyncDriftQ:
+        """A client of the same broker that is awaited."""
+        client = AsyncDriftQ(owner=self.owner)
+        client._connect(AsyncTransport(self._transport.address, self._transport.patience))
+        return client
+
     def close(self) -> None:
         self._transport.close()
 
@@ -213,13 +219,17 @@ class AsyncDriftQ(BrokerWords, Awaiting):
     """A broker, asked by calls that are awaited."""
 
     def __init__(self, url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> None:
-        self._transport = AsyncTransport(address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token), patience)
+        address = address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
         self.owner = owner or default_owner()
-        self.topics = AsyncTopics(self._transport)
-        self.groups = AsyncGroups(self._transport)
-        self.jobs = AsyncJobs(self._transport)
-        self.dead_letters = AsyncDeadLetters(self._transport)
-        self.streams = AsyncStreams(self._transport)
+        self._connect(AsyncTransport(address, patience))
+
+    def _connect(self, transport: AsyncTransport) -> None:
+        self._transport = transport
+        self.topics = AsyncTopics(transport)
+        self.groups = AsyncGroups(transport)
+        self.jobs = AsyncJobs(transport)
+        self.dead_letters = AsyncDeadLetters(transport)
+        self.streams = AsyncStreams(transport)
 
     @property
     def url(self) -> str:

@@ -35,7 +35,7 @@ class MessageWords:
 
     delivered: Delivered
     place: Place
-    settled = False  # its end was said
+    settled_as = ""  # the verb that was heard
     lost = False  # the lease is gone: whatever is done now is done twice
 
     # --- what it says ---
@@ -166,11 +166,16 @@ class MessageWords:
         return settle_one("extend", self, lambda: None, lease_ms=lease_ms)
 
     def ending(self, how: Ending) -> Call[None]:
-        """The call that ends this message. Nothing is said twice: `settled` is set when it was heard."""
-        return settle_one(how.verb, self, self.end, **how.words())
+        """The call that ends this message. `settled` is true when it was heard."""
+        return settle_one(how.verb, self, lambda: self.end(how.verb), **how.words())
 
-    def end(self) -> None:
-        self.settled = True
+    def end(self, verb: str = ACK.verb) -> None:
+        self.settled_as = verb
+
+    @property
+    def settled(self) -> bool:
+        """Its end was said."""
+        return bool(self.settled_as)
 
     # --- what it leads to ---
 

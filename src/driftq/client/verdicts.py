@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from driftq.client.errors import Busy
+
 REASON_CHARACTERS_MAX = 500
 
 
@@ -82,5 +84,7 @@ def ending_of(error: BaseException | None) -> Ending:
             return Ending("reject", error.reason)
         case Release():
             return Ending("release", delay_ms=error.after_ms)
+        case Busy():
+            return Ending("release", delay_ms=error.retry_after_ms)  # somebody works on it: nothing has failed
         case _:
             return Ending("nack/batch", reason_of(error))

@@ -18,30 +18,16 @@ import functools
 import inspect
 import signal
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.background import new_loop
 from driftq.client.errors import InvalidCall
-from driftq.client.message import AsyncMessage, Message
-from driftq.client.working import Counts, Handler, WorkOptions, Working
-
-if TYPE_CHECKING:
-    from driftq.testing.chaos import Chaos
+from driftq.client.working import Counts, Handler, Subscription, Working, WorkOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Broker = str | DriftQ | AsyncDriftQ
-
-
-class Subscription(NamedTuple):
-    """What a worker claims."""
-
-    topic: str
-    group: str
-    task: str | None = None
-    label: str | None = None
-    start: str = "earliest"
 
 
 class Worker(Generic[P, R]):
@@ -59,11 +45,11 @@ class Worker(Generic[P, R]):
 
     def handler(self) -> Handler:
         """What is called with a message."""
-        return self.function  # type: ignore[return-value]
+        return self.function
 
-    def working(self, broker: Broker) -> Working:
+    def working(self, client: AsyncDriftQ) -> Working:
         """The machinery for one run of this worker."""
-        return Working(self.subscription, self.options, self.handler(), _client(broker), is_async=self.is_async)
+        return Working(self.subscription, self.options, self.handler(), client, is_async=self.is_async)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> Counts:
         """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to be claimed now."""
@@ -148,5 +134,5 @@ def _client(broker: Broker) -> AsyncDriftQ:
     if isinstance(broker, AsyncDriftQ):
         return broker
     if isinstance(broker, DriftQ):
-        return AsyncDriftQ._like(broker)
+        return broker.asynchronous()
     return connect_async(broker)

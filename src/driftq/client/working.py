@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from driftq.client import calls
 from driftq.client.blocking import Transport
 from driftq.client.claims import Place, settle
-from driftq.client.errors import DriftQError, InvalidCall, LeaseLost, Refused
+from driftq.client.errors import DriftQError, InvalidCall, Refused
 from driftq.client.message import AsyncMessage, Message
-from driftq.client.verdicts import RELEASE, Ending, ending_of
+from driftq.client.verdicts import RELEASE, Ending, Verdict, ending_of
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
-    from driftq.client.worker import Subscription
 
 logger = logging.getLogger("driftq.worker")
 
@@ -38,6 +37,19 @@ CLAIM_WAIT_MS = 20_000
 CLAIM_MAX = 10_000
 SETTLE_MAX = 5_000
 RETRY_S = 1.0
+TICK_S = 0.1
+LAST_SETTLE_S = 5.0
+YIELD_EVERY = 100
+
+
+class Subscription(NamedTuple):
+    """What a worker claims."""
+
+    topic: str
+    group: str
+    task: str | None = None
+    label: str | None = None
+    start: str = "earliest"
 
 
 class WorkOptions(NamedTuple):
@@ -94,3 +106,277 @@ class Running:
         self.task = task
         self.began_s = time.monotonic()
         self.broken_off: str | None = None  # why it was cancelled by us
+
+
+class Working:
+    """One run of a worker."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        options: WorkOptions,
+        handler: Handler,
+        client: AsyncDriftQ,
+        *,
+        is_async: bool,
+    ) -> None:
+        self.counts = Counts()
+        self._subscription = subscription
+        self._options = options
+        self._handler = handler
+        self._transport = client._transport
+        self._place = Place(subscription.topic, subscription.group, client.owner)
+        self._is_async = is_async
+        self._blocking = None if is_async else Transport(self._transport.address, self._transport.patience)
+        self._threads = None if is_async else ThreadPoolExecutor(options.concurrency, "driftq-worker")
+        self._ready: deque[Handled] = deque()
+        self._running: set[Running] = set()
+        self._ended: list[tuple[Handled, Ending]] = []
+        self._held: set[Handled] = set()  # claimed and not settled: what the room is counted by
+        self._work = asyncio.Event()  # something is ready
+        self._ends = asyncio.Event()  # something has ended
+        self._moved = asyncio.Event()  # there is more room than before
+
+    async def run(self, stop: asyncio.Event, *, drain: bool = False) -> Counts:
+        """Until `stop`, or with `drain` until nothing is left now."""
+        runners = [asyncio.create_task(self._run_on()) for _ in range(self._options.concurrency)]
+        others = [asyncio.create_task(self._settle_on()), asyncio.create_task(self._keep_on())]
+        try:
+            try:
+                await self._claim_on(stop, drain)
+            finally:
+                await self._wind_down(runners)
+        finally:
+            for task in (*runners, *others):
+                task.cancel()
+            await asyncio.gather(*runners, *others, return_exceptions=True)
+            if self._threads is not None:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+            if self._blocking is not None:
+                self._blocking.close()
+        return self.counts
+
+    # --- claiming ---
+
+    async def _claim_on(self, stop: asyncio.Event, drain: bool) -> None:
+        stopping = asyncio.create_task(stop.wait())
+        least = max(1, self._options.held_max // 4)
+        try:
+            while not stop.is_set():
+                room = self._options.held_max - len(self._held)
+                if room < least:
+                    await self._until_moved(stopping)
+                    continue
+                claimed = await self._claim(min(room, CLAIM_MAX), 0 if drain else CLAIM_WAIT_MS, stopping)
+                self._arrive(claimed)
+                if drain and not claimed:
+                    if not self._held:
+                        return
+                    await self._until_moved(stopping)
+        finally:
+            stopping.cancel()
+
+    async def _until_moved(self, stopping: asyncio.Task[Any]) -> None:
+        self._moved.clear()
+        moved = asyncio.create_task(self._moved.wait())
+        await asyncio.wait((moved, stopping), return_when=asyncio.FIRST_COMPLETED)
+        moved.cancel()
+
+    async def _claim(self, room: int, wait_ms: int, stopping: asyncio.Task[Any]) -> list[Handled]:
+        """What there is; nothing if we are to stop, or if the broker cannot be reached now."""
+        of = self._subscription
+        call = calls.claim(
+            of.topic, of.group, self._place.owner,
+            max=room, wait_ms=wait_ms, lease_ms=self._options.lease_ms, start=of.start, task=of.task, label=of.label,
+        )  # fmt: skip
+        asking = asyncio.create_task(self._transport.ask(call))
+        # A claim that is broken off closes its connection, and the broker takes back what it gave to nobody.
+        await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            return []
+        error = asking.exception()
+        if error is None:
+            return [self._message(each) for each in asking.result().messages]
+        if not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
+            raise error
+        logger.warning("cannot claim from %s, trying again: %s", of.topic, error)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
+        return []
+
+    def _message(self, delivered: Any) -> Handled:
+        if self._blocking is not None:
+            return Message(self._blocking, self._place, delivered)
+        return AsyncMessage(self._transport, self._place, delivered)
+
+    def _arrive(self, messages: list[Handled]) -> None:
+        self._held.update(messages)
+        self._ready.extend(messages)
+        if messages:
+            self._work.set()
+
+    # --- running ---
+
+    async def _run_on(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        streak = 0
+        while True:
+            if not self._ready:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            running = Running(self._ready.popleft(), task)
+            self._running.add(running)
+            try:
+                await self._handle(running)
+            finally:
+                self._running.discard(running)
+            streak += 1
+            if streak % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # handlers that never wait must not keep the others from it
+
+    async def _handle(self, running: Running) -> None:
+        message = running.message
+        error: BaseException | None = None
+        try:
+            if self._threads is None:
+                await self._handler(message)
+            else:
+                await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+        except asyncio.CancelledError:
+            if running.broken_off is None:
+                raise
+            running.task.uncancel()
+        except Exception as raised:
+            error = raised
+        if running.broken_off is not None or message.lost:
+            return  # its end was said when it was broken off, or is not ours to say
+        if message.settled:
+            self.counts.count(message.settled_as, 1)
+            self._forget(message)
+            return
+        how = ending_of(error)
+        if error is not None and how.verb == "nack/batch" and not isinstance(error, Verdict):
+            logger.warning("%r failed: %s", message, how.reason, exc_info=error)
+        self._end(message, how)
+
+    def _end(self, message: Handled, how: Ending) -> None:
+        self._ended.append((message, how))
+        self._ends.set()
+
+    def _forget(self, message: Handled) -> None:
+        self._held.discard(message)
+        self._moved.set()
+
+    # --- settling ---
+
+    async def _settle_on(self) -> None:
+        """Whatever ended while the last call was under way shares the next one."""
+        while True:
+            await self._ends.wait()
+            self._ends.clear()
+            while self._ended:
+                ended, self._ended = self._ended, []
+                for how, messages in _by_ending(ended):
+                    for at in range(0, len(messages), SETTLE_MAX):
+                        await self._settle(how, messages[at : at + SETTLE_MAX])
+
+    async def _settle(self, how: Ending, messages: list[Handled]) -> None:
+        messages.sort(key=lambda message: (message.partition, message.offset))
+        try:
+            reply = await self._transport.ask(settle(how.verb, messages, **how.words()))
+            lost = len(reply.refused)
+            for refused in reply.refused[:1]:
+                logger.warning("%d messages were lost before they were settled: %s", lost, refused.message)
+        except DriftQError as error:
+            lost = len(messages)
+            logger.warning("%d messages could not be settled and will come again: %s", lost, error)
+        self.counts.count(how.verb, len(messages) - lost)
+        self.counts.lost += lost
+        for message in messages:
+            message.end(how.verb)
+            self._forget(message)
+
+    # --- keeping ---
+
+    async def _keep_on(self) -> None:
+        beat_s = self._options.lease_ms / 3_000
+        next_s = time.monotonic() + beat_s
+        while True:
+            await asyncio.sleep(min(TICK_S, beat_s))
+            now_s = time.monotonic()
+            for running in list(self._running):
+                limit_ms = running.message.timeout_ms or self._options.timeout_ms
+                if running.broken_off is None and now_s - running.began_s > limit_ms / 1_000:
+                    self.counts.timed_out += 1
+                    self._break_off(running, Ending("nack/batch", f"timeout: longer than {limit_ms} ms"))
+            if now_s >= next_s:
+                next_s = now_s + beat_s
+                await self._extend()
+
+    def _break_off(self, running: Running, how: Ending | None) -> None:
+        """End a call from outside. A thread cannot be stopped: it goes on, and what it returns is ignored."""
+        running.broken_off = how.verb if how is not None else "lost"
+        message = running.message
+        if how is None:
+            message.lost = True
+            self.counts.lost += 1
+            self._forget(message)
+        else:
+            message.lost = self._threads is not None
+            self._end(message, how)
+        if self._threads is None:
+            running.task.cancel()
+
+    async def _extend(self) -> None:
+        held = [*self._ready, *(each.message for each in self._running if each.broken_off is None)]
+        held.sort(key=lambda message: (message.partition, message.offset))
+        for at in range(0, len(held), SETTLE_MAX):
+            part = held[at : at + SETTLE_MAX]
+            try:
+                reply = await self._transport.ask(settle("extend", part, lease_ms=self._options.lease_ms))
+            except DriftQError as error:
+                logger.warning("cannot renew %d leases: %s", len(part), error)
+                continue
+            if reply.refused:
+                self._lose({(each.partition, each.offset) for each in reply.refused})
+
+    def _lose(self, places: set[tuple[int, int]]) -> None:
+        """Somebody else has these now, or they were cancelled."""
+        for running in list(self._running):
+            message = running.message
+            if (message.partition, message.offset) in places and running.broken_off is None:
+                logger.warning("%r was lost while it ran", message)
+                self._break_off(running, None)
+        for message in [each for each in self._ready if (each.partition, each.offset) in places]:
+            self._ready.remove(message)
+            self.counts.lost += 1
+            self._forget(message)
+
+    # --- stopping ---
+
+    async def _wind_down(self, runners: list[asyncio.Task[None]]) -> None:
+        while self._ready:
+            self._end(self._ready.popleft(), RELEASE)
+        await self._until(lambda: not self._running, self._options.drain_ms / 1_000)
+        for running in list(self._running):
+            if running.broken_off is None:
+                self._break_off(running, RELEASE)
+        await self._until(lambda: not self._held, LAST_SETTLE_S)
+
+    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while not condition() and time.monotonic() < deadline_s:
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), min(TICK_S, timeout_s))
+
+
+def _by_ending(ended: list[tuple[Handled, Ending]]) -> list[tuple[Ending, list[Handled]]]:
+    found: dict[tuple[str, str, int | None], tuple[Ending, list[Handled]]] = {}
+    for message, how in ended:
+        found.setdefault(how.key, (how, []))[1].append(message)
+    return list(found.values())
