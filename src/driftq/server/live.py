@@ -22,7 +22,7 @@ from driftq.storage.damage import CorruptLog
 logger = logging.getLogger("driftq.consume")
 
 NDJSON = "application/x-ndjson; charset=utf-8"
-CLAIM_MAX = 256
+CLAIM_MIN, CLAIM_MAX = 64, 1_024  # small while others wait, large for a consumer that reads alone
 
 
 def cancel(task: asyncio.Future[Any]) -> None:
@@ -34,7 +34,7 @@ class Consumer:
 
     def __init__(self, engine: Engine, claim: c.Claim, heartbeat_ms: int) -> None:
         self._engine = engine
-        self._claim = msgspec.structs.replace(claim, max_messages=CLAIM_MAX)
+        self._claim = msgspec.structs.replace(claim, max_messages=CLAIM_MIN)
         self._heartbeat_ms = heartbeat_ms
 
     async def run(self, stream: Stream) -> None:
@@ -64,7 +64,19 @@ class Consumer:
             stream.write(b"\n")
             await stream.drain()
             return None
+        if isinstance(reply, Claimed):
+            self._choose_size(reply)
         return reply
+
+    def _choose_size(self, claimed: Claimed) -> None:
+        """A claim waits for the disk once, however large it is; but whatever one consumer holds, the others do not get."""
+        taken = sum(delivery.end - delivery.first for delivery in claimed.deliveries)
+        alone = not self._engine.watch.standing(claimed.group_id)
+        size = CLAIM_MIN
+        if alone and taken == self._claim.max_messages:
+            size = min(CLAIM_MAX, 2 * taken)
+        if size != self._claim.max_messages:
+            self._claim = msgspec.structs.replace(self._claim, max_messages=size)
 
     async def _send(self, stream: Stream, claimed: Claimed) -> None:
         for index, delivery in enumerate(claimed.deliveries):
@@ -77,11 +89,21 @@ class Consumer:
                     sent += 1
             except CorruptLog as error:
                 logger.error("not delivered: %s", error)
+                self._set_aside(delivery, sent, claimed.token)
+                sent += 1
             if sent < delivery.end:
                 unsent = (msgspec.structs.replace(delivery, first=sent), *claimed.deliveries[index + 1 :])
                 self._give_back(unsent, claimed.token)
                 return
         await stream.drain()
+
+    def _set_aside(self, delivery: Delivery, offset: int, token: str) -> None:
+        """A message that cannot be read rests like one that failed; it must not be claimed again and again at once."""
+        held = (c.Held(delivery.partition, offset, offset + 1, token),)
+        claim = self._claim
+        self._engine.submit_to(
+            c.Nack(claim.topic, claim.group, claim.owner, held, "the record cannot be read"), lambda _: None
+        )
 
     def _give_back(self, deliveries: tuple[Delivery, ...], token: str) -> None:
         held = tuple(c.Held(each.partition, each.first, each.end, token) for each in deliveries)
