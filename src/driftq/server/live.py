@@ -69,7 +69,7 @@ class Consumer:
         return reply
 
     def _choose_size(self, claimed: Claimed) -> None:
-        """A claim waits for the disk once, however large it is; but whatever one consumer holds, the others do not get."""
+        """A claim waits for the disk once, however large it is; but what one consumer holds the others do not get."""
         taken = sum(delivery.end - delivery.first for delivery in claimed.deliveries)
         alone = not self._engine.watch.standing(claimed.group_id)
         size = CLAIM_MIN
