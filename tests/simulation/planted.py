@@ -44,7 +44,6 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("storage.syncing:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
     ),
     "journal_trimmed_too_far": (Bug("engine.checkpoint:needed_lsn", "known[0] + 1", "known[-1] + 10_000"),),
-    "found_snapshot_trusted": (Bug("engine.checkpoint:fold", "snapshots.sync_names(disk, folder.snapshots)", "pass"),),
     "collected_too_early": (
         Bug(
             "storage.segments:SegmentLogStore.collect",

@@ -55,6 +55,8 @@ def _fold(world: World, disk: SimDisk, what: str) -> None:
     """A checkpoint over damage must fail, or be right: what it vouches for is trimmed from the journal afterwards."""
     opened = world.opened
     lsn = opened.journal.closed_lsn()
+    if not lsn:
+        return
     try:
         checkpoint.fold(disk, opened.folder, lsn)
         newest = snapshots.load_newest(disk, opened.folder.snapshots, opened.folder.store).snapshot

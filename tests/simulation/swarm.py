@@ -55,7 +55,7 @@ class Swarm:
 
 
 ACTORS = {
-    "plain": 10, "idempotent": 10, "keyed": 5, "jobs": 6, "worker": 30, "stream": 12, "fork": 2, "stager": 6,
+    "plain": 10, "idempotent": 10, "keyed": 5, "jobs": 6, "worker": 30, "stream": 12, "fork": 2, "stager": 9,
     "effects": 4, "admin": 1, "reader": 4, "subscriber": 3, "looker": 2, "redriver": 1,
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ def draw(seed: int, operations: int) -> Swarm:
     segment = chance.choice((12, 16, 16, 24, 48)) << 10
     options = StorageOptions(
         journal_segment_bytes=segment,
-        log_segment_bytes=chance.choice((600, 1500, 4000, 20_000)),
+        log_segment_bytes=chance.choice((600, 600, 1500, 4000, 20_000)),
         cache_bytes=chance.choice((2_000, 50_000, 1 << 20)),
         open_files=chance.choice((4, 16, 64)),
     )
@@ -140,7 +140,7 @@ def _limits(chance: Random) -> Limits:
 
 def _faults(chance: Random, kind: str) -> FaultPlan:
     plain = kind == "plain"
-    labels = (*LABELS, "journal.sync", "journal.sync", "journal.append")
+    labels = (*LABELS, *("journal.sync", "journal.append", "snapshot.sync_folder") * 3)
     plan = FaultPlan(
         crash_calls=chance.choice((0, 150, 300, 300, 600, 600, 1_500)) if plain else 600,
         error_calls=chance.choice((0, 300, 1_000)) if plain else 0,

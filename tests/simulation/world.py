@@ -402,6 +402,8 @@ class World:
                 opened.store.collect(tail_lsn, needed_lsn - 1)
                 opened.journal.trim(needed_lsn)
             self.counts["checkpoints"] += 1
+            if self.swarm.faults.crash_calls and self.faults.enabled and self.random.random() < 0.1:
+                raise Crash("the end of a checkpoint")
 
     def _fold(self) -> None:
         """In the engine this is a process of its own: it can fail alone, and then nothing has happened."""
