@@ -103,13 +103,13 @@ def draw(seed: int, operations: int) -> Swarm:
         topics=chance.choice((1, 2, 3)),
         weights=weights,
         options=options,
-        limits=_limits(chance),
+        limits=_limits(chance, segment),
         faults=_faults(chance, kind),
         checks_folds=chance.random() < 0.3,
     )
 
 
-def _limits(chance: Random) -> Limits:
+def _limits(chance: Random, segment_bytes: int) -> Limits:
     retry = chance.choice(
         (
             RetryPolicy(max_attempts=0, backoff_ms=500, max_backoff_ms=30_000, jitter="full"),
@@ -122,7 +122,7 @@ def _limits(chance: Random) -> Limits:
         partition_messages=chance.choice((60, 400, 1_000_000)),
         in_flight_max=chance.choice((2, 5, 20, 1_000)),
         gaps_max=chance.choice((5, 10_000)),
-        batch_bytes=chance.choice((3_000, 1 << 20)),
+        batch_bytes=chance.choice((2_000, segment_bytes // 4)),  # what one sweep buries must fit into a segment
         message_bytes=3_000,
         retry=retry,
         retry_floor_ms=20,

@@ -13,6 +13,7 @@ from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.damage import CorruptJournal
 from driftq.storage.segments import SegmentLogStore
+from driftq.storage.wal import FileJournal
 from tests.simulation.checks.restarts import NoChance
 from tests.support.core import Desk, held, offsets, packed, produce
 from tests.support.simdisk import Crash, Fault, SimDisk
@@ -105,6 +106,20 @@ def test_a_snapshot_that_was_found_is_made_durable_before_anything_is_trimmed():
     checkpoint.fold(disk, opened.folder, lsn)
     disk.crash("none")
     assert disk.list("d/snapshots") == [f"{lsn:020d}.snapshot"]
+
+
+def test_segments_go_only_when_the_watermark_that_gives_them_up_is_durable():
+    disk = SimDisk()
+    opened = grown_folder(disk)
+    disk.sync_folder("t", "")
+    disk.fail_nth(1, Fault.CRASH_BEFORE, "journal.watermark.sync")
+    with pytest.raises(Crash):  # killed in a trim: the new watermark is written and not synced
+        opened.journal.trim(opened.journal.closed_lsn())
+    disk.restart()
+    again = FileJournal.open(disk, "d/journal", opened.folder.store, segment_bytes=12 << 10)
+    assert again.recovery.removed
+    disk.crash("none")
+    FileJournal.open(disk, "d/journal", opened.folder.store, segment_bytes=12 << 10)
 
 
 def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start():

@@ -111,12 +111,20 @@ class FileJournal:
                 last = file.read_at(tail.last_block_at, tail.position - tail.last_block_at)
                 file.write_at("journal.rewrite", tail.last_block_at, last)
             file.sync("journal.open.sync")
-            removed = remove_leftovers(disk, folder, watermark.first_segment)
-            # A segment may have got its name just before a crash; the name must be durable before a frame relies on it.
-            disk.sync_folder("journal.open.sync_folder", folder)
             marks = disk.open(f"{folder}/{WATERMARK}", write=True)
         except BaseException:
             file.close()
+            raise
+        try:
+            # The same holds for the watermark: segments that it gives up may go only when nobody can see an older one.
+            marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
+            marks.sync("journal.watermark.sync")
+            removed = remove_leftovers(disk, folder, watermark.first_segment)
+            # A segment may have got its name just before a crash; the name must be durable before a frame relies on it.
+            disk.sync_folder("journal.open.sync_folder", folder)
+        except BaseException:
+            file.close()
+            marks.close()
             raise
         recovery = Recovery(segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, removed)
         return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery)
