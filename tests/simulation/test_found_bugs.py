@@ -6,6 +6,7 @@ import pytest
 
 from driftq.core import commands as c
 from driftq.core import facts as f
+from driftq.core.frames import decode
 from driftq.core.limits import Limits
 from driftq.core.replies import Begun, Done
 from driftq.engine import checkpoint
@@ -49,15 +50,26 @@ def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
 
 
 def test_states_that_folded_the_same_facts_give_the_same_snapshot():
-    desk = Desk(Limits(key_ttl_ms=100))
+    desk = Desk(Limits(key_ttl_ms=100_000))
     desk.do(c.CreateStream("s"))
     desk.topic()  # its logs have higher numbers than the stream's, and are restored before it
+
+    def keyed(key: str, ttl_ms: int = 0) -> None:
+        desk.do(produce(key, once=c.ProduceKey("", "t", key, 1, ttl_ms)))
+
     for number in range(6):
-        once = c.ProduceKey("", "t", f"k{number % 4}", number, 50 if number % 2 else 10_000)
-        desk.do(produce(f"m{number}", once=once))
-        desk.pass_ms(60)
-    folded = [list(broker.snapshot()) for broker in (desk.broker, desk.restarted(), desk.replayed())]
-    assert folded[0] == folded[1] == folded[2]
+        keyed(f"long{number}")
+    keyed("short", 50)
+    keyed("last")
+    desk.pass_ms(100)
+    keyed("another")
+    beside, done = desk.restarted(), len(desk.journal)  # folded from a snapshot in which one key is over
+    keyed("short")
+    for frame in desk.journal[done:]:
+        for fact in decode(frame):
+            beside.apply(fact)
+    folded = [list(broker.snapshot()) for broker in (desk.broker, beside, desk.replayed(), desk.restarted())]
+    assert folded[0] == folded[1] == folded[2] == folded[3]
 
 
 def grown_folder(disk: SimDisk):
@@ -131,9 +143,10 @@ def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start()
         store.append(1, number, 1, batch[:8] + number.to_bytes(8, "little") + batch[16:])
     store.sync()
     (name,) = [name for name in disk.list("d/logs/1") if name.endswith(".log")]
-    disk.put(f"d/logs/1/{name}", disk.files()[f"d/logs/1/{name}"][:64])  # a cut that became durable, and no more
+    kept = disk.files()[f"d/logs/1/{name}"][: 64 + len(batches[0])]
+    disk.put(f"d/logs/1/{name}", kept)  # a cut that became durable, and nothing that was written behind it
 
     again = SegmentLogStore(disk, "d/logs", 4_000, store=bytes(16))
-    again.restore(1, 0, 0)  # the snapshot knows nothing of them: the journal brings them again
-    again.append(1, 0, 1, batches[0])
-    assert again.read(1, 0, 1, 1) == [batches[0]]
+    again.restore(1, 0, 1)  # all that the snapshot knows: the journal brings the rest again
+    again.append(1, 1, 1, batches[1])
+    assert again.read(1, 1, 2, 1) == [batches[1]]
