@@ -174,13 +174,13 @@ class OutcomeUnknown(DriftQError):
 
 
 class NotWritten(DriftQError):
-    """`failed` has the exception of each message that was not written, in the order they were given."""
+    """`count` messages were not written; `failed` has what went wrong, once for each batch they were in."""
 
-    def __init__(self, failed: Sequence[DriftQError], flushed: int = 0) -> None:
+    def __init__(self, failed: Sequence[DriftQError], count: int) -> None:
         self.failed = list(failed)
+        self.count = count
         first = f"; the first: {self.failed[0]}" if self.failed else ""
-        super().__init__(f"{len(self.failed)} messages were not written{first}")
-        self.flushed = flushed
+        super().__init__(f"{count} messages were not written{first}")
         self.retryable = bool(self.failed) and all(error.retryable for error in self.failed)
 
 

@@ -82,9 +82,11 @@ class Pipeline:
 
     async def run(self) -> None:
         try:
-            while not (self._closing and not self._gathering.pending):
+            while True:
                 self._woken.clear()
                 await self._turn()
+                if self._closing and not self._gathering.pending:
+                    return
                 await self._sleep()
         finally:
             self._abandon(Closed("the producer was closed before this was written"))

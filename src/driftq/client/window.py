@@ -88,7 +88,7 @@ class Window(Generic[B]):
 
     def has_room(self) -> bool:
         """Whether another batch would be sent soon; if not, it may as well grow."""
-        return len(self._queue) < self._in_flight_max and not self._recovering
+        return len(self._queue) < self._in_flight_max and not (self._recovering and self._queue)
 
     def add(self, batch: B, expires_s: float) -> None:
         sending = Sending(batch, self.epoch, self._next_seq, expires_s)

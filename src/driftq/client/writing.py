@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypedDict
 
 from driftq.client.background import background
 from driftq.client.batches import OVERHEAD_BYTES, Batch, Gathering, Receipt
-from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten
+from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
 from driftq.client.evented import AsyncTransport
 from driftq.client.http import Address
 from driftq.client.pipeline import Encode, Options, Pipeline
@@ -194,7 +194,8 @@ class BlockingWriter(Counted):
             gathering.flushing = bool(gathering.pending)
             self._wake()
             if not gathering.room.wait_for(lambda: not gathering.pending, timeout_s):
-                raise NotWritten([BufferFull(f"{gathering.pending} messages still wait after {timeout_s} s")], 0)
+                late = OutcomeUnknown(f"not written after {timeout_s} s; the producer goes on trying")
+                raise NotWritten([late], gathering.pending)
         writing.raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
