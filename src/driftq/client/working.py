@@ -24,6 +24,7 @@ from driftq.client.claims import Place, settle
 from driftq.client.errors import DriftQError, InvalidCall, Refused
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.verdicts import RELEASE, Ending, Verdict, ending_of
+from driftq.wire.queue import Delivered
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
@@ -206,10 +207,10 @@ class Working:
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
 
-    def _message(self, delivered: Any) -> Handled:
+    def _message(self, delivered: Delivered, place: Place | None = None) -> Handled:
         if self._blocking is not None:
-            return Message(self._blocking, self._place, delivered)
-        return AsyncMessage(self._transport, self._place, delivered)
+            return Message(self._blocking, place or self._place, delivered)
+        return AsyncMessage(self._transport, place or self._place, delivered)
 
     def _arrive(self, messages: list[Handled]) -> None:
         self._held.update(messages)

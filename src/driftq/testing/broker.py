@@ -1,0 +1,138 @@
+"""A broker for other people's tests: the real engine in memory behind the real HTTP layer, on a thread of this process.
+
+Its time stands still until `advance`: leases, retries and delays come when the test says so, and no test sleeps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Self, TypeVar
+
+from driftq.client.api import DriftQ
+from driftq.client.worker import Worker, run_async
+from driftq.client.working import Counts
+from driftq.core.replies import Swept
+from driftq.engine.engine import Engine
+from driftq.server import http
+from driftq.server.app import App, routes
+from driftq.server.context import Context
+from driftq.server.problems import bad_request, internal_error
+from driftq.server.settings import load
+from driftq.testing.chaos import Chaos, Report, chaotic
+
+T = TypeVar("T")
+
+START_MS = 1_700_000_000_000
+START_S = 10.0
+
+
+class HandClock:
+    """Time that moves when it is told to."""
+
+    def __init__(self, at_ms: int = START_MS) -> None:
+        self._now_ms = at_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def start_at(self, at_ms: int) -> None:
+        self._now_ms = max(self._now_ms, at_ms)
+
+    def move(self, by_ms: int) -> None:
+        if by_ms < 0:
+            raise ValueError("time goes one way")
+        self._now_ms += by_ms
+
+
+class MemoryBroker(DriftQ):
+    """A client of a broker that it carries with it."""
+
+    def __init__(self, *settings: str) -> None:
+        self.clock = HandClock()
+        self._engine: Engine | None = None
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._stop = asyncio.Event()
+        self._port = 0
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete, args=(self._serve(settings),), name="driftq-memory", daemon=True
+        )
+        self._thread.start()
+        if not self._ready.wait(START_S) or not self._port:
+            raise RuntimeError("the broker did not start; the thread's traceback says why")
+        super().__init__(f"http://127.0.0.1:{self._port}", owner="test")
+
+    async def _serve(self, assignments: tuple[str, ...]) -> None:
+        try:
+            settings = load(None, {}, assignments).settings
+            engine = self._engine = Engine.in_memory(limits=settings.core_limits(), clock=self.clock)
+            app = App(routes(Context(engine, settings)))
+            listener = await http.serve(app, "127.0.0.1", 0, on_bad_request=bad_request, on_error=internal_error)
+            self._port = listener.port
+        finally:
+            self._ready.set()
+        try:
+            await self._stop.wait()
+        finally:
+            await listener.stop(0.1)
+            await engine.close()
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def advance(self, ms: int) -> None:
+        """Let time pass: leases end, retries and delayed messages become due."""
+        self._on_loop(self._advance(ms))
+
+    async def _advance(self, ms: int) -> None:
+        engine = self._engine
+        assert engine is not None
+        self.clock.move(ms)
+        while (command := engine.sequencer.broker.due(self.clock.now_ms())) is not None:
+            reply = await engine.submit(command)
+            if isinstance(reply, Swept):
+                for group_id in reply.group_ids:
+                    engine.watch.wake_group(group_id, 1)
+
+    def drain(self, *workers: Worker[Any, Any]) -> list[Counts]:
+        """Run workers until nothing is left for them now. What rests stays at rest: `advance`, and drain again."""
+        return self._run(run_async(*workers, broker=self, drain=True))
+
+    def chaos(self, worker: Worker[Any, Any], *, seed: int = 1, chaos: Chaos | None = None, rounds: int = 50) -> Report:
+        """Deliver everything badly, until all of it is settled: see `Chaos`. The same seed does the same."""
+        return self._run(chaotic(self, worker, chaos or Chaos(), seed, rounds))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """On a loop of its own, in a thread if the caller has one running."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        found: list[T] = []
+        thread = threading.Thread(target=lambda: found.append(asyncio.run(work)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    def close(self) -> None:
+        super().close()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+
+@contextmanager
+def memory_broker(*settings: str) -> Iterator[MemoryBroker]:
+    """A broker for the time of a block; settings as on the command line: "queue.in_flight_max=10"."""
+    broker = MemoryBroker(*settings)
+    try:
+        yield broker
+    finally:
+        broker.close()
