@@ -1,4 +1,4 @@
-"""Streams through the client: append, read, follow in both ways, producers that are fenced, and deciding by the tail."""
+"""Streams through the client: append, read, follow in both ways, fenced producers, deciding by the tail."""
 
 from __future__ import annotations
 

@@ -120,10 +120,15 @@ async def run_async(
     stop = stop or asyncio.Event()
     client = _client(broker)
     try:
-        works = [each.working(client) for each in workers]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each.run(stop, drain=drain)) for each in works]
-        return [task.result() for task in tasks]
+        tasks = [asyncio.create_task(each.working(client).run(stop, drain=drain)) for each in workers]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            stop.set()  # if one has failed, the others end in order
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     finally:
         if client is not broker:
             await client.close()

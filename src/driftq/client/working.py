@@ -140,13 +140,13 @@ class Working:
 
     async def run(self, stop: asyncio.Event, *, drain: bool = False) -> Counts:
         """Until `stop`, or with `drain` until nothing is left now."""
-        runners = [asyncio.create_task(self._run_on()) for _ in range(self._options.concurrency)]
+        runners = [asyncio.create_task(self._run_on(stop)) for _ in range(self._options.concurrency)]
         others = [asyncio.create_task(self._settle_on()), asyncio.create_task(self._keep_on())]
         try:
             try:
                 await self._claim_on(stop, drain)
             finally:
-                await self._wind_down(runners)
+                await self._wind_down()
         finally:
             for task in (*runners, *others):
                 task.cancel()
@@ -220,11 +220,11 @@ class Working:
 
     # --- running ---
 
-    async def _run_on(self) -> None:
+    async def _run_on(self, stop: asyncio.Event) -> None:
         task = asyncio.current_task()
         assert task is not None
         streak = 0
-        while True:
+        while not stop.is_set():
             if not self._ready:
                 self._work.clear()
                 await self._work.wait()
@@ -359,7 +359,7 @@ class Working:
 
     # --- stopping ---
 
-    async def _wind_down(self, runners: list[asyncio.Task[None]]) -> None:
+    async def _wind_down(self) -> None:
         while self._ready:
             self._end(self._ready.popleft(), RELEASE)
         await self._until(lambda: not self._running, self._options.drain_ms / 1_000)

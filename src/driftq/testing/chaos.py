@@ -46,7 +46,6 @@ class Report(NamedTuple):
 
 async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, seed: int, rounds: int) -> Report:
     """Drain, and let a day pass between the rounds, until nothing comes any more."""
-    chance = random.Random(seed)
     calls: Counter[str] = Counter()
     total = Counts()
     took = 0
@@ -55,13 +54,14 @@ async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, 
         while took < rounds:
             took += 1
             before = calls.total()
-            working = ChaoticWorking(worker, client, chaos, chance, calls)
+            working = ChaoticWorking(worker, client, chaos, seed, calls)
             counts = await working.run(asyncio.Event(), drain=True)
             for name in Counts.__slots__:
                 setattr(total, name, getattr(total, name) + getattr(counts, name))
             if calls.total() == before:
                 break
-            await asyncio.to_thread(broker.advance, LONG_MS)
+            for _ in range(2):  # leases end, and what rests after that comes again
+                await asyncio.to_thread(broker.advance, LONG_MS)
     finally:
         await client.close()
     return Report(calls, total, took)
@@ -70,10 +70,11 @@ async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, 
 class ChaoticWorking(Working):
     """A worker on a bad day."""
 
-    def __init__(self, worker: Worker[Any, Any], client: Any, chaos: Chaos, chance: random.Random, calls: Any) -> None:
+    def __init__(self, worker: Worker[Any, Any], client: Any, chaos: Chaos, seed: int, calls: Counter[str]) -> None:
         self._inner = worker.handler()
         self._chaos = chaos
-        self._chance = chance
+        self._seed = seed
+        self._chance = random.Random(seed)
         self._calls = calls
         self._copies: set[Handled] = set()
         handler: Handler = self._call_async if worker.is_async else self._call
@@ -90,7 +91,7 @@ class ChaoticWorking(Working):
     def _arrive(self, messages: list[Handled]) -> None:
         messages = list(messages)
         for message in list(messages):
-            if self._strikes(message, self._chaos.duplicates):
+            if self._strikes("twice", message, self._chaos.duplicates):
                 copy = self._message(message.delivered, message.place._replace(owner="somebody else"))
                 self._copies.add(copy)
                 messages.insert(self._chance.randint(0, len(messages)), copy)
@@ -101,11 +102,14 @@ class ChaoticWorking(Working):
     def _end(self, message: Handled, how: Ending) -> None:
         if message in self._copies:
             self._forget(message)  # a copy ends in silence: its original has the word
-        elif how.verb == "ack/batch" and self._strikes(message, self._chaos.lost_leases):
+        elif how.verb == "ack/batch" and self._strikes("lost", message, self._chaos.lost_leases):
             self.counts.lost += 1
             self._forget(message)  # nobody hears of it: the lease ends, and the message comes again
         else:
             super()._end(message, how)
 
-    def _strikes(self, message: Handled, likelihood: float) -> bool:
-        return message.attempts <= self._chaos.chances_max and self._chance.random() < likelihood
+    def _strikes(self, what: str, message: Handled, likelihood: float) -> bool:
+        """What happens to a delivery depends on the seed and on the delivery, not on who came first."""
+        if message.attempts > self._chaos.chances_max:
+            return False
+        return random.Random(f"{self._seed} {what} {message.name} {message.attempts}").random() < likelihood

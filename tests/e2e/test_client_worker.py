@@ -1,0 +1,314 @@
+"""Workers of a real broker: what each way of ending does, leases kept and lost, time limits, and leaving in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import driftq
+from tests.support.server import Server, running
+from tests.support.waiting import until, until_now
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(None) as server:
+        yield server
+
+
+@pytest.fixture
+def broker(server):
+    with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker, request):
+    name = request.node.name[:200].replace("[", ".").replace("]", "")
+    broker.topics.create(name, partitions=2)
+    return name
+
+
+def test_a_decorated_function_stays_a_function(topic):
+    @driftq.worker(topic, group="g")
+    def double(number):
+        """Twice."""
+        return 2 * number
+
+    @driftq.worker(topic, group="g")
+    async def triple(number):
+        return 3 * number
+
+    assert double(4) == 8
+    assert double.__doc__ == "Twice."
+    assert asyncio.run(triple(4)) == 12
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_each_way_to_end_a_call_is_an_end_of_its_message(broker, topic, is_async):
+    for what in ["return", "raise", "retry", "reject", "release", "acked"]:
+        broker.send(topic, what)
+    seen: list[tuple[str, int]] = []
+
+    def end(message) -> None:
+        seen.append((message.text, message.attempts))
+        match message.text:
+            case "raise" if message.attempts == 1:
+                raise ValueError("boom")
+            case "retry" if message.attempts == 1:
+                raise driftq.Retry(after_ms=1, reason="later")
+            case "reject":
+                raise driftq.Reject("never")
+            case "release" if seen.count(("release", 1)) == 1:
+                raise driftq.Release
+
+    if is_async:
+
+        async def handle(message):
+            end(message)
+            if message.text == "acked":
+                await message.ack()
+    else:
+
+        def handle(message):
+            end(message)
+            if message.text == "acked":
+                message.ack()
+
+    work = driftq.worker(topic, group="g", concurrency=2)(handle)
+    total = {"acked": 0, "failed": 0, "rejected": 0, "released": 0}
+
+    def drained() -> bool:
+        counts = work.run(broker, drain=True)
+        for name in total:
+            total[name] += getattr(counts, name)
+        return broker.groups.describe(topic, "g").lag == 0
+
+    until_now(drained, 20)
+    assert total == {"acked": 5, "failed": 2, "rejected": 1, "released": 1}
+    assert seen.count(("release", 1)) == 2, "a release counts no attempt"
+    assert ("raise", 2) in seen
+    (letter,) = broker.dead_letters.list(topic)
+    assert letter.value == "reject"
+
+
+def test_leases_are_kept_alive_while_the_work_takes_longer(broker, topic):
+    for number in range(6):
+        broker.send(topic, str(number))
+    calls: list[str] = []
+
+    @driftq.worker(topic, group="g", concurrency=3, prefetch=3, lease_ms=300)
+    async def slow(message):
+        calls.append(message.text)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 1.0)
+
+    counts = slow.run(broker, drain=True)
+    assert (counts.acked, counts.lost) == (6, 0)
+    assert sorted(calls) == list("012345"), "nothing came twice"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_cancelled_job_is_broken_off_at_the_next_heartbeat(broker, topic, is_async):
+    broker.send(topic, "x", id="job")
+    began, ended = threading.Event(), threading.Event()
+
+    if is_async:
+
+        async def handle(message):
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.set()
+                raise
+    else:
+
+        def handle(message):
+            began.set()
+            until_now(lambda: message.lost, 20)
+            ended.set()
+
+    work = driftq.worker(topic, group="g", lease_ms=300)(handle)
+
+    def cancel() -> None:
+        began.wait(20)
+        broker.jobs.cancel(topic, "job")
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    counts = work.run(broker, drain=True)
+    thread.join()
+    assert ended.wait(20)
+    assert (counts.acked, counts.lost) == (0, 1)
+
+
+def test_a_call_that_takes_too_long_is_broken_off_and_retried(broker, topic):
+    broker.send(topic, "x")
+    attempts: list[int] = []
+
+    @driftq.worker(topic, group="g", timeout_ms=200)
+    async def stuck(message):
+        attempts.append(message.attempts)
+        if message.attempts == 1:
+            await asyncio.Event().wait()
+        assert message.last_error.startswith("timeout")
+
+    def done() -> bool:
+        stuck.run(broker, drain=True)
+        return broker.groups.describe(topic, "g").lag == 0
+
+    until_now(done, 20)
+    assert attempts == [1, 2]
+
+
+def test_a_thread_that_takes_too_long_is_not_listened_to_any_more(broker, topic):
+    broker.send(topic, "x")
+    again = threading.Event()
+
+    @driftq.worker(topic, group="g", timeout_ms=200, concurrency=2)
+    def stuck(message):
+        if message.attempts == 1:
+            until_now(lambda: message.lost, 20)
+            return
+        again.set()
+
+    def done() -> bool:
+        stuck.run(broker, drain=True)
+        return broker.groups.describe(topic, "g").lag == 0
+
+    until_now(done, 20)
+    assert again.is_set()
+
+
+def test_a_task_carries_its_arguments_and_refuses_those_that_do_not_fit(broker, topic):
+    sent: list[tuple[str, int]] = []
+
+    @driftq.task("email.send.v1", topic=topic)
+    def send_email(to: str, copies: int = 1) -> None:
+        sent.append((to, copies))
+
+    send_email.enqueue(broker, "ann@example.org")
+    send_email.options_for(id="mail-2", priority=5).enqueue(broker, to="bob@example.org", copies=2)
+    send_email.options_for(id="mail-2").enqueue(broker, to="bob@example.org", copies=2)  # the same job
+    with pytest.raises(TypeError):
+        send_email.enqueue(broker, "ann", "bob", "too many")
+    broker.send(topic, {"to": 7}, task="email.send.v1")
+    broker.send(topic, {"other": 1}, task="somebody.else.v1")
+    counts = send_email.run(broker, drain=True)
+    assert sent == [("bob@example.org", 2), ("ann@example.org", 1)]
+    assert (counts.acked, counts.rejected) == (2, 1)
+    assert broker.groups.describe(topic, "workers").lag == 1, "the other task waits for its own worker"
+    send_email("direct", 3)
+    assert sent[-1] == ("direct", 3)
+
+
+def test_a_worker_without_a_topic_says_so_at_once(broker):
+    @driftq.worker("nowhere", group="g")
+    def work(message): ...
+
+    with pytest.raises(driftq.errors.NotFound):
+        work.run(broker)
+
+
+def test_a_stopped_worker_finishes_what_runs_and_gives_back_what_waits(broker, topic, server):
+    for number in range(20):
+        broker.send(topic, str(number))
+
+    async def work_until_stopped() -> tuple[list[str], object]:
+        stop = asyncio.Event()
+        release = asyncio.Event()
+        ran: list[str] = []
+
+        @driftq.worker(topic, group="g", concurrency=2, prefetch=6)
+        async def handle(message):
+            ran.append(message.text)
+            await release.wait()
+
+        running_worker = asyncio.create_task(handle.run_async(broker, stop=stop))
+
+        async def both_run() -> bool:
+            return len(ran) == 2
+
+        await until(both_run, 20)
+        stop.set()
+        await asyncio.sleep(0)
+        release.set()
+        return ran, await running_worker
+
+    ran, counts = asyncio.run(work_until_stopped())
+    assert len(ran) == 2
+    assert (counts.acked, counts.lost) == (2, 0)
+    found = broker.groups.describe(topic, "g")
+    assert (found.lag, found.in_flight) == (18, 0)
+
+
+def test_sigterm_ends_a_worker_process_in_order(broker, topic, server, tmp_path):
+    program = f"""
+        import time, driftq
+        @driftq.worker({topic!r}, group="g", concurrency=2)
+        def work(message):
+            print(f"began {{message.text}}\\n", end="", flush=True)  # one write: two threads share the line
+            time.sleep(0.5)
+            print(f"ended {{message.text}}\\n", end="", flush=True)
+        print(work.run("http://127.0.0.1:{server.port}"), flush=True)
+    """
+    for number in range(6):
+        broker.send(topic, str(number))
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=30)
+    lines = [first, *rest.splitlines(keepends=True)]
+    began = [line.split()[1] for line in lines if line.startswith("began")]
+    ended = [line.split()[1] for line in lines if line.startswith("ended")]
+    assert process.returncode == 0
+    assert sorted(began) == sorted(ended), "what began has ended"
+    found = broker.groups.describe(topic, "g")
+    assert (found.lag, found.in_flight) == (6 - len(ended), 0)
+
+
+def test_a_worker_survives_a_broker_that_goes_away(tmp_path):
+    server = Server(str(tmp_path))
+    port = server.port
+    with driftq.connect(f"http://127.0.0.1:{port}") as broker:
+        broker.topics.create("t")
+        seen: list[str] = []
+
+        async def work() -> None:
+            nonlocal server
+            stop = asyncio.Event()
+
+            @driftq.worker("t", group="g", concurrency=2, lease_ms=1_000)
+            async def handle(message):
+                seen.append(message.text)
+
+            task = asyncio.create_task(handle.run_async(f"http://127.0.0.1:{port}", stop=stop))
+            await asyncio.to_thread(broker.send, "t", "before")
+
+            async def saw(text: str) -> bool:
+                return text in seen
+
+            await until(lambda: saw("before"), 20)
+            server.kill()
+            server = await asyncio.to_thread(Server, str(tmp_path), port=port)
+            await asyncio.to_thread(broker.send, "t", "after", idempotency_key="k")
+            await until(lambda: saw("after"), 30)
+            stop.set()
+            await task
+
+        asyncio.run(work())
+        assert broker.groups.describe("t", "g").lag == 0
+    server.stop()
