@@ -15,7 +15,7 @@ from typing import Any
 
 from driftq.client.errors import DriftQError, OutcomeUnknown
 
-OVERHEAD_BYTES = 64  # about what a message costs beyond its bytes while it waits
+OVERHEAD_BYTES = 100  # about what a message costs beyond its bytes while it waits
 COUNT_MAX = 20_000
 
 
@@ -23,8 +23,8 @@ class Batch:
     """Messages of one lane that travel together."""
 
     __slots__ = (
-        "_event", "_futures", "_lock", "callbacks", "count", "encoded", "ended", "error", "heads", "keys", "lane",
-        "opened_s", "place", "scheduled", "size_bytes", "values",
+        "_event", "_futures", "_lock", "callbacks", "count", "encoded", "ended", "error", "has_more", "heads", "keys",
+        "lane", "opened_s", "place", "size_bytes", "values",
     )  # fmt: skip
 
     def __init__(self, lane: int, opened_s: float) -> None:
@@ -33,9 +33,9 @@ class Batch:
         self.values: list[bytes] = []
         self.keys: list[bytes] = []
         self.heads: list[bytes] = []
-        self.count = 0
+        self.has_more = False  # some message has a key or a head
+        self.count = 0  # known at the end
         self.size_bytes = 0
-        self.scheduled = False
         self.encoded: tuple[tuple[int, int], bytes] | None = None  # the bytes of an epoch and seq
         self.callbacks: list[tuple[int, Callable[[Receipt], None]]] = []
         self.ended = False
@@ -45,10 +45,20 @@ class Batch:
         self._event: threading.Event | None = None
         self._futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
+    def add_more(self, key: bytes, head: bytes) -> None:
+        """Keys and heads are columns from the first message on that has one."""
+        if not self.has_more:
+            self.keys = [b""] * len(self.values)
+            self.heads = [b""] * len(self.values)
+            self.has_more = True
+        self.keys.append(key)
+        self.heads.append(head)
+
     def end(self, place: object, error: DriftQError | None) -> None:
         """Everybody who waits is told."""
         with self._lock:
             self.place, self.error, self.ended = place, error, True
+            self.count = len(self.values)
             self.values, self.keys, self.heads, self.encoded = [], [], [], None
             event, futures = self._event, self._futures
         if event is not None:
@@ -123,6 +133,9 @@ class Receipt:
         return self
 
 
+Callback = Callable[[Receipt], None]
+
+
 class Gathering:
     """Open and full batches of all lanes, and how many bytes they hold."""
 
@@ -130,8 +143,10 @@ class Gathering:
         self.lock = threading.Lock()
         self.room = threading.Condition(self.lock)
         self.held_bytes = 0
-        self.pending = 0  # messages that have not ended
         self.flushing = False
+        self.closed = False
+        self._unended = 0  # batches that were begun and have not ended
+        self._sealed = 0  # messages of those that are no longer open
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._wake = wake
@@ -139,35 +154,54 @@ class Gathering:
         self._full: dict[int, deque[Batch]] = {}
         self._waiters: list[asyncio.Future[None]] = []
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._unended
+
+    @property
+    def pending(self) -> int:
+        """Messages that have not ended."""
+        return self._sealed + sum(len(batch.values) for batch in list(self._open.values()))
+
     def fits(self, size_bytes: int) -> bool:
-        """With the lock. A message larger than everything fits when it is alone."""
+        """A message larger than everything fits when it is alone."""
         return self.held_bytes + size_bytes <= self._buffer_bytes or not self.held_bytes
 
-    def add(self, lane: int, value: bytes, key: bytes, head: bytes, size_bytes: int) -> Receipt:
-        """With the lock."""
-        batch = self._open.get(lane)
-        if batch is None:
-            batch = self._open[lane] = Batch(lane, time.monotonic())
-            self._wake()
-        values = batch.values
-        index = len(values)
-        if key or batch.keys:
-            if not batch.keys:
-                batch.keys = [b""] * index
-            batch.keys.append(key)
-        if head or batch.heads:
-            if not batch.heads:
-                batch.heads = [b""] * index
-            batch.heads.append(head)
-        values.append(value)
-        batch.count = index + 1
-        batch.size_bytes += size_bytes
-        self.held_bytes += size_bytes
-        self.pending += 1
-        if batch.size_bytes >= self._batch_bytes or index + 1 >= COUNT_MAX:
-            self._full.setdefault(lane, deque()).append(self._open.pop(lane))
-            self._wake()
-        return Receipt(batch, index)
+    def put(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt | None:
+        """Take a message; None if there is no room, or no more. The one thing here that is done for every message."""
+        size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
+        with self.lock:
+            held_bytes = self.held_bytes
+            if (held_bytes + size_bytes > self._buffer_bytes and held_bytes) or self.closed:
+                return None
+            self.held_bytes = held_bytes + size_bytes
+            batch = self._open.get(lane)
+            if batch is None:
+                batch = self._begin(lane)
+            values = batch.values
+            index = len(values)
+            if key or head or batch.has_more:
+                batch.add_more(key, head)
+            values.append(value)
+            batch.size_bytes += size_bytes
+            if batch.size_bytes >= self._batch_bytes or index >= COUNT_MAX:
+                self._seal(lane)
+            receipt = Receipt(batch, index)
+            if callback is not None:
+                batch.callbacks.append((index, callback))
+        return receipt
+
+    def _begin(self, lane: int) -> Batch:
+        batch = self._open[lane] = Batch(lane, time.monotonic())
+        self._unended += 1
+        self._wake()
+        return batch
+
+    def _seal(self, lane: int) -> None:
+        batch = self._open.pop(lane)
+        self._sealed += len(batch.values)
+        self._full.setdefault(lane, deque()).append(batch)
+        self._wake()
 
     def lanes(self) -> list[int]:
         with self.lock:
@@ -185,6 +219,7 @@ class Gathering:
             batch = self._open.get(lane)
             if batch is None or not (self.flushing or batch.opened_s + linger_s <= now_s):
                 return None
+            self._sealed += len(batch.values)
             return self._open.pop(lane)
 
     def next_s(self, lane: int, linger_s: float) -> float | None:
@@ -197,11 +232,18 @@ class Gathering:
                 return None
             return 0.0 if self.flushing else batch.opened_s + linger_s
 
+    def flush(self) -> None:
+        """Let nothing linger until everything has ended."""
+        self.flushing = bool(self._unended)
+        self._wake()
+
     def ended(self, batch: Batch) -> None:
+        """A batch that was taken is over."""
         with self.lock:
             self.held_bytes -= batch.size_bytes
-            self.pending -= batch.count
-            if not self.pending:
+            self._sealed -= batch.count
+            self._unended -= 1
+            if not self._unended:
                 self.flushing = False
             self.room.notify_all()
             waiters, self._waiters = self._waiters, []
@@ -217,7 +259,8 @@ class Gathering:
     def take_all(self) -> list[Batch]:
         """Everything that was not sent yet, for somebody who gives up."""
         with self.lock:
-            found = [*self._open.values(), *(batch for full in self._full.values() for batch in full)]
-            self._open.clear()
+            for lane in list(self._open):
+                self._seal(lane)
+            found = [batch for full in self._full.values() for batch in full]
             self._full.clear()
         return found

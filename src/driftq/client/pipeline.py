@@ -85,7 +85,7 @@ class Pipeline:
             while True:
                 self._woken.clear()
                 await self._turn()
-                if self._closing and not self._gathering.pending:
+                if self._closing and self._gathering.is_empty:
                     return
                 await self._sleep()
         finally:

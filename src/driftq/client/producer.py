@@ -18,12 +18,12 @@ from urllib.parse import urlencode
 
 from driftq.client import calls
 from driftq.client.admincalls import describe_topic
-from driftq.client.batches import Batch, Receipt
+from driftq.client.batches import Batch, Callback, Receipt
 from driftq.client.blocking import Transport
 from driftq.client.errors import InvalidCall
 from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Call
-from driftq.client.writing import AsyncWriter, BlockingWriter, Callback, ProducerOptions, Writing, options_of
+from driftq.client.writing import AsyncWriter, BlockingWriter, ProducerOptions, Writing, options_of
 from driftq.wire.message import Envelope, Head, Job, encode_head
 from driftq.wire.partitions import partition_of
 from driftq.wire.records import pack_columns
@@ -109,7 +109,9 @@ class Producer(BlockingWriter):
         raw_key = key.encode() if key else b""
         if partition is None:
             partition = _known_partition(raw_key, self._partitions) if raw_key else 0
-        return self._add(partition, raw, raw_key, _head(head) if head else b"", callback)
+        raw_head = _head(head) if head else b""
+        receipt = self._gathering.put(partition, raw, raw_key, raw_head, callback)
+        return receipt if receipt is not None else self._wait(partition, raw, raw_key, raw_head, callback)
 
 
 class AsyncProducer(AsyncWriter):
@@ -139,11 +141,14 @@ class AsyncProducer(AsyncWriter):
         """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
         if not self._partitions:
             self._partitions = len((await self._transport.ask(describe_topic(self.topic))).partitions)
+            self._running()
         raw = value if type(value) is bytes else calls.raw_bytes(value)
         raw_key = key.encode() if key else b""
         if partition is None:
             partition = _known_partition(raw_key, self._partitions) if raw_key else 0
-        return await self._add(partition, raw, raw_key, _head(head) if head else b"", callback)
+        raw_head = _head(head) if head else b""
+        receipt = self._gathering.put(partition, raw, raw_key, raw_head, callback)
+        return receipt if receipt is not None else await self._wait(partition, raw, raw_key, raw_head, callback)
 
 
 def _head(words: dict[str, Any]) -> bytes:

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 from driftq.client import streamcalls
-from driftq.client.batches import Batch, Receipt
+from driftq.client.batches import Batch, Callback, Receipt
 from driftq.client.calls import Value, encode, raw_bytes
 from driftq.client.flows import Call
 from driftq.client.producer import first_epoch
 from driftq.client.streamcalls import Appended
-from driftq.client.writing import AsyncWriter, BlockingWriter, Callback, ProducerOptions, Writing, options_of
+from driftq.client.writing import AsyncWriter, BlockingWriter, ProducerOptions, Writing, options_of
 from driftq.wire import streams as w
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class IdempotentProducer(BlockingWriter):
 
     def append(self, value: Value, callback: Callback | None = None) -> Receipt:
         """Give a value to the producer. Blocks only when the buffer is full."""
-        return self._add(LANE, self._appending.raw(value), b"", b"", callback)
+        raw = self._appending.raw(value)
+        receipt = self._gathering.put(LANE, raw, b"", b"", callback)
+        return receipt if receipt is not None else self._wait(LANE, raw, b"", b"", callback)
 
 
 class AsyncIdempotentProducer(AsyncWriter):
@@ -108,4 +110,7 @@ class AsyncIdempotentProducer(AsyncWriter):
             stream = self._stream
             found = await stream._transport.ask(streamcalls.describe(stream.path))
             self._appending.content_type = stream.content_type = found.content_type
-        return await self._add(LANE, self._appending.raw(value), b"", b"", callback)
+        self._running()
+        raw = self._appending.raw(value)
+        receipt = self._gathering.put(LANE, raw, b"", b"", callback)
+        return receipt if receipt is not None else await self._wait(LANE, raw, b"", b"", callback)

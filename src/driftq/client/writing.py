@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
 from driftq.client.background import background
-from driftq.client.batches import OVERHEAD_BYTES, Batch, Gathering, Receipt
+from driftq.client.batches import OVERHEAD_BYTES, Batch, Callback, Gathering, Receipt
 from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
 from driftq.client.evented import AsyncTransport
 from driftq.client.http import Address
@@ -21,8 +21,6 @@ from driftq.client.pipeline import Encode, Options, Pipeline
 from driftq.client.window import IN_FLIGHT_MAX, Done
 
 FAILURES_KEPT = 1_000
-
-Callback = Callable[[Receipt], None]
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -75,7 +73,6 @@ class Writing:
         self.epoch = epoch
         self.is_fixed = is_fixed
         self.when_full = words.get("when_full", "block")
-        self.closed = False
         self.written = 0
         self.failed = 0
         self._on_ack = words.get("on_ack")
@@ -104,15 +101,15 @@ class Writing:
         if self._on_error is not None:
             self._on_error(done.error, batch)
 
-    def check_open(self) -> None:
-        if self.closed:
+    def check_room(self) -> None:
+        """For a message that was not taken: whether waiting makes sense."""
+        if self.gathering.closed:
             raise Closed("this producer was closed")
-
-    def full(self) -> BufferFull:
-        return BufferFull(
-            f"{self.gathering.held_bytes} bytes wait to be written (buffer_bytes={self.options.buffer_bytes}); "
-            "send slower, or give the producer more room"
-        )
+        if self.when_full == "raise":
+            raise BufferFull(
+                f"{self.gathering.held_bytes} bytes wait to be written (buffer_bytes={self.options.buffer_bytes}); "
+                "send slower, or give the producer more room"
+            )
 
     def raise_failures(self) -> None:
         """Everything that failed since the last time."""
@@ -154,6 +151,7 @@ class BlockingWriter(Counted):
 
     def _start(self, address: Address, writing: Writing) -> None:
         self._writing = writing
+        self._gathering = writing.gathering
         self._background = background()
         transport = AsyncTransport(address)
         pipeline = self._pipeline = writing.pipeline(transport)
@@ -169,42 +167,36 @@ class BlockingWriter(Counted):
         if self._pipeline is not None:
             self._background.loop.call_soon_threadsafe(self._pipeline.wake)
 
-    def _add(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
-        writing = self._writing
+    def _wait(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
+        """For a message that found no room: wait for it, or say so."""
+        gathering = self._gathering
         size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
-        gathering = writing.gathering
-        with gathering.lock:
-            if writing.closed:
-                writing.check_open()
-            if not gathering.fits(size_bytes):
-                if writing.when_full == "raise":
-                    raise writing.full()
-                gathering.room.wait_for(lambda: gathering.fits(size_bytes) or writing.closed)
-                writing.check_open()
-            receipt = gathering.add(lane, value, key, head, size_bytes)
-            if callback is not None:
-                receipt.batch.callbacks.append((receipt.index, callback))
-        return receipt
+        while True:
+            self._writing.check_room()
+            with gathering.lock:
+                gathering.room.wait_for(lambda: gathering.fits(size_bytes) or gathering.closed)
+            receipt = gathering.put(lane, value, key, head, callback)
+            if receipt is not None:
+                return receipt
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
         writing = self._writing
         gathering = writing.gathering
         with gathering.lock:
-            gathering.flushing = bool(gathering.pending)
-            self._wake()
-            if not gathering.room.wait_for(lambda: not gathering.pending, timeout_s):
+            gathering.flush()
+            if not gathering.room.wait_for(lambda: gathering.is_empty, timeout_s):
                 late = OutcomeUnknown(f"not written after {timeout_s} s; the producer goes on trying")
                 raise NotWritten([late], gathering.pending)
         writing.raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Flush and end. Closing twice is as good as once."""
-        if self._writing.closed:
-            return
-        with self._writing.gathering.lock:
-            self._writing.closed = True
-            self._writing.gathering.room.notify_all()
+        with self._gathering.lock:
+            if self._gathering.closed:
+                return
+            self._gathering.closed = True
+            self._gathering.room.notify_all()
         self._background.loop.call_soon_threadsafe(self._stop)
         try:
             self._ran.result(timeout_s)
@@ -233,6 +225,7 @@ class AsyncWriter(Counted):
 
     def _begin(self, address: Address, writing: Writing) -> None:
         self._writing = writing
+        self._gathering = writing.gathering
         self._address = address
         self._task: asyncio.Task[None] | None = None
 
@@ -248,37 +241,28 @@ class AsyncWriter(Counted):
         if self._pipeline is not None:
             self._pipeline.wake()
 
-    async def _add(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
-        writing = self._writing
-        self._running()
-        size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
-        gathering = writing.gathering
+    async def _wait(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
+        """For a message that found no room: wait for it, or say so."""
         while True:
-            writing.check_open()
-            with gathering.lock:
-                if gathering.fits(size_bytes):
-                    receipt = gathering.add(lane, value, key, head, size_bytes)
-                    if callback is not None:
-                        receipt.batch.callbacks.append((receipt.index, callback))
-                    return receipt
-            if writing.when_full == "raise":
-                raise writing.full()
-            await gathering.drained()
+            self._writing.check_room()
+            await self._gathering.drained()
+            receipt = self._gathering.put(lane, value, key, head, callback)
+            if receipt is not None:
+                return receipt
 
     async def flush(self) -> None:
         """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
-        gathering = self._writing.gathering
-        gathering.flushing = bool(gathering.pending)
-        self._wake()
-        while gathering.pending:
+        gathering = self._gathering
+        gathering.flush()
+        while not gathering.is_empty:
             await gathering.drained()
         self._writing.raise_failures()
 
     async def close(self) -> None:
         """Flush and end. Closing twice is as good as once."""
-        if self._writing.closed:
+        if self._gathering.closed:
             return
-        self._writing.closed = True
+        self._gathering.closed = True
         if self._pipeline is not None and self._task is not None:
             self._pipeline.stop()
             await self._task
