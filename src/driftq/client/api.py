@@ -10,8 +10,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -23,6 +21,7 @@ from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Asked, Patience
 from driftq.client.http import address_of
 from driftq.client.message import AsyncMessage, Message, MessageWords
+from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.producer import AsyncProducer, Producer
 from driftq.client.streams import AsyncStream, Stream
@@ -295,8 +294,3 @@ def connect(url: str = "", *, token: str = "", owner: str = "", patience: Patien
 def connect_async(url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> AsyncDriftQ:
     """The same, for programs that await."""
     return AsyncDriftQ(url, token=token, owner=owner, patience=patience)
-
-
-def default_owner() -> str:
-    """A name for this process that no other has."""
-    return f"{socket.gethostname()[:64]}:{os.getpid()}:{secrets.token_hex(3)}"

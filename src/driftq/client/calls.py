@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -89,6 +88,8 @@ def retry_after_ms(reply: Reply) -> int | None:
         return None
     if text.strip().isdecimal():
         return int(text) * 1_000
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # heavy, and our own broker never needs it
+
     try:
         at = parsedate_to_datetime(text)
     except ValueError:

@@ -8,7 +8,6 @@ with message.outcome() as outcome:
 from __future__ import annotations
 
 import base64
-import secrets
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,6 +20,7 @@ from driftq.client.claims import Held, ack_part
 from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Call
 from driftq.client.http import Reply
+from driftq.client.names import random_name
 from driftq.client.words import Awaiting, Blocking, own
 from driftq.wire.message import Envelope
 from driftq.wire.queue import ProduceItem
@@ -40,7 +40,7 @@ class OutcomeWords:
         self._messages: list[tuple[str, ProduceItem]] = []
         self._appends: list[dict[str, object]] = []
         self._commits: list[dict[str, object]] = []
-        self._name = secrets.token_urlsafe(12)
+        self._name = random_name()
 
     def ack(self, message: Settling) -> Self:
         self._acked.append(message)

@@ -9,7 +9,6 @@ idempotency key of its own: the producer's name, epoch and seq do that work for 
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,20 +22,21 @@ from driftq.client.blocking import Transport
 from driftq.client.errors import InvalidCall
 from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Call
+from driftq.client.names import random_bits, random_name
 from driftq.client.writing import AsyncWriter, BlockingWriter, ProducerOptions, Writing, options_of
 from driftq.wire.message import Envelope, Head, Job, encode_head
 from driftq.wire.partitions import partition_of
 from driftq.wire.records import pack_columns
 from driftq.wire.times import from_rfc3339
 
-_CHANCE_BITS = 10
+CHANCE_BITS = 10
 _known_partition = lru_cache(maxsize=65_536)(partition_of)
 
 
 def first_epoch(producer_id: str, now_ms: int, chance: int) -> int:
     """A producer with a random name begins at 0. A named one takes the time, so that a new life of it shuts out the
     last one without asking; chance tells apart two that begin in the same millisecond."""
-    return (now_ms << _CHANCE_BITS) | chance if producer_id else 0
+    return (now_ms << CHANCE_BITS) | chance if producer_id else 0
 
 
 class Packing:
@@ -75,8 +75,8 @@ def head_of(
 
 def _writing(topic: str, producer_id: str, wake: Callable[[], None], words: ProducerOptions) -> Writing:
     options = options_of(words)
-    name = producer_id or f"py-{secrets.token_urlsafe(12)}"
-    epoch = first_epoch(producer_id, int(time.time() * 1_000), secrets.randbelow(1 << _CHANCE_BITS))
+    name = producer_id or f"py-{random_name()}"
+    epoch = first_epoch(producer_id, int(time.time() * 1_000), random_bits(CHANCE_BITS))
     packing = Packing(topic, name, options.compress)
     return Writing(packing, options, epoch=epoch, is_fixed=False, wake=wake, words=words)
 

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
@@ -18,7 +17,8 @@ from driftq.client import streamcalls
 from driftq.client.batches import Batch, Callback, Receipt
 from driftq.client.calls import Value, encode, raw_bytes
 from driftq.client.flows import Call
-from driftq.client.producer import first_epoch
+from driftq.client.names import random_bits, random_name
+from driftq.client.producer import CHANCE_BITS, first_epoch
 from driftq.client.streamcalls import Appended
 from driftq.client.writing import AsyncWriter, BlockingWriter, ProducerOptions, Writing, options_of
 from driftq.wire import streams as w
@@ -57,8 +57,8 @@ def _writing(
     wake: Callable[[], None],
     words: ProducerOptions,
 ) -> tuple[Appending, Writing]:
-    appending = Appending(path, content_type, producer_id or f"py-{secrets.token_urlsafe(12)}")
-    first = first_epoch(producer_id, int(time.time() * 1_000), secrets.randbelow(1 << 10))
+    appending = Appending(path, content_type, producer_id or f"py-{random_name()}")
+    first = first_epoch(producer_id, int(time.time() * 1_000), random_bits(CHANCE_BITS))
     writing = Writing(
         appending,
         options_of(words),
