@@ -6,17 +6,23 @@ import pytest
 
 from driftq.core import commands as c
 from driftq.core import facts as f
+from driftq.core.broker import Broker
 from driftq.core.frames import decode
 from driftq.core.limits import Limits
-from driftq.core.replies import Begun, Done
+from driftq.core.replies import Begun, Done, Rejected, Reply
 from driftq.engine import checkpoint
+from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.damage import CorruptJournal
+from driftq.storage.logstore import MemoryLogStore
 from driftq.storage.segments import SegmentLogStore
 from driftq.storage.wal import FileJournal
+from driftq.wire.errors import Code
+from driftq.wire.message import RetryPolicy
+from driftq.wire.records import stamp
 from tests.simulation.checks.restarts import NoChance
-from tests.support.core import Desk, held, offsets, packed, produce
+from tests.support.core import Desk, SeededChance, held, offsets, packed, produce
 from tests.support.simdisk import Crash, Fault, SimDisk
 
 
@@ -150,3 +156,44 @@ def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start()
     again.restore(1, 0, 1)  # all that the snapshot knows: the journal brings the rest again
     again.append(1, 1, 1, batches[1])
     assert again.read(1, 1, 2, 1) == [batches[1]]
+
+
+def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
+    store = MemoryLogStore()
+    broker = Broker(Limits(), StoreReader(store), SeededChance())
+    room_bytes = 1 << 30
+    sequencer = Sequencer(broker, store, 0, lambda: room_bytes, block_bytes=2_000, reserve_bytes=2_000)
+    replies: list[Reply] = []
+
+    def do(command: c.Command, now_ms: int) -> Reply:
+        sequencer.submit(command, now_ms, replies.append)
+        while (taken := sequencer.take_batch()) is not None:
+            sequencer.on_durable(taken.expected_lsn + len(taken.frames))
+        return replies[-1]
+
+    do(c.CreateTopic("t", 1, f.TopicConfig(retry=RetryPolicy(1, 10))), 1)
+    for number in range(20):
+        do(produce(f"{number}".ljust(500, ".")), 1)
+    do(c.Claim("t", "g", "w", 20, 1_000), 1)
+    room_bytes = 8_000  # enough for a sweep as such, not for twenty dead letters
+    before = list(broker.snapshot())
+    refused = do(c.Sweep((("group", 1, 1),)), 5_000)
+    assert isinstance(refused, Rejected)
+    assert refused.code is Code.DISK_FULL
+    assert list(broker.snapshot()) == before
+    room_bytes = 1 << 30
+    do(c.Sweep((("group", 1, 1),)), 5_000)
+    assert store.end(2) == 20
+
+
+def test_a_time_is_found_in_a_log_whose_last_segment_a_full_disk_left_empty():
+    disk = SimDisk()
+    disk.make_folder("t", "d")
+    store = SegmentLogStore(disk, "d/logs", 300, store=bytes(16))
+    batches = [stamp(packed(f"{number}".ljust(150, "."))[0], number, number) for number in range(3)]
+    for number in range(2):
+        store.append(1, number, 1, batches[number])
+    disk.capacity_bytes = disk.used_bytes + 100  # room for a header, not for the batch behind it
+    store.append(1, 2, 1, batches[2])
+    assert store.is_full()
+    assert [store.offset_at(1, at_ms) for at_ms in (0, 1, 2, 3)] == [0, 1, 2, 3]

@@ -80,12 +80,13 @@ class Sequencer:
         self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
         self._frames_bytes = 0
         self._in_journal_bytes = 0  # given to the journal, not yet durable
+        self._largest_bytes = 0  # the largest waiting frame that has a block of its own
         self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable
         self._replies: deque[tuple[int, OnReply, Reply]] = deque()
 
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
-        refused = self._no_room(command)
+        refused = self._no_room(command, _size_of(command))
         if refused is not None:
             self._tell(command, refused)
             on_reply(refused)
@@ -95,10 +96,18 @@ class Sequencer:
         except Unreadable as error:
             facts, reply = [], Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder")
         if facts:
+            frame = encode(facts)
+            if len(frame) > self._block_bytes:
+                # Only now it is known how much is buried, say. Nothing was changed yet, so it can still be refused.
+                refused = self._no_room(command, len(frame))
+                if refused is not None:
+                    self._tell(command, refused)
+                    on_reply(refused)
+                    return
+                self._largest_bytes = max(self._largest_bytes, len(frame))
             apply = self.broker.apply
             for fact in facts:
                 apply(fact)
-            frame = encode(facts)
             self._frames.append(frame)
             self._frames_bytes += len(frame)
             self.decided_lsn += 1
@@ -114,14 +123,15 @@ class Sequencer:
         for observer in self.reply_observers:
             observer(command, reply)
 
-    def _no_room(self, command: c.Command) -> Rejected | None:
+    def _no_room(self, command: c.Command, size_bytes: int) -> Rejected | None:
         """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
         is_new = type(command) in NEW_WORK
         if is_new and self.waiting_bytes() > self.unsynced_bytes_max:
             details = {"reason": "slow_disk", "retry_after_ms": 1_000}
             return Rejected(Code.OVERLOADED, "the disk does not keep up; nothing was changed", details)
         # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
-        needed = self._frames_bytes + self._in_journal_bytes + 2 * (self._block_bytes + _size_of(command))
+        wasted_bytes = self._block_bytes + max(size_bytes, self._largest_bytes)
+        needed = self._frames_bytes + self._in_journal_bytes + 2 * wasted_bytes
         if is_new:
             needed += self._reserve_bytes
         if needed <= self._room_bytes() and not (is_new and self.store.is_full()):
@@ -159,6 +169,8 @@ class Sequencer:
         """Everything up to `lsn` is on disk: show it to readers, then let the replies go, in order."""
         assert lsn >= self.durable_lsn
         self._in_journal_bytes = 0
+        if not self._frames:
+            self._largest_bytes = 0
         shown: list[tuple[int, list[Fact]]] = []
         while self._facts and self._facts[0][0] <= lsn:
             shown.append(self._facts.popleft())

@@ -241,7 +241,8 @@ class SegmentLogStore:
         if not log.opened:
             self._open_log(log)
         for segment in log.segments:
-            for run, run_end in zip(segment.runs, [*segment.firsts[1:], segment.end_offset], strict=True):
+            # A segment that a full disk left without a run has nothing to offer.
+            for run, run_end in zip(segment.runs, [*segment.firsts[1:], segment.end_offset], strict=False):
                 if run.last_ms >= at_ms and run_end > log.start:
                     firsts, batches, _ = self._batches_at(log, run.first_offset)
                     late = (first for first, batch in zip(firsts, batches, strict=True) if batch_ms(batch) >= at_ms)
