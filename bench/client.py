@@ -3,8 +3,8 @@
     python -m bench.client --seconds 3
     python -m bench.client --only producer,worker
 
-`cpu_us_per_op` is the client's own CPU for one message, `server_cpu_us_per_op` the broker's. A shared machine is noisy: the
-rates say what happened to go through, the CPU says what it costs.
+`cpu_us_per_op` is the client's own CPU for one message, `server_cpu_us_per_op` the broker's. A shared machine is
+noisy: the rates say what happened to go through, the CPU says what it costs.
 """
 
 from __future__ import annotations
