@@ -28,6 +28,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
     [
         ("bench.core", ["--runs", "1", "--commands", "300"]),
         ("bench.shape", ["--runs", "1", "--large", "1000"]),
+        ("bench.client", ["--seconds", "0.2"]),
         ("bench.commit", ["--runs", "1", "--seconds", "0.1"]),
         ("bench.checkpoint", ["--seconds", "1.5", "--segment-mb", "1"]),
         ("bench.streams", ["--runs", "1", "--seconds", "0.2", "--readers", "5", "--history-mb", "1"]),
@@ -35,7 +36,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
     ],
 )
 def test_a_benchmark_ends_and_says_what_it_found(module, arguments, tmp_path):
-    if module in {"bench.commit", "bench.checkpoint", "bench.streams", "bench.recover"}:
+    if module in {"bench.client", "bench.commit", "bench.checkpoint", "bench.streams", "bench.recover"}:
         arguments = [*arguments, "--folder", str(tmp_path)]
     for result in results(module, *arguments):
         missing = EVERY_LINE - result.keys() - ({"cpu_us_per_op"} if is_a_size(result) else set())
