@@ -253,12 +253,12 @@ def test_a_stopped_worker_finishes_what_runs_and_gives_back_what_waits(broker, t
 
 def test_sigterm_ends_a_worker_process_in_order(broker, topic, server, tmp_path):
     program = f"""
-        import time, driftq
+        import os, time, driftq
         @driftq.worker({topic!r}, group="g", concurrency=2)
         def work(message):
-            print(f"began {{message.text}}\\n", end="", flush=True)  # one write: two threads share the line
+            os.write(1, f"began {{message.text}}\\n".encode())  # whole lines, though two threads write them
             time.sleep(0.5)
-            print(f"ended {{message.text}}\\n", end="", flush=True)
+            os.write(1, f"ended {{message.text}}\\n".encode())
         print(work.run("http://127.0.0.1:{server.port}"), flush=True)
     """
     for number in range(6):
@@ -270,7 +270,9 @@ def test_sigterm_ends_a_worker_process_in_order(broker, topic, server, tmp_path)
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=30)
+    rest = process.stdout.read()  # until it ends
+    process.stdout.close()
+    process.wait(30)
     lines = [first, *rest.splitlines(keepends=True)]
     began = [line.split()[1] for line in lines if line.startswith("began")]
     ended = [line.split()[1] for line in lines if line.startswith("ended")]

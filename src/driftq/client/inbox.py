@@ -26,6 +26,7 @@ DAY_MS = 24 * 3_600_000
 PURGE_EVERY = 1_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
 _IDLE = 0  # psycopg's TransactionStatus.IDLE
+_MARKS = {"sqlalchemy": ":scope, :key, :at_ms", "psycopg": "%s, %s, %s", "sqlite3": "?, ?, ?"}
 
 
 def sql(connection: Any, *, table: str = "driftq_inbox", ttl_ms: int = 7 * DAY_MS) -> Inbox:
@@ -42,7 +43,10 @@ class Inbox:
         self._connection = connection
         self._table = table
         self._ttl_ms = ttl_ms
-        self._marks, self._text = _dialect(connection)
+        self._kind = _kind(connection)
+        self._marks = _MARKS[self._kind]
+        # There is no other way to its connections, and it is there, since this is one of them.
+        self._text = importlib.import_module("sqlalchemy").text if self._kind == "sqlalchemy" else None
         self._used = 0
 
     def create(self) -> None:
@@ -97,23 +101,22 @@ class Inbox:
     def _refuse_autocommit(self) -> None:
         """Each statement by itself would be no transaction, and no protection."""
         connection = self._connection
-        sqlite_auto = getattr(connection, "isolation_level", "") is None and not connection.in_transaction
-        psycopg_auto = getattr(connection, "autocommit", False) is True and (
-            getattr(getattr(connection, "info", None), "transaction_status", None) == _IDLE
-        )
-        if sqlite_auto or psycopg_auto:
+        match self._kind:
+            case "sqlite3":
+                alone = connection.isolation_level is None and not connection.in_transaction
+            case "psycopg":
+                alone = connection.autocommit and connection.info.transaction_status == _IDLE
+            case _:
+                alone = False  # SQLAlchemy begins a transaction by itself
+        if alone:
             raise InvalidCall("the connection commits by itself; begin a transaction, so that key and effect are one")
 
 
-def _dialect(connection: Any) -> tuple[str, Any]:
-    """(the placeholders of an insert, SQLAlchemy's `text` or None)."""
-    kinds = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
-    if "sqlalchemy" in kinds:
-        return ":scope, :key, :at_ms", importlib.import_module("sqlalchemy").text
-    if "psycopg" in kinds:
-        return "%s, %s, %s", None
-    if "sqlite3" in kinds:
-        return "?, ?, ?", None
+def _kind(connection: Any) -> str:
+    packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    for name in _MARKS:
+        if name in packages:
+            return name
     raise InvalidCall(f"an inbox needs a connection of sqlite3, psycopg or SQLAlchemy, not {type(connection)!r}")
 
 
