@@ -41,8 +41,8 @@ run: setup ## Set up, then run the server with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup check ## Check, then every test (PROFILE=dev|ci|release)
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial" --session-timeout 780
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 300 || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial" --session-timeout 2400
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .
