@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from random import Random
 
-from tests.simulation.swarm import FaultPlan
+from tests.simulation.swarm import RARE, FaultPlan
 from tests.support.simdisk import Fault, SimDisk
 
 KINDS = {"eio": Fault.EIO, "enospc": Fault.ENOSPC, "short": Fault.SHORT}
@@ -26,8 +26,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.at_labels: Counter[str] = Counter()
         self.enabled = True
-        # Calls that only a torn tail causes: leave one whenever possible, by crashing before the sync of a block.
-        self.tears = plan.label.startswith(("journal.cut", "journal.torn")) and bool(plan.crash_calls)
+        self._cause = RARE.get(plan.label, "") if plan.crash_calls else ""  # crashes come only there
         self._crash_left = self._gap(plan.crash_calls)
         self._error_left = self._gap(plan.error_calls)
         self._label_left = self._label_gap()
@@ -36,7 +35,11 @@ class Faults:
         return 1 + int(self.random.expovariate(1 / mean)) if mean else 1 << 60
 
     def _label_gap(self) -> int:
-        return self.random.choice((1, 2) if self.tears else (1, 1, 2, 3, 5, 9, 20, 60)) if self.plan.label else 0
+        return (
+            self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
+            if self.plan.label
+            else 0
+        )
 
     def arm(self, disk: SimDisk) -> None:
         """For a new life of the process: the disk forgets its hook when it crashes."""
@@ -44,12 +47,12 @@ class Faults:
             disk.on_call = self.on_call
 
     def on_call(self, label: str) -> Fault | None:
-        if not self.tears or label == "journal.sync":
+        if not self._cause or label == self._cause:
             self._crash_left -= 1
         self._error_left -= 1
         if self._crash_left <= 0:
             self._crash_left = self._gap(self.plan.crash_calls)
-            return self._strike(label, Fault.CRASH_BEFORE if self.tears else self._crash())
+            return self._strike(label, Fault.CRASH_BEFORE if self._cause else self._crash())
         if self._error_left <= 0:
             self._error_left = self._gap(self.plan.error_calls)
             return self._strike(label, KINDS[self.random.choice(self.plan.kinds)])
@@ -83,7 +86,7 @@ class Faults:
 
     def keep(self) -> str:
         """What a power cut leaves of the writes that were not synced."""
-        return self.random.choice(("random", "random", "random", "none", "all")) if not self.tears else "random"
+        return self.random.choice(("random", "random", "random", "none", "all")) if not self._cause else "random"
 
     def jump_ms(self) -> int:
         """How far the wall clock was set while the process was down."""

@@ -71,6 +71,13 @@ LABELS = (
     "snapshot.leftover.remove",
 )  # fmt: skip
 
+# Calls that another call's crash brings about.
+RARE = {
+    "journal.cut": "journal.sync", "journal.cut.sync": "journal.sync", "journal.torn.create": "journal.sync",
+    "journal.torn.write": "journal.sync", "journal.torn.sync": "journal.sync", "journal.rewrite": "journal.sync",
+    "snapshot.leftover.remove": "snapshot.end",
+}  # fmt: skip
+
 
 def draw(seed: int, operations: int) -> Swarm:
     """The configuration of a seed."""
@@ -140,7 +147,7 @@ def _limits(chance: Random, segment_bytes: int) -> Limits:
 
 def _faults(chance: Random, kind: str) -> FaultPlan:
     plain = kind == "plain"
-    labels = (*LABELS, *("journal.sync", "journal.append", "snapshot.sync_folder") * 3)
+    labels = (*LABELS, *RARE, *("journal.sync", "journal.append", "snapshot.sync_folder") * 3)
     plan = FaultPlan(
         crash_calls=chance.choice((0, 150, 300, 300, 600, 600, 1_500)) if plain else 600,
         error_calls=chance.choice((0, 300, 1_000)) if plain else 0,
@@ -152,7 +159,8 @@ def _faults(chance: Random, kind: str) -> FaultPlan:
         jumps=chance.random() < 0.5,
         power=chance.choice((0.3, 0.8, 1.0)),
     )
-    if plain and plan.label.startswith(("journal.cut", "journal.torn")):
-        # These are called only when a start finds a torn tail: make such starts frequent, and strike in them.
-        plan = dataclasses.replace(plan, crash_calls=25, in_recovery=1.0, power=1.0)
+    if plain and plan.label in RARE:
+        # Called only after a crash at another call: make such crashes frequent, and strike in what follows.
+        calls = 25 if RARE[plan.label] == "journal.sync" else 2
+        plan = dataclasses.replace(plan, crash_calls=calls, in_recovery=1.0, power=1.0)
     return plan

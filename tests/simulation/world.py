@@ -123,6 +123,7 @@ class World:
             lambda: self.room_bytes,
             block_bytes=opened.options.block_bytes(),
             reserve_bytes=opened.options.reserve_bytes(),
+            segment_bytes=opened.options.segment_room_bytes(),
         )
         self.sequencer.observers.append(lambda lsn, facts: self._new_frames.append((lsn, facts)))
         self.batch: Batch | None = None

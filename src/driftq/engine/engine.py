@@ -62,6 +62,7 @@ class Engine:
             lambda: self._room_bytes,
             block_bytes=options.block_bytes(),
             reserve_bytes=options.reserve_bytes(),
+            segment_bytes=options.segment_room_bytes(),
         )
         self.sequencer.on_caller_error = _log_caller_error
         self.watch = Watch(broker.state)

@@ -19,6 +19,7 @@ from driftq.storage import snapshots
 from driftq.storage.damage import CorruptSnapshot
 from driftq.storage.disk import Disk
 from driftq.storage.folder import DataFolder, find_folder, finish_folder, new_folder
+from driftq.storage.headers import HEADER_BYTES
 from driftq.storage.recover import Recovery
 from driftq.storage.segments import SegmentLogStore
 from driftq.storage.wal import FileJournal
@@ -40,6 +41,10 @@ class StorageOptions:
     def block_bytes(self) -> int:
         """The most that one journal append takes, unless a single frame is larger."""
         return min(4 << 20, self.journal_segment_bytes // 8)
+
+    def segment_room_bytes(self) -> int:
+        """What an empty journal segment has room for."""
+        return self.journal_segment_bytes - HEADER_BYTES
 
     def reserve_bytes(self) -> int:
         """Room in the journal that is kept for ending old work when the disk is full."""

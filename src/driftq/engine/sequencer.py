@@ -64,6 +64,7 @@ class Sequencer:
         *,
         block_bytes: int = 4 << 20,
         reserve_bytes: int = 8 << 20,
+        segment_bytes: int = 0,
         unsynced_bytes_max: int = 64 << 20,
     ) -> None:
         self.broker = broker
@@ -76,6 +77,7 @@ class Sequencer:
         self._room_bytes = room_bytes
         self._block_bytes = block_bytes
         self._reserve_bytes = reserve_bytes
+        self._segment_bytes = segment_bytes  # of frames, in an empty segment of the journal
         self.unsynced_bytes_max = unsynced_bytes_max
         self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
         self._frames_bytes = 0
@@ -134,8 +136,11 @@ class Sequencer:
         needed = self._frames_bytes + self._in_journal_bytes + 2 * wasted_bytes
         if is_new:
             needed += self._reserve_bytes
-        if needed <= self._room_bytes() and not (is_new and self.store.is_full()):
+        room_bytes = self._room_bytes()
+        if needed <= room_bytes and not (is_new and self.store.is_full()):
             return None
+        if not is_new and room_bytes >= self._segment_bytes >= self.waiting_bytes() + wasted_bytes:
+            return None  # the spare segment is there, and it takes all of this alone
         return Rejected(
             Code.DISK_FULL,
             "the disk is full: nothing was changed; free some space, service resumes by itself",
