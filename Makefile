@@ -74,7 +74,7 @@ docs: setup ## Rewrite the tables in docs/ that are made from code
 
 lock: ## Renew requirements/ from pyproject.toml (needs uv)
 	$(LOCK) --output-file requirements/runtime.txt > /dev/null
-	$(LOCK) --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+	$(LOCK) --extra spark --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
 
 clean: ## Remove everything that was made, except ./data
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
