@@ -41,7 +41,7 @@ run: setup ## Set up, then run the server with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup check ## Check, then every test (PROFILE=dev|ci|release)
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial" --session-timeout 2400
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --dist loadgroup -m "not serial" --session-timeout 2400
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
 
 check: setup ## Lint, format, types and layers

@@ -31,7 +31,7 @@ KINDS = {
     "spark": "exactly-once through Spark",
     "bench": "that the benchmarks run",
 }
-SERIAL = {"browser", "spark", "bench"}  # They measure, or they fill the machine by themselves.
+SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
@@ -91,6 +91,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(kind)
         if kind in SERIAL:
             item.add_marker("serial")
+        if kind == "spark":
+            item.add_marker(pytest.mark.xdist_group("spark"))  # One Java virtual machine serves all of them.
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
 

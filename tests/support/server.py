@@ -56,6 +56,10 @@ class Server:
         self.kill()
         raise AssertionError("the server did not start:\n" + "".join(self.lines))
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def connect(self, timeout_s: float = 20.0) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
 

@@ -1,0 +1,65 @@
+"""A Spark session that fits DriftQ: a Java that works, the same Python everywhere, the data source registered.
+
+    spark = driftq_session("local[*]")
+
+Any session will do as long as `register(spark)` was called on it; this one only spares the settings. Knows nothing of
+topics, tables or pipelines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from driftq.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Chosen for micro-batches on one machine: few shuffle tasks, Arrow in large batches, a state store that keeps its state
+# off the heap, workers that live from batch to batch, and no web page that takes a port.
+DEFAULTS: dict[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.python.worker.reuse": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress")
+
+
+def driftq_session(
+    master: str | None = None, *, name: str = "driftq", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Get or make a session. `master` None keeps what the surroundings say (spark-submit), else `local[*]`.
+    Raises `NoJava` when there is none to run on."""
+    if master is None or master.startswith("local"):
+        os.environ["JAVA_HOME"] = java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    local = master is None or master.startswith("local")
+    for key, value in {**DEFAULTS, **(conf or {})}.items():
+        if local or key not in LOCAL_ONLY or (conf and key in conf):
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("driftq")` known to a session."""
+    spark.dataSource.register(importlib.import_module("driftq.spark.datasource").DriftqDataSource)
