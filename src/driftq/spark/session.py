@@ -46,16 +46,14 @@ def driftq_session(
         os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(name)
+    builder = importlib.import_module("pyspark.sql").SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
     local = master is None or master.startswith("local")
     for key, value in {**DEFAULTS, **(conf or {})}.items():
         if local or key not in LOCAL_ONLY or (conf and key in conf):
             builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
 
