@@ -2,64 +2,19 @@
 
 A router is anything that takes a `Message` and gives a `Decision`, or None for "leave it as it is". It may be a
 function, a coroutine function, or an object (or class) with a method `route`. It decides; it cannot change the payload
-and cannot stop a message: if it fails or is late the message goes its way unrouted.
+and cannot stop a message: if it fails or is late the message goes its way unrouted. The two words themselves are in
+`driftq.wire.routing`, because pipelines speak them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any, Protocol
+from typing import Protocol
 
-import msgspec
-from msgspec import Meta, Struct
-
-from driftq.wire.message import Envelope
-
-LABEL_MAX = 249
-META_MAX = 32
-
-_Label = Annotated[str, Meta(max_length=LABEL_MAX)]
-_MetaKey = Annotated[str, Meta(min_length=1, max_length=128)]
-_MetaValue = Annotated[str, Meta(max_length=1_024)]
-_UNREAD = object()
-
-
-class Decision(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a message goes. What is empty is left to the envelope and the key's hash."""
-
-    label: _Label = ""
-    target_topic: Annotated[str, Meta(max_length=249)] = ""
-    partition_override: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    meta: Annotated[dict[_MetaKey, _MetaValue], Meta(max_length=META_MAX)] | None = None
-
-
-class BadDecision(Exception):
-    """What a router gave is no decision."""
-
-
-class Message:
-    """A message that is being produced: the requested topic, key, value and envelope. Nothing of it may be changed."""
-
-    __slots__ = ("_json", "envelope", "key", "task", "topic", "value")
-
-    def __init__(
-        self, topic: str, value: bytes, key: str = "", envelope: Envelope | None = None, task: str = ""
-    ) -> None:
-        self.topic = topic
-        self.value = value
-        self.key = key
-        self.envelope = envelope or Envelope()
-        self.task = task
-        self._json: Any = _UNREAD
-
-    def json(self) -> Any:
-        """The value read as JSON; None if it is not JSON."""
-        if self._json is _UNREAD:
-            try:
-                self._json = msgspec.json.decode(self.value)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                self._json = None
-        return self._json
+from driftq.wire.routing import BadDecision as BadDecision
+from driftq.wire.routing import Decision as Decision
+from driftq.wire.routing import Message as Message
+from driftq.wire.routing import checked as checked
 
 
 class Router(Protocol):
@@ -72,14 +27,3 @@ class Router(Protocol):
         """Raises whatever it likes: that counts as no decision."""
 
     async def close(self) -> None: ...
-
-
-def checked(answer: object) -> Decision | None:
-    """An answer from outside, as a decision. Mappings work like `Decision`; raises `BadDecision`."""
-    if answer is None:
-        return None
-    plain = msgspec.to_builtins(answer) if isinstance(answer, Decision) else answer
-    try:
-        return msgspec.convert(plain, Decision)
-    except msgspec.ValidationError as error:
-        raise BadDecision(str(error)) from None
