@@ -1,0 +1,54 @@
+"""The data source as Spark sees it: a name, a schema, and who reads and writes.
+
+    spark.read.format("driftq").option("subscribe", "orders").load()
+
+Registered by `driftq.spark.register`, or by Spark itself, which looks for packages named `pyspark_*`. The work is done
+in `reading` and `writing`, which are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from driftq.spark import columns
+from driftq.spark.options import read_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+class DriftqDataSource(DataSource):
+    """`format("driftq")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "driftq"
+
+    def schema(self) -> StructType:
+        return columns.spark_schema(columns.wanted(read_options(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from driftq.spark.reading import DriftqReader  # noqa: PLC0415  # a writer needs none of it
+
+        return DriftqReader(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from driftq.spark.reading import DriftqStreamReader  # noqa: PLC0415
+
+        return DriftqStreamReader(read_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        made: DataSourceWriter = importlib.import_module("driftq.spark.writing").batch_writer(
+            dict(self.options), schema, overwrite
+        )
+        return made
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        made: DataSourceStreamWriter = importlib.import_module("driftq.spark.writing").stream_writer(
+            dict(self.options), schema, overwrite
+        )
+        return made

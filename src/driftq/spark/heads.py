@@ -1,0 +1,115 @@
+"""The envelope, routing and job of records as Arrow columns. All heads of a run are decoded in one pass.
+
+A head that cannot be read counts as none: the broker checks heads when they come in, and a row that is there with its
+value is worth more than a query that stops. Knows no Spark and no broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from driftq.spark.arrow import Texts
+from driftq.spark.columns import ENVELOPE
+from driftq.wire.times import from_rfc3339
+
+
+class _Envelope(msgspec.Struct, frozen=True, gc=False):
+    run_id: str | None = None
+    step_id: str | None = None
+    parent_step_id: str | None = None
+    tenant_id: str | None = None
+    idempotency_key: str | None = None
+    labels: dict[str, str] | None = None
+    deadline: str | None = None
+
+
+class _Routing(msgspec.Struct, frozen=True, gc=False):
+    label: str | None = None
+    meta: dict[str, str] | None = None
+
+
+class _Job(msgspec.Struct, frozen=True, gc=False):
+    task: str | None = None
+    priority: int = 0
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    envelope: _Envelope = _Envelope()
+    routing: _Routing = _Routing()
+    job: _Job | None = None
+
+
+_NONE = _Head()
+_many = msgspec.json.Decoder(list[_Head])
+_one = msgspec.json.Decoder(_Head)
+
+
+def _time_us(text: str | None) -> int | None:
+    if not text:
+        return None
+    try:
+        return from_rfc3339(text) * 1_000
+    except ValueError:
+        return None
+
+
+def _pairs(found: dict[str, str] | None) -> list[tuple[str, str]] | None:
+    return list(found.items()) if found else None
+
+
+_READ: dict[str, Callable[[list[_Head]], list[Any]]] = {
+    "run_id": lambda heads: [head.envelope.run_id for head in heads],
+    "step_id": lambda heads: [head.envelope.step_id for head in heads],
+    "parent_step_id": lambda heads: [head.envelope.parent_step_id for head in heads],
+    "tenant_id": lambda heads: [head.envelope.tenant_id for head in heads],
+    "idempotency_key": lambda heads: [head.envelope.idempotency_key for head in heads],
+    "labels": lambda heads: [_pairs(head.envelope.labels) for head in heads],
+    "deadline": lambda heads: [_time_us(head.envelope.deadline) for head in heads],
+    "routing_label": lambda heads: [head.routing.label for head in heads],
+    "routing_meta": lambda heads: [_pairs(head.routing.meta) for head in heads],
+    "task": lambda heads: [head.job.task if head.job else None for head in heads],
+    "priority": lambda heads: [head.job.priority if head.job else None for head in heads],
+}
+
+
+def envelope_arrays(texts: Texts | None, count: int, names: frozenset[str] | None = None) -> dict[str, pa.Array]:
+    """The columns of the envelope, all of them or those that are named."""
+    kinds = {column.name: column.arrow for column in ENVELOPE if names is None or column.name in names}
+    if texts is None:
+        return {name: pa.nulls(count, kind) for name, kind in kinds.items()}
+    lengths = texts.lengths
+    present = np.flatnonzero(lengths)
+    heads = _decoded(texts, present)
+    found = {name: pa.array(_READ[name](heads), kind) for name, kind in kinds.items()}
+    if len(present) == count:
+        return found
+    # Rows without a head take the null that stands behind the last head.
+    places = np.full(count, len(present), dtype=np.int32)
+    places[present] = np.arange(len(present), dtype=np.int32)
+    taken = pa.array(places)
+    return {name: pa.concat_arrays([array, pa.nulls(1, array.type)]).take(taken) for name, array in found.items()}
+
+
+def _decoded(texts: Texts, present: Any) -> list[_Head]:
+    ends = texts.ends.tolist()
+    data = bytes(texts.data)
+    each = [data[ends[index] : ends[index + 1]] for index in present.tolist()]
+    try:
+        heads = _many.decode(b"[" + b",".join(each) + b"]")
+        if len(heads) == len(each):
+            return heads
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    return [_read(text) for text in each]
+
+
+def _read(text: bytes) -> _Head:
+    try:
+        return _one.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return _NONE

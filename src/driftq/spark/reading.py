@@ -1,0 +1,171 @@
+"""The readers that Spark calls: one for batches, one for streams. Thin: what to read is planned in `offsets`, bytes
+come from `fetching`, columns from `tabling`.
+
+The driver's side of a stream reader lives in one process for as long as the query; tasks get a copy and a `Task`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from driftq.spark import columns, offsets
+from driftq.spark.fetching import DataLoss, offsets_at, runs, spans_of, transport_of
+from driftq.spark.offsets import Limits, Range, Reached, Span
+from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
+from driftq.spark.tabling import tables
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, task: Range) -> None:
+        super().__init__(task)
+        self.range = task
+
+
+def read_task(
+    options: ReadOptions, wanted: tuple[columns.Column, ...], task: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task. Memory is bounded by what is fetched at once, whatever the range."""
+    if not isinstance(task, Task):
+        return  # Spark runs one task without a partition when nothing is to be read
+    transport = transport_of(options.connection)
+    fetched = runs(transport, task.range, options.fetch_bytes, fail_on_loss=options.fail_on_loss)
+    for run in fetched:
+        yield from tables(run.data, task.range, wanted)
+
+
+def starting(options: ReadOptions, spans: list[Span], default: int) -> offsets.Offsets:
+    """Where a query begins the first time."""
+    if options.starting_ms is not None:
+        return offsets_at(transport_of(options.connection), spans, options.starting_ms)
+    asked = default if options.starting is None else options.starting
+    return offsets.resolved(asked, spans, "startingOffsets", BadOption)
+
+
+def ending(options: ReadOptions, spans: list[Span]) -> offsets.Offsets:
+    if options.ending_ms is not None:
+        return offsets_at(transport_of(options.connection), spans, options.ending_ms)
+    return offsets.resolved(options.ending, spans, "endingOffsets", BadOption)
+
+
+class DriftqReader(DataSourceReader):
+    """A batch read: planned whole when the query is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        for name, limit in (("maxOffsetsPerTrigger", options.offsets_max), ("maxBytesPerTrigger", options.bytes_max)):
+            if limit is not None:
+                raise BadOption(f"{name} is for streams; a batch ends at endingOffsets or endingTimestamp")
+        self.options = options
+        self.columns = columns.chosen(schema, options)
+
+    def partitions(self) -> list[InputPartition]:
+        spans = spans_of(transport_of(self.options.connection), self.options)
+        first = Reached(starting(self.options, spans, EARLIEST), made={span.topic: span.made for span in spans})
+        lost = offsets.losses(first, spans)
+        if lost and self.options.fail_on_loss:
+            raise DataLoss("; ".join(lost.values()))
+        last = ending(self.options, spans)
+        targets = [span._replace(end=min(span.end, last[span.log])) for span in spans]
+        reach = offsets.step(first, _held_back(first, targets), _limits(self.options, ReadAllAvailable()))
+        return [Task(each) for each in offsets.ranges(first, reach)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(self.options, self.columns, partition)
+
+
+def _held_back(first: Reached, spans: list[Span]) -> list[Span]:
+    """A batch whose end lies before its start reads nothing; that is no loss."""
+    return [span._replace(end=max(span.end, first.offsets[span.log], span.start)) for span in spans]
+
+
+def _limits(options: ReadOptions, limit: ReadLimit) -> Limits:
+    """`ReadAllAvailable` is Spark's word for "whatever the options say": a run with Trigger.Once."""
+    if isinstance(limit, ReadAllAvailable):
+        return Limits(None, None, options.partitions_min, options.partition_bytes)
+    rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.offsets_max
+    size_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.bytes_max
+    return Limits(rows, size_bytes, options.partitions_min, options.partition_bytes)
+
+
+class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. What it plans is in the offsets that Spark keeps."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, now_s: Callable[[], float] = time.monotonic) -> None:
+        for name, text in (("endingOffsets", options.ending != LATEST), ("endingTimestamp", options.ending_ms)):
+            if text:
+                raise BadOption(f"{name} is for batch reads; a stream has no end")
+        self.options = options
+        self.columns = columns.chosen(schema, options)
+        self._now_s = now_s
+        self._moved_s = now_s()
+        self._target: list[Span] | None = None
+        self._reached: Reached | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        spans = spans_of(transport_of(self.options.connection), self.options)
+        first = starting(self.options, spans, LATEST)
+        return offsets.to_json(Reached(first, made={span.topic: span.made for span in spans if span.made}))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self.options.offsets_max is not None:
+            return ReadMaxRows(self.options.offsets_max)
+        if self.options.bytes_max is not None:
+            return ReadMaxBytes(self.options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = spans_of(transport_of(self.options.connection), self.options)
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        reached = offsets.from_json(start)
+        spans = spans_of(transport_of(self.options.connection), self.options, known=list(reached.offsets))
+        lost = offsets.losses(reached, spans)
+        if lost and self.options.fail_on_loss:
+            raise DataLoss("; ".join(lost.values()))
+        if self._target is not None:
+            spans = offsets.up_to(spans, self._target)
+        elif self._waits(offsets.behind(reached, spans)):
+            return dict(start)
+        self._reached = offsets.step(reached, spans, _limits(self.options, limit))
+        return dict(start) if self._reached is reached else offsets.to_json(self._reached)
+
+    def _waits(self, behind: int) -> bool:
+        """Too little is there, and it has not been waited for long enough."""
+        if behind < self.options.offsets_min and (self._now_s() - self._moved_s) * 1_000 < self.options.delay_max_ms:
+            return True
+        self._moved_s = self._now_s()
+        return False
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends of the logs, for the query's progress."""
+        known = list(self._reached.offsets) if self._reached is not None else []
+        spans = spans_of(transport_of(self.options.connection), self.options, known=known)
+        return offsets.to_json(Reached({span.log: span.end for span in spans}))
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        return [Task(each) for each in offsets.ranges(offsets.from_json(start), offsets.from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_task(self.options, self.columns, partition)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing: how far a query has come is in its checkpoint, and the broker keeps records by its own rules."""
+
+    def stop(self) -> None:
+        """Connections belong to the process and end with it."""
