@@ -6,11 +6,14 @@ machine beside it compares places, counts and replies. It knows nothing of range
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 from driftq.core import facts as f
 from driftq.wire.message import decode_head
 from driftq.wire.records import unpack
+
+Event = tuple[str, int, int, str, str, int]  # what, partition, offset, group, owner, attempt
 
 FRESH, HELD, RESTING, SETTLED = "fresh", "held", "resting", "settled"
 
@@ -51,6 +54,7 @@ class Model:
         self.letters: dict[tuple[str, int, int, str], int] = {}
         self.rounds: dict[tuple[str, int, int, str], int] = {}  # a group that starts over may fail a message again
         self.durable: dict[int, int] = {}
+        self.told: list[Event] | None = None  # what the history has to say of a frame, if there is one
 
     # --- looking ---
 
@@ -72,6 +76,7 @@ class Model:
 
     def fold(self, facts: Iterable[f.Fact], now_ms: int) -> None:
         buried: list[tuple[str, int, int, str]] = []
+        facts = list(facts)
         for fact in facts:
             if isinstance(fact, f.Appended):
                 self._append(fact, buried)
@@ -80,6 +85,27 @@ class Model:
             else:
                 getattr(self, f"_{type(fact).__name__}")(fact, now_ms)
         assert not buried, f"dead letters without their originals in the same frame: {buried}"
+        self._check_history(facts)
+
+    def _check_history(self, facts: list[f.Fact]) -> None:
+        """Every event is told once, in its partition, in the order of the facts, and nothing else is."""
+        if self.told is None:
+            return
+        for partition, log_id in enumerate(self.log_ids["t.history"]):
+            batches = [fact.batch for fact in facts if isinstance(fact, f.Appended) and fact.log_id == log_id]
+            assert len(batches) <= 1, "one batch for each command and partition"
+            events = [json.loads(record.value) for batch in batches for record in unpack(batch)]
+            names = ("event", "partition", "offset", "group", "owner", "attempt")
+            expected = [event for event in self.told if event[1] == partition]
+            assert [tuple(event[name] for name in names) for event in events] == expected
+        self.told = []
+
+    def _tell(self, what: str, fact: f.Leased | f.Failed | f.Settled | f.Released, offset: int) -> None:
+        topic, group = self.groups[fact.group_id]
+        if self.told is not None and topic == "t":
+            _, message = self._at(fact, offset)
+            partition = self.log_ids[topic].index(fact.log_id)
+            self.told.append((what, partition, offset, group, message.owner, message.attempts))
 
     def _TopicCreated(self, fact: f.TopicCreated, now_ms: int) -> None:
         first, count = fact.first_log_id, fact.partitions
@@ -88,6 +114,8 @@ class Model:
         for log_id in range(first, first + 2 * count):
             self.logs[log_id], self.starts[log_id] = [], 0
         self.dead_logs |= set(range(first + count, first + 2 * count))
+        if fact.config.history:
+            self.told = []
 
     def _append(self, fact: f.Appended, buried: list[tuple[str, int, int, str]]) -> None:
         log = self.logs[fact.log_id]
@@ -150,6 +178,7 @@ class Model:
                 message.state, message.owner, message.token = HELD, fact.owner, fact.token
                 message.until_ms = fact.until_ms
                 message.attempts += 1
+                self._tell("delivered", fact, offset)
 
     def _Extended(self, fact: f.Extended, now_ms: int) -> None:
         for message in self._held(fact):
@@ -162,8 +191,12 @@ class Model:
         assert fact.retry_at_ms >= now_ms
         message.state, message.retry_at_ms, message.error = RESTING, fact.retry_at_ms, fact.error
         message.has_history = True
+        self._tell("expired" if fact.lease_lost else "failed", fact, fact.offset)
 
     def _Released(self, fact: f.Released, now_ms: int) -> None:
+        for first, end in fact.ranges:
+            for offset in range(first, end):
+                self._tell("released", fact, offset)
         for message in self._held(fact):
             message.attempts -= 1
             message.owner = message.token = ""
@@ -184,6 +217,7 @@ class Model:
                     continue
                 assert fact.how != f.ACKED or message.state in (HELD, RESTING), "acked, but never delivered"
                 message.state, message.how = SETTLED, fact.how
+                self._tell({f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}[fact.how], fact, offset)
                 if fact.how == f.DEAD and fact.log_id not in self.dead_logs:
                     buried.remove((topic, self.log_ids[topic].index(fact.log_id), offset, group))
 

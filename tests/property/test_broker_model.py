@@ -86,9 +86,9 @@ class BrokerMachine(RuleBasedStateMachine):
             done["refused"] += 1
         return Decision(facts, reply)
 
-    @initialize(eager=st.booleans(), values=st.integers(0, 12))
-    def begin(self, eager, values) -> None:
-        self.take(c.CreateTopic("t", PARTITIONS))
+    @initialize(eager=st.booleans(), values=st.integers(0, 12), history=st.booleans())
+    def begin(self, eager, values, history) -> None:
+        self.take(c.CreateTopic("t", PARTITIONS, f.TopicConfig(history=history)))
         for number in range(values):
             self.take(produce(f"v{number}", partition=number % PARTITIONS, head=POLICY if number % 3 == 0 else None))
         self.take(c.CreateGroup("t", "g"))

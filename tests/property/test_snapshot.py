@@ -58,6 +58,7 @@ produces = st.builds(
     once,
     marks,
 )
+configs = st.builds(f.TopicConfig, history=st.booleans())
 acks = st.builds(c.Ack, names, groups, owners, held)
 
 
@@ -89,7 +90,8 @@ def stage(writer, handle, path, ttl_ms):
 
 
 commands = st.one_of(
-    st.builds(c.CreateTopic, names, st.just(2)),
+    st.builds(c.CreateTopic, names, st.just(2), configs),
+    st.builds(c.ConfigureTopic, names, configs),
     produces,
     produces,
     st.builds(c.Claim, names, groups, owners, st.integers(1, 5), times, task=st.sampled_from([None, None, "mail"])),

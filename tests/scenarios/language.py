@@ -65,7 +65,7 @@ def _config(line: Line) -> f.TopicConfig:
         "backlog_bytes_max",
     )
     retry = _policy(line.options["retry"]) if "retry" in line.options else None
-    return f.TopicConfig(*(line.count(name) for name in names), retry)
+    return f.TopicConfig(*(line.count(name) for name in names), retry, line.yes("history"))
 
 
 def _start(text: str, now_ms: int) -> str | int:
@@ -217,6 +217,15 @@ def _redrive(line: Line, now_ms: int) -> c.Command:
     return c.Redrive(dead, group, partition, offset, again)
 
 
+def _states(line: Line, now_ms: int) -> c.Command:
+    """states t/g 0:from-end limit=n"""
+    topic, group = line.words[0].split("/")
+    partition, _, run = line.words[1].partition(":")
+    first, _, end = run.partition("-")
+    offset, stop = (int(first) if first else None), (int(end) if end else None)
+    return c.ReadStates(topic, group, int(partition), offset, stop, line.count("limit", 1_000))
+
+
 # --- effects ---
 
 
@@ -335,6 +344,7 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "list": lambda line, now_ms: c.ListStreams(line.words[0], line.text_of("after"), line.count("limit", 100)),
     "producer": lambda line, now_ms: c.ReadProducer(*line.words),
     "look": lambda line, now_ms: c.ReadStream(line.words[0], renews=False),
+    "states": _states,
     "delete": _delete,
     "stage": _stage,
     "publish": _publish,

@@ -19,11 +19,12 @@ from driftq.core.facts import Fact
 from driftq.core.imaging import Placing, images
 from driftq.core.limits import Limits
 from driftq.core.replies import Decision, Rejected, Reply
-from driftq.core.rules import effects, looking, settle, stages, streams, subscriptions, topics
+from driftq.core.rules import effects, events, looking, settle, stages, streams, subscriptions, topics
 from driftq.core.rules.claim import claim
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.redrive import redrive
+from driftq.core.rules.states import read_states
 from driftq.core.rules.sweep import sweep
 from driftq.core.state import State
 
@@ -48,6 +49,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.ReadStream: looking.read_stream,
     c.ReadPartition: looking.read_partition,
     c.ReadProducer: looking.read_producer,
+    c.ReadStates: read_states,
     c.ListStreams: looking.list_streams,
     c.TrimStream: streams.trim,
     c.BeginEffect: effects.begin,
@@ -94,6 +96,10 @@ class Broker:
         reply = RULES[type(command)](case, command)
         if isinstance(reply, Rejected):
             return Decision([], reply)
+        if case.facts and self.state.history_logs:
+            refused = events.record(case, command)
+            if refused is not None:
+                return Decision([], refused)
         if case.facts and self.state.subscriptions.by_number:
             subscriptions.react(case)
         return Decision(case.facts, reply)

@@ -54,8 +54,8 @@ class Case:
     """Everything a rule needs to judge one command."""
 
     __slots__ = (
-        "batch_bytes", "chance", "ends", "facts", "forks_gone", "limits", "now_ms", "reader", "softly_deleted", "state",
-        "stream_made",
+        "batch_bytes", "burials", "chance", "ends", "facts", "forks_gone", "limits", "now_ms", "reader",
+        "softly_deleted", "state", "stream_made",
     )  # fmt: skip
 
     def __init__(self, state: State, limits: Limits, reader: LogReader, chance: Chance, now_ms: int) -> None:
@@ -67,6 +67,7 @@ class Case:
         self.facts: list[Fact] = []
         self.ends: dict[int, int] = {}
         self.batch_bytes = 0
+        self.burials: dict[tuple[int, int, int], tuple[str, str]] = {}  # (group, log, offset): reason and error
         self.forks_gone: dict[int, int] = {}  # forks that this case deleted, by the log of their source
         self.softly_deleted: set[int] = set()
         self.stream_made: dict[str, int] = {}  # paths and logs of streams that this case creates

@@ -289,6 +289,17 @@ class ReadPartition(Command, frozen=True):
     partition: int
 
 
+class ReadStates(Command, frozen=True):
+    """Where a group stands in a range of a partition: what is settled, what is pending. About `limit` of them."""
+
+    topic: str
+    group: str
+    partition: int
+    offset: int | None = None  # the group's floor
+    end: int | None = None
+    limit: int = 1_000
+
+
 class ReadProducer(Command, frozen=True):
     """What a stream remembers of a producer: for a writer that resumes."""
 

@@ -40,6 +40,7 @@ class TopicConfig(Struct, frozen=True, array_like=True, gc=False):
     backlog_messages_max: int = 0
     backlog_bytes_max: int = 0
     retry: RetryPolicy | None = None
+    history: bool = False  # what happens to its messages is told in a companion topic
 
 
 class TopicCreated(Fact, tag=1, frozen=True):

@@ -6,6 +6,7 @@ from driftq.core.facts import TopicConfig
 from driftq.core.progress import Progress
 
 DEAD_PREFIX = "dlq."
+HISTORY_SUFFIX = ".history"  # of the companion that tells what happens to a topic's messages
 
 
 class Topic:

@@ -122,7 +122,7 @@ class Progress:
         for first, end in fact.ranges:
             for low, high, old in self.held.cut(first, end):
                 self.held.add(low, high, self._renew(renewed, old, fact.until_ms, high - low))
-            for offset in self._entries_in(first, end):
+            for offset in self.entries_in(first, end):
                 entry = self.entries[offset]
                 if entry.held and entry.lease is not None:
                     entry.lease = self._renew(renewed, entry.lease, fact.until_ms, 1)
@@ -169,7 +169,7 @@ class Progress:
         for low, high, lease in self.held.cut(first, end):
             self.in_flight -= high - low
             self._drop(lease, high - low)
-        for offset in self._entries_in(first, end):
+        for offset in self.entries_in(first, end):
             self._forget(offset)
         if self.ready:
             self.ready.discard(first, end)
@@ -228,7 +228,7 @@ class Progress:
 
     # --- small steps ---
 
-    def _entries_in(self, first: int, end: int) -> list[int]:
+    def entries_in(self, first: int, end: int) -> list[int]:
         if not self.entries:
             return []
         if end - first == 1:
@@ -239,7 +239,7 @@ class Progress:
 
     def _pending_in(self, first: int, end: int) -> list[int]:
         """Held offsets of a range: in entries and in ranges."""
-        found = [offset for offset in self._entries_in(first, end) if self.entries[offset].held]
+        found = [offset for offset in self.entries_in(first, end) if self.entries[offset].held]
         for low, high, _ in self.held.overlapping(first, end):
             found.extend(range(low, high))
         return sorted(found)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from driftq.core.facts import Fact
+from driftq.core.ranges import Range
 from driftq.wire.errors import Code
 
 
@@ -134,6 +135,30 @@ class ProducerView(Reply, frozen=True):
     first_offset: int
     end_offset: int
     at_ms: int
+
+
+class PendingView(Struct, frozen=True, gc=False):
+    """A message that is neither fresh nor settled. Without a lease `until_ms` is 0, without a rest `retry_at_ms`."""
+
+    offset: int
+    state: str
+    attempts: int
+    owner: str
+    until_ms: int
+    retry_at_ms: int
+    error: str
+
+
+class StatesView(Reply, frozen=True):
+    """A group in [offset, next_offset) of a partition: settled below `floor` and in `settled`, pending as listed,
+    everything else fresh. There is more if `next_offset` is below `end`."""
+
+    floor: int
+    offset: int
+    next_offset: int
+    end: int
+    settled: tuple[Range, ...]
+    pending: tuple[PendingView, ...]
 
 
 class StreamEntry(Struct, frozen=True, gc=False):

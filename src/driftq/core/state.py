@@ -11,7 +11,7 @@ from typing import Any
 
 from driftq.core import facts as f
 from driftq.core.deadlines import Deadlines
-from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
 from driftq.core.histories import Histories
 from driftq.core.idempotency import Effect, Effects, ProducedKey, ProducedKeys
 from driftq.core.logs import Log
@@ -28,6 +28,7 @@ class State:
         self.topics: dict[str, Topic] = {}
         self.logs: dict[int, Log] = {f.STAGING_LOG: Log(f.STAGING_LOG)}
         self.groups: dict[int, Group] = {}
+        self.history_logs: dict[int, int] = {}  # where the history of a log is told, if it is
         self.streams = StreamTable()
         self.keys = ProducedKeys()
         self.effects = Effects()
@@ -89,9 +90,22 @@ class State:
         for partition, log_id in enumerate(log_ids):
             self.logs[log_id] = Log(log_id, topic=name, partition=partition)
         self.next_log_id = max(self.next_log_id, log_ids.stop)
+        self._link_history(name.removesuffix(HISTORY_SUFFIX))
+        self._link_history(name)
+
+    def _link_history(self, name: str) -> None:
+        """A topic and its companion come and change in any order."""
+        topic, companion = self.topics.get(name), self.topics.get(name + HISTORY_SUFFIX)
+        if topic is None:
+            return
+        for log_id in topic.log_ids:
+            self.history_logs.pop(log_id, None)
+        if companion is not None and topic.config.history:
+            self.history_logs.update(zip(topic.log_ids, companion.log_ids, strict=True))
 
     def _topic_configured(self, fact: f.TopicConfigured) -> None:
         self.topics[fact.topic].config = fact.config
+        self._link_history(fact.topic)
 
     def _topic_deleted(self, fact: f.TopicDeleted) -> None:
         for name in (fact.topic, DEAD_PREFIX + fact.topic):
@@ -100,6 +114,7 @@ class State:
                 del self.groups[group.group_id]
             for log_id in topic.log_ids:
                 del self.logs[log_id]
+                self.history_logs.pop(log_id, None)
 
     def _appended(self, fact: f.Appended) -> None:
         log = self.logs[fact.log_id]

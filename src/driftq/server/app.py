@@ -20,6 +20,7 @@ from driftq.server.faces.queue import QueueFace
 from driftq.server.faces.route import RouteFace
 from driftq.server.faces.server import ServerFace
 from driftq.server.faces.stages import StagesFace
+from driftq.server.faces.states import StatesFace
 from driftq.server.faces.streams import StreamFace
 from driftq.server.faces.topics import TopicsFace
 from driftq.server.http import Answer, Request, Response
@@ -105,6 +106,7 @@ def _topics_and_groups(context: Context) -> list[Route]:
         Route("GET", "/v1/topics/{topic}/groups", topics.list_topic_groups),
         Route("GET", "/v1/topics/{topic}/groups/{group}", topics.describe_group),
         Route("DELETE", "/v1/topics/{topic}/groups/{group}", topics.delete_group),
+        Route("GET", "/v1/topics/{topic}/groups/{group}/states", StatesFace(context).read),
         Route("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
         Route("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
         Route("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),

@@ -16,11 +16,18 @@ from driftq.server.http import BadRequest, Request
 T = TypeVar("T")
 
 _DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
+_FLAGS = {"true": True, "false": False}
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
-def read(request: Request, kind: type[T], numbers: frozenset[str], aliases: Mapping[str, str] | None = None) -> T:
-    """The parameters of a request as `kind`. `numbers` names the query parameters that are numbers."""
+def read(
+    request: Request,
+    kind: type[T],
+    numbers: frozenset[str],
+    aliases: Mapping[str, str] | None = None,
+    flags: frozenset[str] = frozenset(),
+) -> T:
+    """The parameters of a request as `kind`. `numbers` and `flags` name the query parameters that are no texts."""
     if request.body:
         return read_json(request.body, kind)
     values: dict[str, Any] = {}
@@ -28,7 +35,7 @@ def read(request: Request, kind: type[T], numbers: frozenset[str], aliases: Mapp
     for name, text in request.query.items():
         name = (aliases or {}).get(name, name)
         if name in fields and name not in values:
-            values[name] = number(name, text) if name in numbers else text
+            values[name] = number(name, text) if name in numbers else _FLAGS.get(text, text) if name in flags else text
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:

@@ -22,6 +22,7 @@ class TopicChange(Body, frozen=True):
     backlog_messages_max: Natural | None = None
     backlog_bytes_max: Natural | None = None
     retry: RetryPolicy | None = None
+    history: bool | None = None
 
 
 class PartitionInfo(Struct, frozen=True):
@@ -72,6 +73,35 @@ class SeekRequest(Body, frozen=True):
 
     to: str | Natural
     partition: Natural | None = None
+
+
+class PendingColumns(Struct, frozen=True):
+    """Messages that are neither fresh nor settled, one list for each column. A leased one has an owner and a lease, one
+    that waits (`retrying`, `delayed`) has a time at which it comes back."""
+
+    offset: list[int]
+    state: list[str]
+    attempts: list[int]
+    owner: list[str | None]
+    lease_until: list[str | None]
+    retry_at: list[str | None]
+    last_error: list[str]
+
+
+class StatesInfo(Struct, frozen=True):
+    """A group in [offset, next_offset) of a partition. Everything below `floor` is settled, and every [first, end) of
+    `settled`; `pending` is as listed; the rest was never delivered. The next page begins at `next_offset` unless that
+    is `end`."""
+
+    topic: str
+    group: str
+    partition: int
+    floor: int
+    offset: int
+    next_offset: int
+    end: int
+    settled: list[tuple[int, int]]
+    pending: PendingColumns
 
 
 # --- effects and outcomes ---

@@ -42,6 +42,7 @@ class TopicRequest(Body, frozen=True):
     backlog_messages_max: Natural = 0
     backlog_bytes_max: Natural = 0
     retry: RetryPolicy | None = None
+    history: bool = False
 
 
 class TopicReply(Struct, frozen=True):

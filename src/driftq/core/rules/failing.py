@@ -90,6 +90,7 @@ def bury(
     batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
     case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))
     case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD, case.now_ms))
+    case.burials[group.group_id, log.log_id, offset] = (reason, letter.last_error)
     return True
 
 

@@ -14,7 +14,7 @@ from driftq.core.logs import LaneKey, Log
 from driftq.core.producers import Judgement, Verdict
 from driftq.core.replies import Produced, Rejected, Reply
 from driftq.core.routing import partition_of
-from driftq.core.rules.topics import bad_partition, no_such_topic
+from driftq.core.rules.topics import bad_partition, no_such_topic, told_in
 from driftq.wire.errors import Code
 from driftq.wire.message import PRIORITY_MAX
 
@@ -48,6 +48,8 @@ def target_log(case: Case, topic: Topic, partition: int | None, key: bytes) -> L
     """The partition's log: named, or by the key's hash."""
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
+    if told_in(case, topic) is not None:
+        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
     log_ids = topic.log_ids
     if partition is None:
         partition = partition_of(key, len(log_ids))

@@ -7,7 +7,7 @@ import re
 from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.case import Case
-from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
 from driftq.core.progress import Progress
 from driftq.core.replies import Done, Rejected, Reply, TopicReady
 from driftq.wire.errors import Code
@@ -47,12 +47,58 @@ def create_topic(case: Case, command: c.CreateTopic) -> Reply:
         return Rejected(
             Code.ALREADY_EXISTS, f"topic already exists: {command.topic} with {count} partitions", {"partitions": count}
         )
-    if len(case.state.topics) >= 2 * case.limits.topics_max:  # each topic has its dead-letter twin
-        return Rejected(Code.OVERLOADED, f"there are {case.limits.topics_max} topics, the most allowed")
+    refused = _too_many_topics(case)
+    if refused:
+        return refused
     case.facts.append(
         f.TopicCreated(command.topic, case.state.next_log_id, command.partitions, case.now_ms, command.config)
     )
+    if command.config.history:
+        refused = _keep_history(case, command.topic, command.partitions)
+        if refused:
+            return refused
     return TopicReady(command.topic, command.partitions, created=True)
+
+
+def _too_many_topics(case: Case) -> Rejected | None:
+    created = sum(2 for fact in case.facts if type(fact) is f.TopicCreated)
+    if len(case.state.topics) + created < 2 * case.limits.topics_max:  # each topic has its dead-letter twin
+        return None
+    return Rejected(Code.OVERLOADED, f"there are {case.limits.topics_max} topics, the most allowed")
+
+
+def _keep_history(case: Case, topic: str, partitions: int) -> Rejected | None:
+    """Make the companion that tells what happens, unless it is there from an earlier time."""
+    if topic.startswith(DEAD_PREFIX) or topic.endswith(HISTORY_SUFFIX):
+        return Rejected(
+            Code.INVALID_ARGUMENT, f"{topic} cannot have a history: it is dead letters, or a history itself"
+        )
+    name = topic + HISTORY_SUFFIX
+    refused = bad_name("topic", name)
+    if refused:
+        return refused
+    known = case.state.topics.get(name)
+    if known is not None:
+        count = len(known.log_ids)
+        if count == partitions:
+            return None
+        message = f"{name} is there with {count} partitions, not {partitions}: delete it first"
+        return Rejected(Code.ALREADY_EXISTS, message, {"partitions": count})
+    refused = _too_many_topics(case)
+    if refused:
+        return refused
+    created = sum(2 * fact.partitions for fact in case.facts if type(fact) is f.TopicCreated)
+    first_log_id = case.state.next_log_id + created
+    case.facts.append(f.TopicCreated(name, first_log_id, partitions, case.now_ms, f.TopicConfig()))
+    return None
+
+
+def told_in(case: Case, topic: Topic) -> Topic | None:
+    """The topic whose history is told in this one, if there is one."""
+    if not topic.name.endswith(HISTORY_SUFFIX):
+        return None
+    told = case.state.topics.get(topic.name.removesuffix(HISTORY_SUFFIX))
+    return told if told is not None and told.config.history else None
 
 
 def configure_topic(case: Case, command: c.ConfigureTopic) -> Reply:
@@ -62,6 +108,10 @@ def configure_topic(case: Case, command: c.ConfigureTopic) -> Reply:
     if topic.config == command.config:
         return Done(changed=False)
     case.facts.append(f.TopicConfigured(command.topic, command.config))
+    if command.config.history and not topic.config.history:
+        refused = _keep_history(case, command.topic, len(topic.log_ids))
+        if refused:
+            return refused
     return Done()
 
 
@@ -71,6 +121,10 @@ def delete_topic(case: Case, command: c.DeleteTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
+    told = told_in(case, topic)
+    if told is not None:
+        message = f"{command.topic} is being written: turn off the history of {told.name} first"
+        return Rejected(Code.CONFLICT, message)
     dead = case.state.topics[DEAD_PREFIX + command.topic]
     case.facts.append(f.TopicDeleted(command.topic, topic.log_ids + dead.log_ids))
     return Done()

@@ -199,10 +199,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "topics",
         {200: Reply("The topic as it is now.", a.TopicInfo)},
         as_json(a.TopicChange),
-        errors=READ_ERRORS,
+        errors=WRITE_ERRORS,
     ),
     ("DELETE", "/v1/topics/{topic}"): Operation(
-        "Delete a topic with its messages, groups and dead letters", "topics", _NO_CONTENT, errors=READ_ERRORS
+        "Delete a topic with its messages, groups and dead letters", "topics", _NO_CONTENT, errors=(400, 404, 409)
     ),
     ("GET", "/v1/topics/{topic}/offsets"): Operation(
         "Where each partition begins and ends",
@@ -257,6 +257,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("DELETE", "/v1/topics/{topic}/groups/{group}"): Operation(
         "Forget a group and its progress", "groups", _NO_CONTENT, errors=READ_ERRORS
+    ),
+    ("GET", "/v1/topics/{topic}/groups/{group}/states"): Operation(
+        "Where a group stands in a range of a partition, as columns",
+        "groups",
+        {200: Reply("A page; the next begins at `next_offset`, unless that is `end`.", a.StatesInfo)},
+        query=(
+            Query("partition", q.Natural, "The partition; 0 if absent."),
+            Query("offset", q.Natural, "From here; the group's floor if absent."),
+            Query("end", q.Natural, "Up to here; the end of the partition if absent."),
+            Query(
+                "limit", Annotated[int, Meta(ge=1, le=10_000)], "Settled ranges and pending messages; 1,000 if absent."
+            ),
+        ),
+        errors=READ_ERRORS,
     ),
     ("POST", "/v1/topics/{topic}/groups/{group}/seek"): Operation(
         "Start over", "groups", _NO_CONTENT, as_json(a.SeekRequest), errors=READ_ERRORS

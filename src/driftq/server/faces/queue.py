@@ -36,6 +36,7 @@ from driftq.wire.records import pack_one
 from driftq.wire.times import from_rfc3339, to_rfc3339
 
 _PARTITION_OFFSET = frozenset({"partition", "offset"})
+_TOPIC_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history"}
 _RETRY = {
     "retry_max_attempts": "max_attempts",
     "retry_backoff_ms": "backoff_ms",
@@ -58,7 +59,7 @@ class QueueFace:
         return json_response(TopicsReply(names))
 
     def create_topic(self, request: Request) -> Answer:
-        body = read(request, TopicRequest, frozenset(TopicRequest.__struct_fields__) - {"name", "retry"})
+        body = read(request, TopicRequest, _TOPIC_NUMBERS, flags=frozenset({"history"}))
         name = body.name.strip()
         if not name:
             raise BadRequest("name is required")
@@ -70,6 +71,7 @@ class QueueFace:
             body.backlog_messages_max,
             body.backlog_bytes_max,
             body.retry,
+            body.history,
         )
 
         def respond(reply: TopicReady) -> Response:
