@@ -91,7 +91,6 @@ class State:
             self.logs[log_id] = Log(log_id, topic=name, partition=partition)
         self.next_log_id = max(self.next_log_id, log_ids.stop)
         self._link_history(name.removesuffix(HISTORY_SUFFIX))
-        self._link_history(name)
 
     def _link_history(self, name: str) -> None:
         """A topic and its companion come and change in any order."""
