@@ -7,6 +7,8 @@ value is worth more than a query that stops. Knows no Spark and no broker.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -58,8 +60,17 @@ def _time_us(text: str | None) -> int | None:
         return None
 
 
-def _pairs(found: dict[str, str] | None) -> list[tuple[str, str]] | None:
-    return list(found.items()) if found else None
+def _maps(found: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
+    """Maps from their keys and values in a row; an empty one counts as none."""
+    if not any(found):
+        return pa.nulls(len(found), kind)
+    ends = np.zeros(len(found) + 1, dtype=np.int32)
+    np.cumsum([len(each) if each else 0 for each in found], out=ends[1:])
+    there = [each for each in found if each]
+    keys = pa.array(list(chain.from_iterable(there)), pa.string())
+    items = pa.array(list(chain.from_iterable(each.values() for each in there)), pa.string())
+    missing = pa.array([not each for each in found], pa.bool_())
+    return pa.MapArray.from_arrays(pa.array(ends), keys, items, mask=missing)
 
 
 _READ: dict[str, Callable[[list[_Head]], list[Any]]] = {
@@ -68,16 +79,20 @@ _READ: dict[str, Callable[[list[_Head]], list[Any]]] = {
     "parent_step_id": lambda heads: [head.envelope.parent_step_id for head in heads],
     "tenant_id": lambda heads: [head.envelope.tenant_id for head in heads],
     "idempotency_key": lambda heads: [head.envelope.idempotency_key for head in heads],
-    "labels": lambda heads: [_pairs(head.envelope.labels) for head in heads],
+    "labels": lambda heads: [head.envelope.labels for head in heads],
     "deadline": lambda heads: [_time_us(head.envelope.deadline) for head in heads],
     "routing_label": lambda heads: [head.routing.label for head in heads],
-    "routing_meta": lambda heads: [_pairs(head.routing.meta) for head in heads],
+    "routing_meta": lambda heads: [head.routing.meta for head in heads],
     "task": lambda heads: [head.job.task if head.job else None for head in heads],
     "priority": lambda heads: [head.job.priority if head.job else None for head in heads],
 }
 
 
-def envelope_arrays(texts: Texts | None, count: int, names: frozenset[str] | None = None) -> dict[str, pa.Array]:
+def _array(found: list[Any], kind: pa.DataType) -> pa.Array:
+    return _maps(found, kind) if pa.types.is_map(kind) else pa.array(found, kind)
+
+
+def envelope_arrays(texts: Texts | None, count: int, names: AbstractSet[str] | None = None) -> dict[str, pa.Array]:
     """The columns of the envelope, all of them or those that are named."""
     kinds = {column.name: column.arrow for column in ENVELOPE if names is None or column.name in names}
     if texts is None:
@@ -85,7 +100,7 @@ def envelope_arrays(texts: Texts | None, count: int, names: frozenset[str] | Non
     lengths = texts.lengths
     present = np.flatnonzero(lengths)
     heads = _decoded(texts, present)
-    found = {name: pa.array(_READ[name](heads), kind) for name, kind in kinds.items()}
+    found = {name: _array(_READ[name](heads), kind) for name, kind in kinds.items()}
     if len(present) == count:
         return found
     # Rows without a head take the null that stands behind the last head.

@@ -196,6 +196,8 @@ def shared(wanted: Mapping[LogName, int], limit: int, turn: int) -> dict[LogName
 
 def ranges(start: Reached, end: Reached) -> list[Range]:
     """What lies between two places, cut for tasks. Depends on nothing but the two."""
+    if start == end:
+        return []  # what the last step began elsewhere is not begun again
     whole = [
         Range(log[0], log[1], first, last, end.made.get(log[0], ""))
         for log, last in sorted(end.offsets.items())

@@ -260,7 +260,15 @@ def _quantity(name: str, text: str, units: Mapping[str, int], example: str) -> i
 
 def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | None:
     text = given.get(name.lower())
-    return default if text is None else _quantity(name, text, _UNITS, "1048576, 64m or 1g")
+    return default if text is None else quantity_bytes(name, text)
+
+
+def quantity_bytes(name: str, text: str, most: int | None = None) -> int:
+    """Bytes, or a number with k, m or g; at most `most`."""
+    found = _quantity(name, text, _UNITS, "1048576, 64m or 1g")
+    if most is not None and found > most:
+        raise BadOption(f"{name} is at most {most} bytes, not {text!r}")
+    return found
 
 
 def duration_ms(name: str, text: str) -> int:

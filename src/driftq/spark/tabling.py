@@ -1,21 +1,25 @@
 """From a fetched run of packed batches to Arrow record batches with the columns that a query wants.
 
-Heads are decoded only when a column of the envelope is wanted, and only those that are there. Knows no broker.
+Heads are decoded only when a column of the envelope is wanted, and only those that are there. Knows no broker; what is
+known only by asking (`more`) is given by the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from driftq.spark import arrow, heads
+from driftq.spark import arrow
 from driftq.spark.arrow import Rows
-from driftq.spark.columns import Column, arrow_schema
+from driftq.spark.columns import ENVELOPE, Column, arrow_schema
+from driftq.spark.heads import envelope_arrays
 from driftq.spark.offsets import Range
 
-ROWS_MAX = 65_536
+ROWS_MAX = 65_536  # a record batch that Spark takes well; see performance in docs/guides/spark.md
+
+More = Callable[[int, int], Mapping[str, pa.Array]]  # columns for offsets [first, end)
 
 _PLAIN: dict[str, Callable[[Rows, Range, int], pa.Array]] = {
     "topic": lambda rows, task, count: arrow.repeated(task.topic, count, pa.string()),
@@ -26,21 +30,24 @@ _PLAIN: dict[str, Callable[[Rows, Range, int], pa.Array]] = {
     "value": lambda rows, task, count: arrow.bytes_array(rows.values, count, pa.binary(), empty_is_null=False),
     "head": lambda rows, task, count: arrow.bytes_array(rows.heads, count, pa.string(), empty_is_null=True),
 }
+_ENVELOPE = frozenset(column.name for column in ENVELOPE)
 
 
-def tables(data: bytes, task: Range, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+def tables(data: bytes, task: Range, columns: Sequence[Column], more: More | None = None) -> Iterator[pa.RecordBatch]:
     """The records of a run that lie in the range, in pieces of a size that Spark likes."""
     rows = arrow.rows_of(data)
     if rows is None:
         return
-    count = len(rows.offsets)
-    arrays = [_PLAIN[column.name](rows, task, count) for column in columns if column.name in _PLAIN]
-    names = [column.name for column in columns if column.name not in _PLAIN]
-    if names:
-        envelopes = heads.envelope_arrays(rows.heads, count)
-        by_name = dict(zip((column.name for column in columns if column.name in _PLAIN), arrays, strict=True))
-        arrays = [by_name[c.name] if c.name in by_name else envelopes[c.name] for c in columns]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     first, end = (int(place) for place in np.searchsorted(rows.offsets, (task.start, task.end)))
+    count = len(rows.offsets)
+    names = {column.name for column in columns}
+    arrays = {name: _PLAIN[name](rows, task, count) for name in names & _PLAIN.keys()}
+    if names & _ENVELOPE:
+        arrays |= envelope_arrays(rows.heads, count, names & _ENVELOPE)
+    schema = arrow_schema(columns)
     for at in range(first, end, ROWS_MAX):
-        yield whole.slice(at, min(ROWS_MAX, end - at))
+        size = min(ROWS_MAX, end - at)
+        piece = {name: array.slice(at, size) for name, array in arrays.items()}
+        if more is not None:
+            piece |= more(int(rows.offsets[at]), int(rows.offsets[at + size - 1]) + 1)
+        yield pa.RecordBatch.from_arrays([piece[column.name] for column in columns], schema=schema)

@@ -1,0 +1,132 @@
+"""Options of the source: what is read from them, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftq.spark.options import EARLIEST, LATEST, OPTIONS, BadOption, ReadOptions, read_options
+
+
+def options(**given: str) -> ReadOptions:
+    return read_options({"subscribe": "orders", **given}, {})
+
+
+def refusal(given: dict[str, str]) -> str:
+    with pytest.raises(BadOption) as caught:
+        read_options(given, {})
+    return str(caught.value)
+
+
+def test_one_topic_is_enough():
+    found = read_options({"subscribe": "orders"}, {})
+    assert found.topics == ("orders",)
+    assert found.starting is None
+    assert found.ending == LATEST
+    assert found.fail_on_loss
+    assert found.connection.url == "http://127.0.0.1:8080"
+
+
+def test_names_are_known_in_any_case():
+    given = {"SUBSCRIBE": "a, b,a", "startingoffsets": "Earliest", "failOnDataLoss": "FALSE"}
+    found = read_options(given, {})
+    assert found.topics == ("a", "b")
+    assert found.starting == EARLIEST
+    assert not found.fail_on_loss
+
+
+def test_the_surroundings_say_where_the_broker_is_unless_the_query_does():
+    surroundings = {"DRIFTQ_URL": "http://there:1", "DRIFTQ_TOKEN": "secret"}
+    assert read_options({"subscribe": "a"}, surroundings).connection[:2] == ("http://there:1", "secret")
+    given = {"subscribe": "a", "url": "http://here:2", "token": "other"}
+    assert read_options(given, surroundings).connection[:2] == ("http://here:2", "other")
+
+
+def test_the_path_of_a_load_is_a_topic():
+    assert read_options({"path": "orders"}, {}).topics == ("orders",)
+    assert read_options({"path": "x", "subscribe": "orders"}, {}).topics == ("orders",)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("startingOffset", "startingOffsets"),
+        ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("includeHeaders", "includeEnvelope"),
+        ("kafka.bootstrap.servers", "url"),
+        ("topic", "subscribe"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(name, meant):
+    assert f"did you mean {meant}?" in refusal({"subscribe": "a", name: "1"})
+
+
+def test_an_option_like_no_other_is_refused_with_all_there_are():
+    told = refusal({"subscribe": "a", "zzz": "1"})
+    assert all(option.name in told for option in OPTIONS)
+
+
+@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "subscribePattern": "b"}, {"subscribe": "a", "stream": "s"}])
+def test_what_to_read_is_said_in_exactly_one_way(given):
+    assert "exactly one of subscribe, subscribePattern, assign, stream" in refusal(given)
+
+
+def test_offsets_are_a_word_or_a_number_for_each_partition():
+    assert options(startingOffsets='{"orders":{"0":5,"1":-2}}').starting == {("orders", 0): 5, ("orders", 1): -2}
+    assert options(endingOffsets='{"orders":{"0":-1}}').ending == {("orders", 0): -1}
+
+
+@pytest.mark.parametrize("text", ["soon", "5", "[]", '{"orders":5}', '{"orders":{"a":1}}', '{"orders":{"0":-3}}'])
+def test_offsets_that_mean_nothing_are_refused(text):
+    assert "startingOffsets" in refusal({"subscribe": "orders", "startingOffsets": text})
+
+
+@pytest.mark.parametrize("text", ["earliest", '{"orders":{"0":-2}}'])
+def test_a_batch_cannot_end_where_it_begins(text):
+    assert "endingOffsets cannot be earliest" in refusal({"subscribe": "orders", "endingOffsets": text})
+
+
+def test_times_are_written_for_people_or_for_machines():
+    assert options(startingTimestamp="1970-01-01T00:00:01Z").starting_ms == 1_000
+    assert options(endingTimestamp="2000").ending_ms == 2_000
+    assert "startingTimestamp is a time like" in refusal({"subscribe": "a", "startingTimestamp": "yesterday"})
+
+
+def test_a_time_and_an_offset_do_not_go_together():
+    given = {"subscribe": "a", "startingTimestamp": "1", "startingOffsets": "latest"}
+    assert "not both" in refusal(given)
+
+
+def test_sizes_and_durations_have_units():
+    found = options(maxBytesPerTrigger="2m", fetchBytes="4096", maxTriggerDelay="5m", retryMs="10s")
+    assert (found.bytes_max, found.fetch_bytes, found.delay_max_ms) == (2 << 20, 4096, 300_000)
+    assert found.connection.retry_ms == 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("maxOffsetsPerTrigger", "0"),
+        ("maxOffsetsPerTrigger", "-5"),
+        ("minPartitions", "many"),
+        ("fetchBytes", "4 parsecs"),
+        ("fetchBytes", "0"),
+        ("maxTriggerDelay", "5 moons"),
+        ("failOnDataLoss", "yes"),
+        ("includeEnvelope", "1"),
+        ("subscribePattern", "("),
+        ("assign", '{"orders":[-1]}'),
+        ("assign", "orders"),
+        ("subscribe", " , "),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_by_name(name, text):
+    given = {name: text} if name in ("subscribePattern", "assign", "subscribe") else {"subscribe": "a", name: text}
+    assert name in refusal(given)
+
+
+def test_partitions_are_assigned_one_by_one():
+    assert read_options({"assign": '{"b":[1,0,1],"a":[2]}'}, {}).assigned == (("b", 1), ("b", 0), ("a", 2))
+
+
+def test_streams_are_paths_without_outer_slashes():
+    assert read_options({"stream": "/runs/1, runs/2/*"}, {}).streams == ("runs/1", "runs/2/*")
