@@ -1,0 +1,160 @@
+"""What happened in each agent run: a row for every step and group, growing a new version whenever something happens.
+
+`steps` turns messages and their history into step rows with state kept by Spark (RocksDB in DriftQ's sessions), a block
+of neighbouring messages under one key so that a call handles many of them. `current`, `summaries` and `story` are plain
+queries over the table of these rows. Knows nothing of sessions and sinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState
+
+from driftq.spark.pipelines import histories
+from driftq.spark.pipelines.steps import Event, advance, packed, rows, unpacked
+
+BLOCK_MESSAGES = 128
+# Not called `offset`: a table takes rows with topic, partition and offset for a log, where an offset comes once.
+_PLACE = ("topic", "partition", "message_offset")
+_TIMES = ("produced_ms", "started_ms", "ended_ms")
+_STEP = (
+    "topic STRING, partition INT, message_offset BIGINT, `group` STRING, run_id STRING, step_id STRING, "
+    "parent_step_id STRING, tenant_id STRING, task STRING, state STRING, attempts INT, failures INT, owner STRING, error STRING, "
+    "produced_ms BIGINT, started_ms BIGINT, ended_ms BIGINT, busy_ms BIGINT, version INT"
+)
+_NAMES = [part.strip().split(" ")[0].strip("`") for part in _STEP.split(",")]
+_EVENT_NAMES = Event.__struct_fields__
+
+
+def events(source: DataFrame) -> DataFrame:
+    """Messages and history events of a source with the envelope, in one shape."""
+    none = F.lit("")
+    produced = histories.messages(source).select(
+        "topic", "partition", F.lit("produced").alias("kind"), "offset", F.unix_millis("timestamp").alias("at_ms"),
+        F.col("offset").alias("order"), none.alias("group"), none.alias("owner"), F.lit(0).alias("attempt"),
+        none.alias("error"),
+        *(F.coalesce(name, none).alias(name) for name in ("run_id", "step_id", "parent_step_id", "tenant_id", "task")),
+    )  # fmt: skip
+    told = histories.events(source).select(
+        "topic", "partition", F.col("event").alias("kind"), "offset", F.unix_millis("at").alias("at_ms"),
+        F.col("seen").alias("order"), F.coalesce("group", none).alias("group"),
+        F.coalesce("owner", none).alias("owner"), F.coalesce("attempt", F.lit(0)).alias("attempt"),
+        F.coalesce("error", "reason", none).alias("error"),
+        *(none.alias(name) for name in ("run_id", "step_id", "parent_step_id", "tenant_id", "task")),
+    )  # fmt: skip
+    return produced.unionByName(told)
+
+
+def steps(happened: DataFrame, keep_ms: int = 86_400_000) -> DataFrame:
+    """Step rows from a stream of `events`. A block of messages is forgotten when nothing happened to it for so long."""
+
+    def block(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+        if state.hasTimedOut:
+            state.remove()
+            return
+        known = unpacked(bytes(state.get[0])) if state.exists else {}
+        happened = [Event(*values) for frame in frames for values in frame[list(_EVENT_NAMES)].itertuples(index=False)]
+        changed = rows(known, advance(known, happened))
+        state.update((packed(known),))
+        state.setTimeoutDuration(keep_ms)
+        found = [{"topic": key[0], "partition": key[1], "message_offset": row.pop("offset"), **row} for row in changed]
+        yield pd.DataFrame(found, columns=_NAMES)
+
+    keyed = happened.withColumn("block", F.floor(F.col("offset") / BLOCK_MESSAGES))
+    found = keyed.groupBy("topic", "partition", "block").applyInPandasWithState(
+        block, _STEP, "steps BINARY", "update", "ProcessingTimeTimeout"
+    )
+    return found.select(
+        *(name for name in _NAMES if name not in _TIMES),
+        *(F.timestamp_millis(F.expr(f"nullif({name}, 0)")).alias(f"{name.removesuffix('_ms')}_at") for name in _TIMES),
+    )
+
+
+def current(table: DataFrame) -> DataFrame:
+    """The latest version of every step. A step that a group has touched is no longer told under nobody's."""
+    newest = Window.partitionBy(*_PLACE, "group").orderBy(F.desc("version"))
+    latest = table.withColumn("_rank", F.row_number().over(newest)).where("_rank = 1").drop("_rank")
+    touched = F.max(F.col("group") != "").over(Window.partitionBy(*_PLACE))
+    return latest.withColumn("_touched", touched).where("`group` != '' OR NOT _touched").drop("_touched")
+
+
+def summaries(table: DataFrame) -> DataFrame:
+    """One row for each run: its state, steps, attempts, failures, how long it took and the last error."""
+    state = (
+        F.when(F.max(F.col("state") == "dead"), "dead")
+        .when(F.max(F.col("state").isin("running", "retrying")), "running")
+        .when(F.max(F.col("state") == "waiting"), "waiting")
+        .when(F.max(F.col("state") == "cancelled"), "cancelled")
+        .otherwise("succeeded")
+    )
+    began, ended = F.min("produced_at"), F.max(F.coalesce("ended_at", "started_at", "produced_at"))
+    return (
+        current(table)
+        .where("run_id != ''")
+        .groupBy("run_id")
+        .agg(
+            state.alias("state"),
+            F.max("tenant_id").alias("tenant_id"),
+            F.count("*").alias("steps"),
+            F.sum("attempts").alias("attempts"),
+            F.sum("failures").alias("failures"),
+            began.alias("began_at"),
+            ended.alias("last_at"),
+            (F.unix_millis(ended) - F.unix_millis(began)).alias("took_ms"),
+            F.sum("busy_ms").alias("busy_ms"),
+            F.max_by("error", F.when(F.col("error") != "", F.coalesce("ended_at", "started_at"))).alias("error"),
+        )
+    )
+
+
+def story(table: DataFrame, run_id: str) -> list[str]:
+    """What happened in a run, as lines: parents before their children, in the order in which they began."""
+    found = current(table.where(F.col("run_id") == run_id)).orderBy("produced_at", *_PLACE, "group")
+    return told(found.collect())
+
+
+def told(found: list[Row]) -> list[str]:
+    """The same, of rows that are there."""
+    known = {row["step_id"] for row in found if row["step_id"]}
+    children: dict[str, list[Row]] = {}
+    for row in found:
+        parent = row["parent_step_id"] if row["parent_step_id"] in known - {row["step_id"]} else ""
+        children.setdefault(parent, []).append(row)
+    lines: list[str] = []
+    seen: set[tuple[Any, ...]] = set()
+
+    def tell(parent: str, depth: int) -> None:
+        for row in children.get(parent, []):
+            place = (row["topic"], row["partition"], row["message_offset"], row["group"])
+            if place in seen:
+                continue  # two steps that call each other parent are told once
+            first = not any(each[:3] == place[:3] for each in seen)
+            seen.add(place)
+            lines.append(_line(row, depth))
+            if row["step_id"] and first:
+                tell(row["step_id"], depth + 1)
+
+    tell("", 0)
+    for parent in list(children):
+        tell(parent, 0)
+    return lines
+
+
+def _line(row: Row, depth: int) -> str:
+    name = row["step_id"] or f"{row['topic']}/{row['partition']}/{row['message_offset']}"
+    what = [row["state"], row["topic"]]
+    if row["group"]:
+        what.append(f"by {row['group']}")
+    if row["attempts"]:
+        what.append(f"{row['attempts']} attempt{'s' if row['attempts'] > 1 else ''}")
+    if row["ended_at"] is not None and row["produced_at"] is not None:
+        took_ms = (row["ended_at"] - row["produced_at"]).total_seconds() * 1_000
+        what.append(f"{took_ms:,.0f} ms, {row['busy_ms']:,} of them at work")
+    if row["error"]:
+        what.append(f"error: {row['error'].splitlines()[0][:120]}")
+    return f"{'  ' * depth}{name}: {', '.join(what)}"

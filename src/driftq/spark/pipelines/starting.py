@@ -1,0 +1,174 @@
+"""Which pipeline starts how: one short function for each, from a session and a configuration to a query or a verdict.
+
+Pipelines that go on until they are stopped give a query; those that end give the number to exit with. What they compute
+is in their own modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from driftq.client.errors import NotFound
+from driftq.spark.pipelines import deadletters, dedupe, histories, metrics, route, runs, transform
+from driftq.spark.pipelines.configuration import BadConfiguration
+from driftq.spark.pipelines.running import Say, Stop
+from driftq.spark.pipelines.sections import Configuration
+from driftq.spark.pipelines.wiring import broker_of, options, read_stream, to_table, to_topic
+from driftq.wire import rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Start = Callable[["SparkSession", Configuration], "StreamingQuery"]
+Finish = Callable[["SparkSession", Configuration, Stop, Say], int]
+
+_UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+
+
+def start_dedupe(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    messages = read_stream(spark, configuration, aligned=True)
+    unique = dedupe.deduplicated(messages, configuration.dedupe.watermark)
+    return to_topic(transform.placeless(unique), configuration)
+
+
+def start_route(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    decider = decider_of(configuration)
+    messages = read_stream(spark, configuration)
+    default, unrouted = configuration.sink.topic, configuration.route.unrouted
+    return to_topic(route.routed(messages, decider, default=default, unrouted=unrouted), configuration, "")
+
+
+def start_transform(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    settings = configuration.transform
+    if bool(settings.function) == bool(settings.each):
+        raise BadConfiguration("transform takes one of transform.function and transform.each")
+    messages = read_stream(spark, configuration)
+    if settings.each:
+        return to_topic(transform.mapped(messages, settings.each), configuration)
+    return to_topic(transform.transformed(messages, transform.named(settings.function)), configuration)
+
+
+def start_metrics(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    settings = configuration.metrics
+    source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
+    happened = metrics.arrivals(source)
+    if settings.history:
+        happened = happened.unionByName(metrics.endings(source, settings.watermark, settings.latency_max))
+    return to_table(metrics.windowed(happened, settings.window, settings.watermark), configuration)
+
+
+def start_runs(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    settings = configuration.runs
+    source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
+    found = runs.steps(runs.events(source), interval_ms(settings.keep))
+    return to_table(found, configuration, mode="update")
+
+
+def decider_of(configuration: Configuration) -> route.Decider:
+    """The one way to decide that is configured. Raises `BadConfiguration` for none, several, or one that is wrong."""
+    settings = configuration.route
+    given = [name for name in ("rules", "router", "frames") if getattr(settings, name)]
+    if len(given) != 1:
+        said = " and ".join(given) or "none"
+        raise BadConfiguration(f"route takes one of route.rules, route.router and route.frames, not {said}")
+    try:
+        if settings.rules:
+            found = rules.load(settings.rules)
+            _refuse_circles(found, configuration)
+            return route.ByRules(Path(settings.rules).read_text(encoding="utf-8"), settings.rules)
+        transform.named(settings.router or settings.frames)
+    except (rules.BadRules, transform.NoFunction) as error:
+        raise BadConfiguration(str(error)) from None
+    return route.ByFunction(settings.router) if settings.router else route.ByFrames(settings.frames)
+
+
+def _refuse_circles(found: rules.Rules, configuration: Configuration) -> None:
+    """What can be seen before the first message: a rule that sends messages to where they were read."""
+    for rule in found.rules:
+        target = rule.decision.target_topic if rule.decision is not None else ""
+        if target and target in configuration.source.topics and len(configuration.source.topics) == 1:
+            raise BadConfiguration(f"rule {rule.name!r} sends messages of {target!r} to {target!r} again, for ever")
+
+
+def finish_deadletters(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
+    """Tell the kinds of dead letters, and send some back when that is asked for."""
+    settings = configuration.deadletters
+    with broker_of(configuration) as broker:
+        topics = [name.removeprefix(deadletters.DEAD_PREFIX) for name in configuration.source.topics]
+        dead = [deadletters.DEAD_PREFIX + name for name in topics]
+        found = options(configuration, dead) | {"includeHead": "true"}
+        letters = deadletters.letters(spark.read.format("driftq").options(**found).load())
+        if settings.group:
+            letters = letters.where(letters["group"] == settings.group)
+        if settings.fingerprint:
+            letters = letters.where(letters["fingerprint"] == settings.fingerprint)
+        for line in kind_lines(deadletters.kinds(letters, settings.examples).collect()):
+            say(line)
+        if not settings.redrive and not settings.dry_run:
+            return 0
+        failed = 0
+        for topic in topics:
+            places = letters.where(letters["dead_topic"] == deadletters.DEAD_PREFIX + topic)
+            ordered = places.orderBy("dead_at", "dead_partition", "dead_offset").limit(settings.limit)
+            offsets = [(row[0], row[1]) for row in ordered.select("dead_partition", "dead_offset").collect()]
+            if settings.dry_run:
+                say(f"{topic}: {len(offsets):,} letters would be sent back, {settings.rate_per_s} a second")
+                continue
+            done = deadletters.redrive(
+                broker, topic, offsets, rate_per_s=settings.rate_per_s, stopped=lambda: stop.wanted, say=say
+            )
+            failed += done.failed
+            again = done.wanted - done.redriven - done.failed
+            say(
+                f"{topic}: {done.redriven:,} sent back, {again:,} were sent back before or are left, {done.failed:,} refused"
+            )
+        return 1 if failed else 0
+
+
+def kind_lines(found: list[Row]) -> list[str]:
+    """The kinds of errors, for people."""
+    if not found:
+        return ["no dead letters"]
+    lines = []
+    for row in found:
+        places = ", ".join(f"{place['dead_partition']}/{place['dead_offset']}" for place in row["places"])
+        kind = row["fingerprint"] or "(no error)"
+        lines.append(f"{row['letters']:>8,}  {row['topic']}  {row['group']}  {row['reason']}  {kind}")
+        lines.append(f"          at most {row['attempts_max']} attempts, last {row['last_at']}, for example {places}")
+    return lines
+
+
+def _with_history(configuration: Configuration, wanted: bool) -> tuple[str, ...]:
+    """The topics to read, with the histories that exist. Empty: as the configuration says."""
+    topics = configuration.source.topics
+    if not wanted or not topics:
+        return ()
+    found = list(topics)
+    with broker_of(configuration) as broker:
+        for topic in topics:
+            try:
+                broker.topics.describe(topic + histories.SUFFIX)
+            except NotFound:
+                continue
+            found.append(topic + histories.SUFFIX)
+    return tuple(found)
+
+
+def interval_ms(text: str) -> int:
+    """`10 minutes` in milliseconds."""
+    number, unit = re.fullmatch(r"([0-9]+) ([a-z]+?)s?", text).groups()  # type: ignore[union-attr]  # checked before
+    return int(number) * _UNITS_MS[unit]
+
+
+STARTS: Mapping[str, Start] = {
+    "dedupe": start_dedupe,
+    "route": start_route,
+    "transform": start_transform,
+    "metrics": start_metrics,
+    "runs": start_runs,
+}
+FINISHES: Mapping[str, Finish] = {"deadletters": finish_deadletters}
