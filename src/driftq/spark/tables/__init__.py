@@ -1,0 +1,41 @@
+"""Tables that pipelines write exactly once.
+
+    table = open_table(spark, "./tables/orders", partition_by=("topic", "date"))
+    table.commit("my-query", batch_id, rows)      # once, however often it is called
+    table.read()
+
+The embedded format is Parquet with a commit log of our own (docs/decisions/0008-a-commit-file-for-each-batch.md);
+Delta is used where its jars are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from driftq.spark.tables.commits import TableDamaged as TableDamaged
+from driftq.spark.tables.compacting import Compaction as Compaction
+from driftq.spark.tables.delta import DeltaTable
+from driftq.spark.tables.delta import FormatMissing as FormatMissing
+from driftq.spark.tables.ledger import Known as Known
+from driftq.spark.tables.ledger import Refused as Refused
+from driftq.spark.tables.locks import TableBusy as TableBusy
+from driftq.spark.tables.parquet import ParquetTable as ParquetTable
+from driftq.spark.tables.seam import Committed as Committed
+from driftq.spark.tables.seam import Compacted as Compacted
+from driftq.spark.tables.seam import Outcome as Outcome
+from driftq.spark.tables.seam import Table as Table
+from driftq.spark.tables.seam import TableRefused as TableRefused
+
+FORMATS = ("parquet", "delta")
+
+
+def open_table(spark: SparkSession, path: str, *, partition_by: Sequence[str] = (), format: str = "parquet") -> Table:
+    """The table at a path, which need not exist yet. Raises ValueError for a path or format that will not do, and
+    `FormatMissing` when Spark lacks the format's jars."""
+    if format == "parquet":
+        return ParquetTable(spark, path, partition_by)
+    if format == "delta":
+        return DeltaTable(spark, path, partition_by)
+    raise ValueError(f"format {format!r}: there are {' and '.join(FORMATS)}")

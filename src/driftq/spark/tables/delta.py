@@ -1,0 +1,77 @@
+"""A Delta table, where Delta's jars are on Spark's classpath: the commit log is Delta's, so object stores will do.
+
+Delta remembers an application id and a version with each commit and passes over a repeat; writer and batch id are just
+that. Offsets are not tracked, so a lost checkpoint is noticed by `audit` and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from driftq.spark.tables.compacting import Compaction
+from driftq.spark.tables.seam import Committed, Compacted, Outcome
+
+HINT = (
+    "format 'delta' needs Delta's jars on Spark's classpath: start Spark with "
+    "--packages io.delta:delta-spark_2.13:<version> (spark.jars.packages) and the settings "
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. "
+    "Without them use format 'parquet', which needs nothing."
+)
+
+
+class FormatMissing(RuntimeError):
+    """Spark does not know the format; the message says what it needs."""
+
+
+class DeltaTable:
+    """A table in Delta's format."""
+
+    def __init__(self, spark: SparkSession, path: str, partition_by: Sequence[str] = ()) -> None:
+        self.path = path
+        self._spark = spark
+        self._partition_by = tuple(partition_by)
+        try:
+            spark.range(0).write.format("delta")
+            exists(spark, path)
+        except AnalysisException as error:
+            if error.getCondition() in ("DATA_SOURCE_NOT_FOUND", "FAILED_TO_LOAD_DATA_SOURCE"):
+                raise FormatMissing(HINT) from None
+            raise
+
+    def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
+        options = append_options(writer, batch_id)
+        rows.write.format("delta").mode("append").options(**options).partitionBy(*self._partition_by).save(self.path)
+        return Committed(batch_id, -1, -1, -1)
+
+    def committed(self, writer: str) -> int | None:
+        return None  # Delta knows and does not tell through Spark; a repeat is passed over all the same.
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        return {}
+
+    def read(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self.path)
+
+    def compact(self, rule: Compaction) -> Compacted:
+        self._spark.sql(f"OPTIMIZE delta.`{self.path}`")
+        return Compacted()
+
+
+def append_options(writer: str, batch_id: int) -> dict[str, str]:
+    """What makes Delta pass over a batch that it has, and take columns that it has not."""
+    return {"txnAppId": writer, "txnVersion": str(batch_id), "mergeSchema": "true"}
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is a Delta table. Raises what Spark says when it does not know the format."""
+    try:
+        spark.read.format("delta").load(path)
+    except AnalysisException as error:
+        if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"):
+            return False
+        raise
+    return True

@@ -1,0 +1,223 @@
+"""The embedded table: Parquet files that Spark writes, and a commit that makes a batch part of the table once.
+
+Tasks write under a staging folder that no reader lists. What was written is read back for its counts, offsets and
+checksums, so a commit describes what is on disk. Then the commit log takes over. A folder on this machine or on a
+shared mount (NFS); object stores have no rename and no locks, there a table format with a log of its own belongs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from msgspec import json
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from driftq.spark.tables.checksum import LOG_COLUMNS, span_of, totals
+from driftq.spark.tables.commits import CommitLog, TableDamaged
+from driftq.spark.tables.compacting import Compaction, worth_compacting
+from driftq.spark.tables.ledger import Commit, DataFile, Ledger, Refused, Span, judge_batch, judge_rows, merged
+from driftq.spark.tables.locks import TableBusy, held
+from driftq.spark.tables.schemas import grown
+from driftq.spark.tables.seam import Committed, Compacted, Outcome
+
+TURN_WAIT_S = 600.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class ParquetTable:
+    """A table in one folder. `partition_by` counts when the table is made; afterwards the table knows."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str,
+        partition_by: Sequence[str] = (),
+        *,
+        log: CommitLog | None = None,
+        turn_wait_s: float = TURN_WAIT_S,
+    ) -> None:
+        self.root = local_folder(path)
+        self.path = str(self.root)
+        self._spark = spark
+        self._partition_by = tuple(partition_by)
+        self._log = log or CommitLog(self.root)
+        self._turn_wait_s = turn_wait_s
+
+    # ---------------------------------------------------------------------------------------------------------- append
+
+    def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
+        with self._log.turn(self._turn_wait_s) as ledger:
+            early = judge_batch(ledger, writer, batch_id)
+            if early is not None:
+                return early
+            schema = grown(ledger.schema, rows.schema.json())
+            if isinstance(schema, Refused):
+                return schema
+            attempt = uuid.uuid4().hex
+            by = ledger.partitioned_by or self._partition_by
+            added = self._stage(rows, attempt, ledger.version + 1, by, schema)
+            if not added:
+                return Committed(ledger.version, 0, 0, 0)
+            refused = judge_rows(ledger, added)
+            if refused is not None:
+                return refused
+            commit = Commit(
+                ledger.version + 1, "append", writer, batch_id, now_ms(), attempt, schema, by, tuple(added)
+            )  # fmt: skip
+            self._log.commit(ledger, commit)
+            return Committed(commit.version, commit.rows, len(added), sum(file.size_bytes for file in added))
+
+    def committed(self, writer: str) -> int | None:
+        return self.ledger().writers.get(writer)
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        return self.ledger().positions()
+
+    def ledger(self) -> Ledger:
+        return self._log.load()
+
+    # ------------------------------------------------------------------------------------------------------------ read
+
+    def read(self) -> DataFrame:
+        """The committed rows. A compaction that comes while they are being computed fails the computation; use
+        `reading` to keep it away."""
+        ledger = self.ledger()
+        return self._frame(ledger.schema, sorted(ledger.files))
+
+    @contextmanager
+    def reading(self) -> Iterator[Ledger]:
+        """Keep every file in its place for the time of a block. Batches may still be added."""
+        if not self._log.exists:
+            yield Ledger()
+            return
+        with held(self._log.home / "readers", shared=True, wait_s=self._turn_wait_s):
+            yield self.ledger()
+
+    def visible(self) -> tuple[Ledger, DataFrame, set[str]]:
+        """The table as a stranger sees it, by looking into the folder: its ledger, its rows, and the paths. Whole:
+        no batch is half-way into place."""
+        with self._log.door():
+            ledger = self._log.peek()
+            paths = {
+                str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet") if not self._hidden(path)
+            }
+            return ledger, self._frame(ledger.schema, sorted(paths)), paths
+
+    def _hidden(self, path: Path) -> bool:
+        return any(part.startswith(("_", ".")) for part in path.relative_to(self.root).parts)
+
+    def _frame(self, schema: str, paths: Sequence[str]) -> DataFrame:
+        if not schema:
+            raise TableDamaged(f"{self.path}: there is no table yet; it begins with its first rows")
+        kind = StructType.fromJson(json.decode(schema))
+        if not paths:
+            return self._spark.createDataFrame([], kind)
+        found = (
+            self._spark.read.schema(kind)
+            .option("basePath", self.path)
+            .parquet(*(str(self.root / path) for path in paths))
+        )
+        return found.select(*(f"`{field.name}`" for field in kind.fields))
+
+    # --------------------------------------------------------------------------------------------------------- compact
+
+    def compact(self, rule: Compaction) -> Compacted:
+        if not self._log.exists:
+            return Compacted()
+        with self._log.turn(self._turn_wait_s) as ledger:
+            old = worth_compacting(ledger, rule)
+            if not old:
+                return Compacted()
+            try:
+                with held(self._log.home / "readers"):
+                    return self._compact(ledger, old)
+            except TableBusy:
+                return Compacted()  # Somebody reads these files; there will be another time.
+
+    def _compact(self, ledger: Ledger, old: Sequence[DataFile]) -> Compacted:
+        by = ledger.partitioned_by
+        rows = self._frame(ledger.schema, [file.path for file in old])
+        order = [f"`{name}`" for name in (*by, *LOG_COLUMNS[1:]) if name in rows.columns]
+        one_each = rows.repartition(*(f"`{name}`" for name in by)) if by else rows.coalesce(1)
+        attempt = uuid.uuid4().hex
+        sorted_rows = one_each.sortWithinPartitions(*order) if order else one_each
+        added = self._stage(sorted_rows, attempt, ledger.version + 1, by, ledger.schema)
+        if _content(added) != _content(old):
+            raise TableDamaged(f"{self.path}: rewritten files differ from what was committed; nothing was changed")
+        removed = tuple(file.path for file in old)
+        commit = Commit(
+            ledger.version + 1, "compact", "", 0, now_ms(), attempt, ledger.schema, by, tuple(added), removed
+        )  # fmt: skip
+        self._log.commit(ledger, commit)
+        return Compacted(len(old), len(added), sum(file.size_bytes for file in added))
+
+    # ----------------------------------------------------------------------------------------------------------- stage
+
+    def _stage(
+        self, rows: DataFrame, attempt: str, version: int, by: Sequence[str], schema: str
+    ) -> list[DataFile]:  # fmt: skip
+        """Write the rows where nobody looks, and describe each file by what can be read from it."""
+        folder = self._log.staged(attempt)
+        # The first committer moves a task's files when the job succeeds; the second one shows those of failed jobs.
+        writer = rows.write.option("mapreduce.fileoutputcommitter.algorithm.version", "1")
+        (writer.partitionBy(*by) if by else writer).parquet(str(folder))
+        paths = sorted(folder.rglob("*.parquet"))
+        named: list[str] = []
+        for number, path in enumerate(paths):
+            target = path.with_name(f"v{version:08d}-{number:04d}-{attempt[:8]}.parquet")
+            path.rename(target)
+            named.append(str(target.relative_to(folder)))
+        described = self._describe(folder, schema) if named else {}
+        return [
+            DataFile(name, described[name][0], (folder / name).stat().st_size, tuple(described[name][1]))
+            for name in named
+            if name in described  # A file without rows says nothing and is left behind.
+        ]
+
+    def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[Span]]]:
+        kind = StructType.fromJson(json.decode(schema))
+        rows = self._spark.read.schema(kind).option("basePath", str(folder)).parquet(str(folder))
+        rows = rows.withColumn("_file", F.col("_metadata.file_path"))
+        found: defaultdict[str, list[Span]] = defaultdict(list)
+        counts: defaultdict[str, int] = defaultdict(int)
+        if set(LOG_COLUMNS) <= set(kind.names):
+            for row in totals(rows, [F.col("_file"), F.col("topic"), F.col("partition")]).collect():
+                counts[_relative(row, folder)] += row["rows"]
+                found[_relative(row, folder)].append(span_of(row))
+        else:
+            for row in rows.groupBy("_file").agg(F.count(F.lit(1)).alias("rows")).collect():
+                counts[_relative(row, folder)] = row["rows"]
+        return {name: (rows, found[name]) for name, rows in counts.items()}
+
+
+def _relative(row: Any, folder: Path) -> str:
+    return str(Path(unquote(urlsplit(row["_file"]).path)).relative_to(folder))
+
+
+def _content(files: Sequence[DataFile]) -> tuple[int, list[Span]]:
+    return sum(file.rows for file in files), merged(span for file in files for span in file.spans)
+
+
+def local_folder(path: str) -> Path:
+    """The folder that a table's path means. Raises ValueError for what is not a folder."""
+    parts = urlsplit(path)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).absolute()
+    if "://" in path:
+        raise ValueError(
+            f"{path}: a Parquet table is a folder on a file system that all machines of the cluster share; for "
+            f"{parts.scheme} use format 'delta', which brings a commit log of its own"
+        )
+    return Path(path).expanduser().absolute()
