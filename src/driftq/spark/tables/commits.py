@@ -23,7 +23,7 @@ from typing import TypeVar
 from msgspec import MsgspecError, json
 
 from driftq.spark.tables.ledger import FORMAT, Commit, Ledger, fold
-from driftq.spark.tables.locks import held
+from driftq.spark.tables.locks import TableBusy, held
 
 SNAPSHOT_EVERY = 64
 DOOR_WAIT_S = 60.0
@@ -126,6 +126,9 @@ class CommitLog:
 
     def _create(self, commit: Commit) -> None:
         """The moment of the commit: a whole, synced file gets its name, which nobody may have taken."""
+        newest = max((int(path.stem) for path in self.commits.glob("*.json")), default=-1)
+        if newest != commit.version - 1:
+            raise TableBusy(f"{self.root}: somebody committed version {newest} during our turn; nothing was changed")
         name = self.commits / f"{commit.version:020d}.json"
         fresh = self.commits / f".{commit.version:020d}.{commit.attempt}"
         self._strike("commit.write")
@@ -166,7 +169,8 @@ class CommitLog:
         _remove(self.staged(commit.attempt))
 
     def _trim(self, ledger: Ledger) -> None:
-        """Now and then the fold is written down and the commits before it are let go."""
+        """Now and then the fold is written down and the commits before it are let go. The last one stays: it is what
+        keeps its number taken."""
         if (ledger.version + 1) % self._snapshot_every:
             return
         fresh = self.home / ".snapshot"
@@ -176,7 +180,7 @@ class CommitLog:
         fresh.replace(self.snapshot)
         _sync(self.home)
         for path in sorted(self.commits.iterdir()):
-            if path.name.startswith(".") or int(path.stem) <= ledger.version:
+            if path.name.startswith(".") or int(path.stem) < ledger.version:
                 self._strike("snapshot.trim")
                 path.unlink()
 
