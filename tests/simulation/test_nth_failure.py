@@ -20,11 +20,6 @@ from tests.simulation.trace import Trace
 from tests.simulation.world import World
 from tests.support.simdisk import Fault
 
-pytestmark = pytest.mark.xfail(
-    reason="the room asked for a large frame is too much for this story's tiny segments: new work is refused",
-    strict=False,
-)
-
 OPERATIONS = 300
 NO_FAULTS = FaultPlan(0, 0, 0, 0, "", ("eio",), 0.0, False, 0.0)
 EVERY = {"dev": 9, "ci": 1, "release": 1}
@@ -36,8 +31,15 @@ def story() -> Swarm:
         draw(2, OPERATIONS),
         kind="plain",
         weights=dict(ACTORS),
-        options=StorageOptions(6_500, 600, 2_000, 8),
-        limits=Limits(in_flight_max=5, key_ttl_ms=2_000, stage_ttl_ms=4_000, effect_lease_ms=300, message_bytes=3_000),
+        options=StorageOptions(9_000, 600, 2_000, 8),
+        limits=Limits(
+            in_flight_max=5,
+            key_ttl_ms=2_000,
+            stage_ttl_ms=4_000,
+            effect_lease_ms=300,
+            message_bytes=2_000,
+            batch_bytes=1_200,  # what one command buries must fit into a segment
+        ),
         faults=NO_FAULTS,
         commit_chance=0.4,
         slow_commit=0.3,

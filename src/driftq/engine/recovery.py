@@ -38,17 +38,18 @@ class StorageOptions:
     cache_bytes: int = 64 << 20
     open_files: int = 256
 
+    def segment_room_bytes(self) -> int:
+        """What an empty journal segment has room for. The sizes below are parts of it: a spare segment alone has to be
+        enough for new work, however small segments are."""
+        return self.journal_segment_bytes - HEADER_BYTES
+
     def block_bytes(self) -> int:
         """The most that one journal append takes, unless a single frame is larger."""
-        return min(4 << 20, self.journal_segment_bytes // 8)
-
-    def segment_room_bytes(self) -> int:
-        """What an empty journal segment has room for."""
-        return self.journal_segment_bytes - HEADER_BYTES
+        return min(4 << 20, self.segment_room_bytes() // 8)
 
     def reserve_bytes(self) -> int:
         """Room in the journal that is kept for ending old work when the disk is full."""
-        return min(8 << 20, self.journal_segment_bytes // 4)
+        return min(8 << 20, self.segment_room_bytes() // 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from driftq.core.facts import Fact
 from driftq.core.frames import encode
 from driftq.core.replies import Produced, Rejected, Reply, Settlement
 from driftq.engine.projection import project
+from driftq.storage.blocks import LENGTH
 from driftq.storage.logstore import LogStore
 from driftq.wire.errors import Code
 
@@ -80,7 +81,7 @@ class Sequencer:
         self._segment_bytes = segment_bytes  # of frames, in an empty segment of the journal
         self.unsynced_bytes_max = unsynced_bytes_max
         self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
-        self._frames_bytes = 0
+        self._frames_bytes = 0  # with the length that a block puts before each
         self._in_journal_bytes = 0  # given to the journal, not yet durable
         self._largest_bytes = 0  # the largest waiting frame that has a block of its own
         self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable
@@ -111,7 +112,7 @@ class Sequencer:
             for fact in facts:
                 apply(fact)
             self._frames.append(frame)
-            self._frames_bytes += len(frame)
+            self._frames_bytes += LENGTH.size + len(frame)
             self.decided_lsn += 1
             self._facts.append((self.decided_lsn, facts))
         if self.reply_observers and _leaves_no_fact(reply):
@@ -133,14 +134,12 @@ class Sequencer:
             return Rejected(Code.OVERLOADED, "the disk does not keep up; nothing was changed", details)
         # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
         wasted_bytes = self._block_bytes + max(size_bytes, self._largest_bytes)
-        needed = self._frames_bytes + self._in_journal_bytes + 2 * wasted_bytes
-        if is_new:
-            needed += self._reserve_bytes
+        needed = self.waiting_bytes() + wasted_bytes + (self._reserve_bytes if is_new else 0)
         room_bytes = self._room_bytes()
-        if needed <= room_bytes and not (is_new and self.store.is_full()):
+        # Or the spare segment is there and takes all of this alone, whatever is left of the other.
+        is_room = needed + wasted_bytes <= room_bytes or needed <= self._segment_bytes <= room_bytes
+        if is_room and not (is_new and self.store.is_full()):
             return None
-        if not is_new and room_bytes >= self._segment_bytes >= self.waiting_bytes() + wasted_bytes:
-            return None  # the spare segment is there, and it takes all of this alone
         return Rejected(
             Code.DISK_FULL,
             "the disk is full: nothing was changed; free some space, service resumes by itself",
@@ -160,10 +159,10 @@ class Sequencer:
             return None
         frames: list[bytes] = []
         size = 0
-        while self._frames and (not frames or size + len(self._frames[0]) <= self._block_bytes):
+        while self._frames and (not frames or size + LENGTH.size + len(self._frames[0]) <= self._block_bytes):
             if len(frames) == FRAMES_AT_ONCE:
                 break
-            size += len(self._frames[0])
+            size += LENGTH.size + len(self._frames[0])
             frames.append(self._frames.popleft())
         expected_lsn = self.decided_lsn - len(self._frames) - len(frames)
         self._frames_bytes -= size

@@ -1,0 +1,96 @@
+"""How much the sequencer lets in when the disk is full, against the real journal on a simulated disk.
+
+Too little room asked for stops the engine; too much refuses work for ever although there is room.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from driftq.core import commands as c
+from driftq.core.limits import Limits
+from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.engine.recovery import Opened, StorageOptions, open_folder
+from driftq.engine.sequencer import Sequencer
+from driftq.wire.errors import Code
+from tests.support.core import SeededChance, produce
+from tests.support.simdisk import SimDisk
+
+
+class Machine:
+    """An engine's parts on a disk that can be filled."""
+
+    def __init__(self, segment_bytes: int, limits: Limits) -> None:
+        self.disk = SimDisk()
+        self.disk.make_folder("t", "d")
+        options = StorageOptions(segment_bytes, 1 << 20)
+        self.opened: Opened = open_folder(self.disk, "d", bytes(16), limits, SeededChance(), options)
+        self.replies: list[Reply] = []
+        self.sequencer = Sequencer(
+            self.opened.broker,
+            self.opened.store,
+            0,
+            self.opened.journal.room_bytes,
+            block_bytes=options.block_bytes(),
+            reserve_bytes=options.reserve_bytes(),
+            segment_bytes=options.segment_room_bytes(),
+        )
+
+    def say(self, command: c.Command, now_ms: int = 1) -> None:
+        self.sequencer.submit(command, now_ms, self.replies.append)
+
+    def commit(self) -> None:
+        while (taken := self.sequencer.take_batch()) is not None:
+            self.sequencer.on_durable(self.opened.journal.append(taken.expected_lsn, taken.frames))
+
+    def ask(self, command: c.Command, now_ms: int = 1) -> Reply:
+        self.say(command, now_ms)
+        self.commit()
+        return self.replies[-1]
+
+    def use_up_the_segment(self) -> None:
+        """Write until the spare segment is nearly all the room there is."""
+        room_bytes = self.opened.options.segment_room_bytes()
+        pauses = True
+        while self.opened.journal.room_bytes() > room_bytes + 100:
+            self.ask(c.PauseGroup("t", "g", pauses))
+            pauses = not pauses
+        self.ask(c.PauseGroup("t", "g", False))
+        assert self.opened.journal.room_bytes() >= room_bytes, "the spare segment should be there"
+
+
+@pytest.mark.parametrize("segment_bytes", [6_500, 12_288, 49_152])
+def test_new_work_is_taken_when_only_a_spare_segment_is_left(segment_bytes):
+    machine = Machine(segment_bytes, Limits())
+    machine.ask(c.CreateTopic("t"))
+    machine.ask(c.CreateGroup("t", "g"))
+    machine.use_up_the_segment()
+    value = "v" * (machine.opened.options.segment_room_bytes() // 2)
+    assert not isinstance(machine.ask(produce(value)), Rejected)
+
+
+def test_a_claim_whose_frame_fills_most_of_a_segment_is_taken_when_only_the_spare_is_left():
+    machine = Machine(12_288, Limits(in_flight_max=2_000, retry_ratio=0.0))
+    machine.ask(c.CreateTopic("t"))
+    machine.ask(c.CreateGroup("t", "g"))
+    for number in range(30):
+        assert not isinstance(machine.ask(produce(f"{number}")), Rejected)
+    machine.use_up_the_segment()
+    reply = machine.ask(c.Claim("t", "g", "w" * 6_000, 30, 10_000))
+    assert isinstance(reply, Claimed), reply
+    assert reply.deliveries
+
+
+def test_thousands_of_small_frames_in_one_go_never_stop_an_engine_whose_disk_is_full():
+    machine = Machine(16_384, Limits())
+    machine.ask(c.CreateTopic("t"))
+    machine.ask(c.CreateGroup("t", "g"))
+    machine.use_up_the_segment()
+    machine.disk.capacity_bytes = machine.disk.used_bytes
+    del machine.replies[:]
+    for number in range(3_000):
+        machine.say(c.PauseGroup("t", "g", bool(number % 2)))
+    machine.commit()  # raises where a frame was let in for which there is no room
+    refused = [reply for reply in machine.replies if isinstance(reply, Rejected)]
+    assert {reply.code for reply in refused} == {Code.DISK_FULL}
+    assert 1_000 < len(refused) < 2_500
