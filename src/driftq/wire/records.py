@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -121,7 +121,26 @@ def pack_columns(
         texts.extend(heads)
     ends.append(_ends(values))
     texts.extend(values)
-    body = b"".join((*ends, *texts))
+    return pack_body(
+        (*ends, *texts), len(values), attributes, producer=producer, epoch=epoch, seq=seq, compress=compress
+    )
+
+
+def pack_body(
+    parts: Iterable[bytes | memoryview],
+    count: int,
+    attributes: int,
+    *,
+    producer: str = "",
+    epoch: int = NO_EPOCH,
+    seq: int = 0,
+    compress: bool = False,
+) -> bytes:
+    """`pack` for a caller that has the body already: the ends of each column, then the bytes of each column.
+    `attributes` says which columns there are."""
+    if not 1 <= count <= COUNT_MAX:
+        raise BadBatch(f"{count} records in a batch; 1 to {COUNT_MAX} are allowed")
+    body = b"".join(parts)
     if len(body) > RAW_BYTES_MAX:
         raise BadBatch(f"{len(body)} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
     raw_bytes = len(body)
@@ -130,7 +149,7 @@ def pack_columns(
         if len(squeezed) < raw_bytes:
             body = squeezed
             attributes |= ZSTD
-    return _assemble(body, raw_bytes, len(values), attributes, producer, epoch, seq)
+    return _assemble(body, raw_bytes, count, attributes, producer, epoch, seq)
 
 
 def renumbered(batch: bytes, epoch: int, seq: int) -> bytes:
