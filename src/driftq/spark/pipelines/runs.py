@@ -24,8 +24,8 @@ _PLACE = ("topic", "partition", "message_offset")
 _TIMES = ("produced_ms", "started_ms", "ended_ms")
 _STEP = (
     "topic STRING, partition INT, message_offset BIGINT, `group` STRING, run_id STRING, step_id STRING, "
-    "parent_step_id STRING, tenant_id STRING, task STRING, state STRING, attempts INT, failures INT, owner STRING, error STRING, "
-    "produced_ms BIGINT, started_ms BIGINT, ended_ms BIGINT, busy_ms BIGINT, version INT"
+    "parent_step_id STRING, tenant_id STRING, task STRING, state STRING, attempts INT, failures INT, "
+    "owner STRING, error STRING, produced_ms BIGINT, started_ms BIGINT, ended_ms BIGINT, busy_ms BIGINT, version INT"
 )
 _NAMES = [part.strip().split(" ")[0].strip("`") for part in _STEP.split(",")]
 _EVENT_NAMES = Event.__struct_fields__

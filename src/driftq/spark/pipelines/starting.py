@@ -122,10 +122,8 @@ def finish_deadletters(spark: SparkSession, configuration: Configuration, stop: 
                 broker, topic, offsets, rate_per_s=settings.rate_per_s, stopped=lambda: stop.wanted, say=say
             )
             failed += done.failed
-            again = done.wanted - done.redriven - done.failed
-            say(
-                f"{topic}: {done.redriven:,} sent back, {again:,} were sent back before or are left, {done.failed:,} refused"
-            )
+            left = done.wanted - done.redriven - done.failed
+            say(f"{topic}: {done.redriven:,} sent back, {done.failed:,} refused, {left:,} not sent now")
         return 1 if failed else 0
 
 

@@ -1,0 +1,117 @@
+"""What a pipeline is told: files, single settings, and what is wrong with them. No Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from driftq.spark.pipelines import configuration
+from driftq.spark.pipelines.configuration import PIPELINES, BadConfiguration, checkpoint, identity, load, shown
+from driftq.spark.pipelines.sections import Configuration
+
+GIVEN = {"source.topics": ("orders",), "sink.table": "tables/orders", "sink.topic": "out"}
+
+
+def test_a_file_says_everything(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.toml"
+    path.write_text(
+        """
+        [pipeline]
+        name = "metrics"
+        trigger = "10 seconds"
+        [source]
+        topics = ["orders", "returns"]
+        [sink]
+        table = "tables/metrics"
+        [metrics]
+        window = "30 seconds"
+        """
+    )
+
+    found = load(str(path))
+
+    assert (found.pipeline.name, found.source.topics) == ("metrics", ("orders", "returns"))
+    assert (found.metrics.window, found.metrics.watermark) == ("30 seconds", "1 minute")
+    assert identity(found) == "metrics-orders+returns"
+    assert checkpoint(found) == "tables/metrics.checkpoints/metrics-orders+returns"
+
+
+def test_a_single_setting_wins_over_the_file_and_is_read_as_toml_or_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text('[pipeline]\nname = "dedupe"\n[source]\ntopics = ["a"]\n[sink]\ntopic = "b"\n')
+
+    found = load(str(path), ["dedupe.watermark=2 hours", "source.max_offsets=7", 'source.topics=["x", "y"]'])
+
+    assert (found.dedupe.watermark, found.source.max_offsets, found.source.topics) == ("2 hours", 7, ("x", "y"))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_is_shown_can_be_run_again_and_every_setting_is_explained(name: str, tmp_path: Path) -> None:
+    found = load(name, values=GIVEN)
+    lines = list(shown(found))
+    path = tmp_path / "again.toml"
+    path.write_text("\n".join(lines))
+
+    again = load(str(path))
+
+    assert tomllib.loads("\n".join(lines))["pipeline"]["name"] == name
+    assert (again.source, again.sink, getattr(again, name)) == (found.source, found.sink, getattr(found, name))
+    assert all(len(line.partition("  # ")[2]) > 10 for line in lines if line and not line.startswith("["))
+
+
+def test_every_pipeline_has_a_section_and_every_section_a_pipeline() -> None:
+    assert set(get_type_hints(Configuration)) == {"pipeline", "source", "sink", *PIPELINES}
+
+
+@pytest.mark.parametrize(
+    ("name", "assignments", "told"),
+    [
+        ("metrcs", [], "there is no pipeline 'metrcs'; did you mean metrics"),
+        ("metrics", ["metrics.windw=1 minute"], "metrics.windw is not a setting; did you mean metrics.window"),
+        ("metrics", ["sorce.url=x"], "sorce is not a setting; did you mean source"),
+        ("metrics", ["metrics.window=soon"], "metrics.window: an interval is expected, such as '10 seconds'"),
+        ("metrics", ["metrics.window=0 seconds"], "an interval is expected"),
+        ("metrics", ["archive.schema=a INT"], r"\[archive\] has no meaning for metrics"),
+        ("metrics", ["source.max_offsets=-1"], "source.max_offsets"),
+        ("metrics", ["source.fail_on_data_loss=1"], "source.fail_on_data_loss"),
+        ("metrics", ["sink.table="], r"metrics needs sink.table \(--table DIR\)"),
+        ("metrics", ["source.topics=[]"], r"metrics needs source.topics \(--topic NAME\)"),
+        ("metrics", ["window"], "--set takes NAME=VALUE"),
+        ("metrics", ["window=1 minute"], "section.name"),
+        ("nowhere.toml", [], "nowhere.toml: No such file"),
+    ],
+)
+def test_what_is_wrong_is_named(name: str, assignments: list[str], told: str) -> None:
+    with pytest.raises(BadConfiguration, match=told):
+        load(name, assignments, {} if name.endswith(".toml") else GIVEN)
+
+
+def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("[source]\n")
+
+    with pytest.raises(BadConfiguration, match=r"\[pipeline\] name is missing: one of archive"):
+        load(str(path))
+
+
+def test_a_pattern_stands_for_topics() -> None:
+    found = load("archive", values={"source.pattern": "orders.*", "sink.table": "t"})
+
+    assert identity(found) == "archive-orders._"
+
+
+def test_a_token_is_not_shown() -> None:
+    found = load("archive", values={**GIVEN, "source.token": "secret"})
+
+    assert "secret" not in "\n".join(shown(found))
+
+
+def test_reading_a_configuration_needs_no_spark() -> None:
+    program = f"import sys, {configuration.__name__}; assert not {{'pyspark', 'pyarrow'}} & set(sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

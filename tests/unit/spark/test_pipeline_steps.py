@@ -1,0 +1,81 @@
+"""The life of a step as a state machine: whatever order its events come in, and however they are cut into batches."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driftq.spark.pipelines.steps import Event, Steps, advance, packed, rows, unpacked
+
+LIFE = [
+    Event("produced", 3, 100, run_id="r1", step_id="s1", parent_step_id="s0", tenant_id="acme", task="t"),
+    Event("delivered", 3, 150, 1, "g", "w1", 1),
+    Event("failed", 3, 170, 2, "g", "w1", 1, "boom"),
+    Event("delivered", 3, 200, 3, "g", "w2", 2),
+    Event("acked", 3, 230, 4, "g", "w2", 2),
+]
+
+
+def told(events: list[Event]) -> list[dict[str, object]]:
+    steps: Steps = {}
+    return rows(steps, advance(steps, events))
+
+
+def test_a_step_that_failed_once_and_then_succeeded_tells_all_of_it() -> None:
+    (row,) = told(LIFE)
+
+    assert row == {
+        "offset": 3, "group": "g", "state": "succeeded", "attempts": 2, "failures": 1, "owner": "w2", "error": "boom",
+        "started_ms": 150, "attempted_ms": 200, "ended_ms": 230, "busy_ms": 50, "version": 5, "run_id": "r1",
+        "step_id": "s1", "parent_step_id": "s0", "tenant_id": "acme", "task": "t", "produced_ms": 100,
+    }  # fmt: skip
+
+
+def test_a_message_that_nobody_took_waits_under_no_group() -> None:
+    (row,) = told(LIFE[:1])
+
+    assert (row["group"], row["state"], row["version"]) == ("", "waiting", 1)
+
+
+def test_each_group_has_a_row_of_its_own() -> None:
+    other = Event("delivered", 3, 300, 5, "other", "w3", 1)
+
+    found = told([*LIFE, other])
+
+    assert [(row["group"], row["state"]) for row in found] == [("g", "succeeded"), ("other", "running")]
+
+
+def test_a_dead_step_keeps_the_error_it_died_of() -> None:
+    (row,) = told([*LIFE[:3], Event("dead", 3, 180, 3, "g", "w1", 1, "boom")])
+
+    assert (row["state"], row["error"], row["failures"]) == ("dead", "boom", 1)
+
+
+def test_a_lost_lease_counts_as_a_failure_with_a_name_and_a_release_as_none() -> None:
+    (expired,) = told([*LIFE[:2], Event("expired", 3, 190, 2, "g", "w1", 1)])
+    (released,) = told([*LIFE[:2], Event("released", 3, 190, 2, "g", "w1", 1)])
+
+    assert (expired["state"], expired["error"], expired["failures"]) == ("retrying", "ack_timeout", 1)
+    assert (released["state"], released["failures"]) == ("waiting", 0)
+
+
+@given(st.permutations(LIFE))
+def test_the_order_of_rows_within_a_batch_does_not_matter(events: list[Event]) -> None:
+    assert told(events) == told(LIFE)
+
+
+@given(st.lists(st.integers(0, len(LIFE)), max_size=4).map(sorted), st.booleans())
+def test_however_the_life_is_cut_the_end_is_the_same_and_versions_only_grow(cuts: list[int], late: bool) -> None:
+    """The message may come after its history: two logs are read at slightly different times."""
+    events = [*LIFE[1:], LIFE[0]] if late else LIFE
+    data, last, versions = b"", {}, []
+    for first, end in zip([0, *cuts], [*cuts, len(events)]):
+        steps = unpacked(data)
+        for row in rows(steps, advance(steps, events[first:end])):
+            versions.append(row["version"])
+            last = row
+        data = packed(steps)
+
+    expected = told(LIFE)[0]
+    assert {**last, "version": 0} == {**expected, "version": 0}
+    assert versions == sorted(set(versions))
