@@ -15,6 +15,8 @@ from driftq.core.logs import Log
 from driftq.core.state import State
 from driftq.wire.records import Record, stamp
 
+EVENT_BYTES = 2_400  # what a history tells of one message, at the most and without its error
+
 
 class LogReader(Protocol):
     """The immutable records that are durable already. Only decisions read them, never the fold."""
@@ -82,6 +84,11 @@ class Case:
             Appended(log.log_id, first_offset, count, payload_bytes, now_ms, stamp(batch, first_offset, now_ms), along)
         )
         return first_offset
+
+    def expect_event(self, log: Log, error: str) -> None:
+        """Leave room for what the history, if there is one, will tell of a failure."""
+        if log.log_id in self.state.history_logs:
+            self.batch_bytes += EVENT_BYTES + 6 * len(error)  # JSON may write a character as six
 
     def is_full(self) -> bool:
         """Whether one frame holds enough: what else there is to bury waits for the next."""

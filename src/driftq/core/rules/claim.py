@@ -4,7 +4,7 @@ retries fill what is left, so neither starves the other."""
 from __future__ import annotations
 
 from driftq.core import choosing
-from driftq.core.case import Case
+from driftq.core.case import EVENT_BYTES, Case
 from driftq.core.choosing import Fresh, Wanted
 from driftq.core.commands import Claim
 from driftq.core.facts import Leased, Settled
@@ -45,7 +45,10 @@ def claim(case: Case, command: Claim) -> Reply:
     if group.paused:
         return Claimed(group.group_id, (), "", 0)
     shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max)
-    _fill(case, group, shares, command.max_messages, Wanted(command.task, command.label))
+    most = command.max_messages
+    if config.history:
+        most = min(most, max(1, case.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
+    _fill(case, group, shares, most, Wanted(command.task, command.label))
     return _hand_out(case, group, shares, command.owner, lease_ms)
 
 

@@ -14,7 +14,7 @@ from msgspec import json
 
 from driftq.core import facts as f
 from driftq.core.case import Case
-from driftq.core.commands import Command, Sweep
+from driftq.core.commands import Ack, AckThrough, Command, Outcome, Release
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
 from driftq.core.ranges import Range
@@ -26,6 +26,7 @@ from driftq.wire.times import to_rfc3339
 BATCH_RECORDS = 50_000
 
 _HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+_UNBOUNDED = (Ack, AckThrough, Outcome, Release)
 _quoted = json.Encoder().encode
 
 
@@ -53,10 +54,10 @@ class _Teller:
 
     def leased(self, fact: f.Leased) -> None:
         progress = self._progress(fact)
+        until = b',"lease_until":' + _quoted(to_rfc3339(fact.until_ms))
         for first, end in fact.ranges:
             entry = progress.entries.get(first) if progress is not None else None
             attempt = entry.attempts + 1 if entry is not None else 1
-            until = b',"lease_until":' + _quoted(to_rfc3339(fact.until_ms))
             self._tell(fact, "delivered", _Run(first, end, fact.owner, attempt), until)
 
     def settled(self, fact: f.Settled) -> None:
@@ -127,8 +128,8 @@ _TELLS: dict[type[f.Fact], Callable[[_Teller, Any], None]] = {
 
 
 def record(case: Case, command: Command) -> Rejected | None:
-    """Add the events of a case to its facts. Too many for one frame are refused; what time ends never is, as sweeps
-    are bounded by themselves."""
+    """Add the events of a case to its facts. Acks and releases of more than one frame can tell of are refused; all
+    other commands stop in time (`Case.expect_event`)."""
     teller: _Teller | None = None
     for fact in case.facts:
         tell = _TELLS.get(type(fact))
@@ -142,7 +143,7 @@ def record(case: Case, command: Command) -> Rejected | None:
     if teller is None:
         return None
     size_bytes = sum(len(value) for values in teller.values.values() for value in values)
-    if size_bytes > case.limits.batch_bytes and type(command) is not Sweep:
+    if size_bytes > case.limits.batch_bytes and isinstance(command, _UNBOUNDED):
         message = f"{size_bytes} bytes of history are more than fit ({case.limits.batch_bytes}): name fewer messages"
         return Rejected(Code.TOO_LARGE, message, {"limit_bytes": case.limits.batch_bytes})
     for log_id, values in teller.values.items():

@@ -38,6 +38,7 @@ def fail(
     if delay is None:
         delay = delay_ms(policy, attempts, case.chance.uniform(), case.limits.retry_floor_ms)
     retry_at_ms = case.now_ms + delay
+    case.expect_event(log, error)
     case.facts.append(f.Failed(group.group_id, log.log_id, offset, case.now_ms, retry_at_ms, error, lost))
 
 
@@ -88,6 +89,7 @@ def bury(
         dead_at=to_rfc3339(case.now_ms),
     )
     batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
+    case.expect_event(log, letter.last_error)
     case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))
     case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD, case.now_ms))
     case.burials[group.group_id, log.log_id, offset] = (reason, letter.last_error)
