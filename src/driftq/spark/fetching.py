@@ -6,8 +6,10 @@ A reused worker keeps its connections from task to task. Knows nothing of Spark 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -23,6 +25,7 @@ from driftq.wire.times import to_rfc3339
 
 FIRST_CONTACT_MS = 10_000
 ATTEMPT_MS = 30_000
+LOOKS_MAX = 8
 
 _transports: dict[Connection, Transport] = {}
 
@@ -114,6 +117,17 @@ def offsets_at(transport: Transport, spans: Sequence[Span], at_ms: int) -> dict[
     return {span.log: found.get(span.log, span.end) for span in spans}
 
 
+def oldest_s(transport: Transport, waiting: Sequence[Range], now_s: float) -> float:
+    """The age of the oldest record that waits, looked up where most wait: a progress report is no place for hundreds of
+    questions."""
+    found_ms: list[int] = []
+    for each in waiting[:LOOKS_MAX]:
+        with contextlib.suppress(Refused):
+            found = transport.ask(admincalls.peek(each.topic, each.partition, offset=each.start, limit=1))
+            found_ms.extend(message.timestamp_ms for message in found)
+    return round(max(0.0, now_s - min(found_ms) / 1_000), 3) if found_ms else 0.0
+
+
 # --- what is in them --------------------------------------------------------------------------------------------------
 
 
@@ -138,6 +152,15 @@ def runs(transport: Transport, task: Range, fetch_bytes: int, *, fail_on_loss: b
         yield found
         offset = found.next_offset
     _refuse_another(transport, task, fail_on_loss=fail_on_loss)
+
+
+def ahead(found: Iterator[Fetched]) -> Iterator[Fetched]:
+    """The same runs, each fetched while the one before it is worked on."""
+    with ThreadPoolExecutor(1, "driftq-fetch") as pool:
+        coming = pool.submit(next, found, None)
+        while (run := coming.result()) is not None:
+            coming = pool.submit(next, found, None)
+            yield run
 
 
 def _behind(error: Refused, offset: int, end: int) -> int:

@@ -248,6 +248,15 @@ def _listed(logs: Sequence[LogName]) -> str:
     return ", ".join(f"{topic}/{partition}" for topic, partition in logs)
 
 
+def waiting(reached: Reached, spans: Sequence[Span]) -> list[Range]:
+    """What lies ahead of a query, most first."""
+    ahead = [
+        Range(span.topic, span.partition, max(span.start, reached.offsets.get(span.log, span.start)), span.end)
+        for span in spans
+    ]
+    return sorted((each for each in ahead if each.start < each.end), key=lambda each: each.start - each.end)
+
+
 def behind(reached: Reached, spans: Sequence[Span]) -> int:
     """How many records lie ahead of a query."""
-    return sum(max(0, span.end - max(span.start, reached.offsets.get(span.log, span.start))) for span in spans)
+    return sum(each.end - each.start for each in waiting(reached, spans))

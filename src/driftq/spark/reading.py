@@ -6,6 +6,7 @@ The driver's side of a stream reader lives in one process for as long as the que
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from driftq.spark import columns, offsets
-from driftq.spark.fetching import DataLoss, offsets_at, runs, spans_of, transport_of
+from driftq.spark.fetching import DataLoss, ahead, offsets_at, oldest_s, runs, spans_of, transport_of
 from driftq.spark.offsets import Limits, Range, Reached, Span
 from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
+from driftq.spark.states import state_arrays
 from driftq.spark.tabling import tables
 
 if TYPE_CHECKING:
@@ -46,8 +48,11 @@ def read_task(
         return  # Spark runs one task without a partition when nothing is to be read
     transport = transport_of(options.connection)
     fetched = runs(transport, task.range, options.fetch_bytes, fail_on_loss=options.fail_on_loss)
-    for run in fetched:
-        yield from tables(run.data, task.range, wanted)
+    more = None
+    if any(column in columns.STATE for column in wanted):
+        more = functools.partial(state_arrays, transport, options.state_group, task.range)
+    for run in ahead(fetched):
+        yield from tables(run.data, task.range, wanted, more)
 
 
 def starting(options: ReadOptions, spans: list[Span], default: int) -> offsets.Offsets:
@@ -153,10 +158,16 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs, for the query's progress."""
-        known = list(self._reached.offsets) if self._reached is not None else []
-        spans = spans_of(transport_of(self.options.connection), self.options, known=known)
-        return offsets.to_json(Reached({span.log: span.end for span in spans}))
+        """The ends of the logs and how far the query is behind them, for its progress."""
+        transport = transport_of(self.options.connection)
+        reached = self._reached
+        spans = spans_of(transport, self.options, known=list(reached.offsets) if reached is not None else [])
+        told = offsets.to_json(Reached({span.log: span.end for span in spans}))
+        if reached is not None:
+            count = offsets.behind(reached, spans)
+            seconds = oldest_s(transport, offsets.waiting(reached, spans), time.time()) if count else 0.0
+            told["lag"] = {"offsets": count, "seconds": seconds}
+        return told
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         return [Task(each) for each in offsets.ranges(offsets.from_json(start), offsets.from_json(end))]

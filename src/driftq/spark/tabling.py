@@ -49,5 +49,15 @@ def tables(data: bytes, task: Range, columns: Sequence[Column], more: More | Non
         size = min(ROWS_MAX, end - at)
         piece = {name: array.slice(at, size) for name, array in arrays.items()}
         if more is not None:
-            piece |= more(int(rows.offsets[at]), int(rows.offsets[at + size - 1]) + 1)
+            piece |= _beside(more, rows.offsets[at : at + size])
         yield pa.RecordBatch.from_arrays([piece[column.name] for column in columns], schema=schema)
+
+
+def _beside(more: More, offsets: arrow.Ints) -> Mapping[str, pa.Array]:
+    """Columns that were asked for by range, for offsets among which some may be missing."""
+    first, end = int(offsets[0]), int(offsets[-1]) + 1
+    found = more(first, end)
+    if end - first == len(offsets):
+        return found
+    places = pa.array(offsets - first)
+    return {name: array.take(places) for name, array in found.items()}

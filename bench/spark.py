@@ -1,0 +1,243 @@
+"""The Spark source beside Spark's own: rows from a topic, the same rows from Parquet, and Spark's rate source.
+
+    python -m bench.spark
+    python -m bench.spark --rows 200000 --runs 1 --only "100 B"
+
+One session on two cores, one broker process on real files, cases in turns, the median of the runs. `ratio` is the rate
+beside Parquet's in the same run: that says more than a rate on a shared machine. `cpu_us_per_op` is the CPU of all that
+took part (driver, workers, and the broker where there is one) for one row. The peak memory of a Python worker is
+measured with a range that is read by one task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bench.queue import ROOMY, cpu_s
+from bench.report import emit, median
+from driftq.client.calls import send_packed
+from driftq.spark import driftq_session
+from driftq.spark.fetching import transport_of
+from driftq.spark.options import Connection
+from driftq.wire.records import pack_columns
+from tests.support.server import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 2
+BATCH = 5_000
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Size(NamedTuple):
+    name: str
+    value_bytes: int
+    share: float  # of --rows
+
+
+SIZES = (Size("100 B", 100, 1.0), Size("1 KB", 1_000, 0.25))
+
+
+class Took(NamedTuple):
+    wall_s: float
+    cpu_s: float
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+            except OSError:
+                continue  # it is gone
+            children.setdefault(int(fields[1]), []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found.extend(children.get(each, ()))
+    return found
+
+
+def family_cpu_s() -> float:
+    """CPU of this process, the driver and all workers, also those that ended."""
+    total = 0
+    for pid in descendants(os.getpid()):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(int(fields[index]) for index in (11, 12))
+    return total / TICKS
+
+
+def worker_peak_bytes() -> int:
+    """The most memory that any Python worker has held."""
+    most = 0
+    for pid in descendants(os.getpid()):
+        try:
+            if b"pyspark" not in Path(f"/proc/{pid}/cmdline").read_bytes() or pid == os.getpid():
+                continue
+            lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
+        except OSError:
+            continue
+        if Path(f"/proc/{pid}/exe").resolve().name.startswith("python"):
+            most = max([most, *(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))])
+    return most
+
+
+class Bench:
+    """A broker with a topic for each size, the same rows as Parquet, and a session."""
+
+    def __init__(self, folder: str, rows: int, sizes: list[Size]) -> None:
+        self.folder = folder
+        self.server = Server(f"{folder}/broker", *ROOMY)
+        self.rows = {size.name: max(BATCH * PARTITIONS, int(rows * size.share)) for size in sizes}
+        for size in sizes:
+            self.fill(size)
+        self.spark: SparkSession = driftq_session("local[2]", name="bench")
+        self.spark.sparkContext.setLogLevel("ERROR")
+        for size in sizes:
+            self.source(size).write.mode("overwrite").parquet(self.parquet_path(size))
+
+    def close(self) -> None:
+        self.spark.stop()
+        self.server.stop()
+
+    def topic(self, size: Size) -> str:
+        return f"rows-{size.value_bytes}"
+
+    def parquet_path(self, size: Size) -> str:
+        return f"{self.folder}/{self.topic(size)}.parquet"
+
+    def fill(self, size: Size) -> None:
+        """Values are random text, so that nobody wins by compressing."""
+        self.server.call("POST", "/v1/topics", {"name": self.topic(size), "partitions": PARTITIONS})
+        transport = transport_of(Connection(self.server.url))
+        chance = random.Random(1)
+        for number in range(self.rows[size.name] // BATCH):
+            text = chance.randbytes(size.value_bytes * BATCH)
+            values = [text[at : at + size.value_bytes] for at in range(0, len(text), size.value_bytes)]
+            keys = [b"key-%06d" % (number * BATCH + index) for index in range(BATCH)]
+            batch = pack_columns(values, keys)
+            transport.ask(send_packed(self.topic(size), number % PARTITIONS, batch, has_producer=False))
+
+    def source(self, size: Size, **options: str) -> DataFrame:
+        reader = self.spark.read.format("driftq").option("url", self.server.url)
+        return reader.options(**options).load(self.topic(size))
+
+    def parquet(self, size: Size) -> DataFrame:
+        return self.spark.read.parquet(self.parquet_path(size))
+
+    @contextmanager
+    def measured(self, took: list[Took]) -> Iterator[None]:
+        wall, spent = time.perf_counter(), family_cpu_s() + cpu_s(self.server)
+        yield
+        took.append(Took(time.perf_counter() - wall, family_cpu_s() + cpu_s(self.server) - spent))
+
+
+def to_noop(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def to_parquet(folder: str) -> Callable[[DataFrame], None]:
+    def write(rows: DataFrame) -> None:
+        rows.write.mode("overwrite").parquet(f"{folder}/out.parquet")
+        shutil.rmtree(f"{folder}/out.parquet")
+
+    return write
+
+
+def compare(bench: Bench, size: Size, runs: int) -> None:
+    """The topic beside Parquet, into nothing and into Parquet."""
+    for target, write in (("noop", to_noop), ("Parquet", to_parquet(bench.folder))):
+        took: dict[str, list[Took]] = {"topic": [], "Parquet": []}
+        for run in range(runs + 1):
+            kept = took if run else {"topic": [], "Parquet": []}  # the first round warms up
+            with bench.measured(kept["topic"]):
+                write(bench.source(size))
+            with bench.measured(kept["Parquet"]):
+                write(bench.parquet(size))
+        rate = {
+            name: bench.rows[size.name] / median([each.wall_s for each in each_run]) for name, each_run in took.items()
+        }
+        for name, each_run in took.items():
+            cpu_us = 1e6 * median([each.cpu_s for each in each_run]) / bench.rows[size.name]
+            emit("spark", f"{size.name} {name} to {target}", rate[name], "rows/s", cpu_us_per_op=cpu_us,
+                 ratio=rate[name] / rate["Parquet"])  # fmt: skip
+
+
+def progress_of(query: Any, enough: int, deadline_s: float = 120.0) -> list[Any]:
+    """Progress of micro-batches with rows, once there are enough."""
+    end_s = time.monotonic() + deadline_s
+    while time.monotonic() < end_s and query.isActive:
+        found = [each for each in query.recentProgress if each.numInputRows]
+        if len(found) >= enough:
+            return found
+        time.sleep(0.05)
+    raise SystemExit(f"the query ended too early: {query.exception()}")
+
+
+def streaming(bench: Bench, size: Size, runs: int) -> None:
+    """A query in micro-batches of a quarter of the rows, beside Spark's rate source with as many."""
+    count = bench.rows[size.name] // 4
+    read = bench.spark.readStream
+    topic = read.format("driftq").options(url=bench.server.url, subscribe=bench.topic(size), startingOffsets="earliest")
+    sources = {
+        "topic": topic.option("maxOffsetsPerTrigger", count),
+        "rate": read.format("rate-micro-batch").options(rowsPerBatch=count, numPartitions=2),
+    }
+    for name, source in sources.items():
+        checkpoint = tempfile.mkdtemp(dir=bench.folder)
+        spent, began_s = family_cpu_s() + cpu_s(bench.server), time.perf_counter()
+        query = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        try:
+            found = progress_of(query, 4)
+        finally:
+            query.stop()
+        spent = family_cpu_s() + cpu_s(bench.server) - spent
+        rates = [1_000 * each.numInputRows / each.durationMs["addBatch"] for each in found]
+        emit("spark", f"{size.name} {name} in micro-batches", median(rates), "rows/s",
+             cpu_us_per_op=1e6 * spent / sum(each.numInputRows for each in found),
+             wall_s=time.perf_counter() - began_s)  # fmt: skip
+
+
+def memory(bench: Bench, size: Size) -> None:
+    """Everything in as few tasks as there are partitions: the worker's peak must not follow the range."""
+    to_noop(bench.source(size, maxPartitionBytes="100g"))
+    emit("spark", f"{size.name} peak memory of a worker", worker_peak_bytes(), "bytes",
+         range_bytes=bench.rows[size.name] * size.value_bytes // PARTITIONS)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of 100 bytes; of 1 KB a quarter of that")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", default="", help="one size: '100 B' or '1 KB'")
+    parser.add_argument("--folder", default=None, help="where files go (default: a temporary folder)")
+    arguments = parser.parse_args()
+    sizes = [size for size in SIZES if arguments.only in ("", size.name)]
+    folder = tempfile.mkdtemp(prefix="bench-spark-", dir=arguments.folder)
+    bench = Bench(folder, arguments.rows, sizes)
+    try:
+        for size in sizes:
+            memory(bench, size)
+            compare(bench, size, arguments.runs)
+            streaming(bench, size, arguments.runs)
+    finally:
+        bench.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
