@@ -85,6 +85,10 @@ class ParquetTable:
     def positions(self) -> dict[str, dict[int, int]]:
         return self.ledger().positions()
 
+    @property
+    def exists(self) -> bool:
+        return self._log.exists and self.ledger().version >= 0
+
     def ledger(self) -> Ledger:
         return self._log.load()
 
@@ -114,6 +118,19 @@ class ParquetTable:
                 str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet") if not self._hidden(path)
             }
             return ledger, self._frame(ledger.schema, sorted(paths)), paths
+
+    def misplaced(self, ledger: Ledger, seen: set[str]) -> list[str]:
+        """What is wrong with the files of a folder that was looked into: gone, not committed, or of another size."""
+        found = [f"{path} is gone" for path in sorted(ledger.files.keys() - seen)]
+        found += [
+            f"{path} was not committed, and whoever reads the folder reads it"
+            for path in sorted(seen - ledger.files.keys())
+        ]
+        for path in sorted(seen & ledger.files.keys()):
+            size_bytes = (self.root / path).stat().st_size
+            if size_bytes != ledger.files[path].size_bytes:
+                found.append(f"{path} has {size_bytes} bytes and had {ledger.files[path].size_bytes} when committed")
+        return found
 
     def _hidden(self, path: Path) -> bool:
         return any(part.startswith(("_", ".")) for part in path.relative_to(self.root).parts)
