@@ -157,14 +157,10 @@ def test_windows_count_ends_failures_and_latencies_of_what_happened_in_them(spar
     def happened(second: int, kind: str, latency_ms: int | None = None) -> tuple[Any, ...]:
         return (NOON + timedelta(seconds=second), "orders", "acme", "", kind, 10, latency_ms)
 
-    names = (
-        "at TIMESTAMP, topic STRING, tenant_id STRING, label STRING, kind STRING, size_bytes BIGINT, latency_ms BIGINT"
-    )
-    frame = spark.createDataFrame(
-        [happened(1, "produced"), happened(2, "acked", 40), happened(3, "failed"), happened(4, "acked", 60)]
-        + [happened(61, "expired"), happened(62, "dead"), happened(63, "produced")],
-        names,
-    )
+    names = "at TIMESTAMP, topic STRING, tenant_id STRING, label STRING, kind STRING, size_bytes LONG, latency_ms LONG"
+    early = [happened(1, "produced"), happened(2, "acked", 40), happened(3, "failed"), happened(4, "acked", 60)]
+    late = [happened(61, "expired"), happened(62, "dead"), happened(63, "produced")]
+    frame = spark.createDataFrame([*early, *late], names)
 
     first, second = metrics.windowed(frame).orderBy("window_start").collect()
 

@@ -105,6 +105,18 @@ def test_a_pattern_stands_for_topics() -> None:
     assert identity(found) == "archive-orders._"
 
 
+def test_two_pipelines_that_write_to_different_topics_are_not_the_same() -> None:
+    one, other = (load("dedupe", values={**GIVEN, "sink.table": "", "sink.topic": topic}) for topic in ("a", "b"))
+
+    assert (identity(one), checkpoint(other)) == ("dedupe-orders-a", "checkpoints/dedupe-orders-b")
+
+
+def test_a_default_holds_where_nobody_has_said_anything() -> None:
+    found = load("archive", ["source.url=http://a"], GIVEN, {"source.url": "http://b", "source.token": "t"})
+
+    assert (found.source.url, found.source.token) == ("http://a", "t")
+
+
 def test_a_token_is_not_shown() -> None:
     found = load("archive", values={**GIVEN, "source.token": "secret"})
 

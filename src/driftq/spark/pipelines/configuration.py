@@ -16,6 +16,7 @@ without it.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -56,9 +57,14 @@ class BadConfiguration(ValueError):
     """Something in a configuration is unknown, wrong or missing; the message names it."""
 
 
-def load(target: str, assignments: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> Configuration:
-    """The configuration of a pipeline by name, or of a file; then single settings: `values` by dotted name, and
-    `assignments` as typed (`metrics.window="10 seconds"`)."""
+def load(
+    target: str,
+    assignments: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> Configuration:
+    """The configuration of a pipeline by name, or of a file; then single settings: `values` by dotted name,
+    `assignments` as typed (`metrics.window="10 seconds"`), and `defaults` for what nobody has said."""
     tree = _file(target) if target.endswith(".toml") else {"pipeline": {"name": target}}
     origin = target if target.endswith(".toml") else "configuration"
     for name, value in (values or {}).items():
@@ -68,6 +74,9 @@ def load(target: str, assignments: Sequence[str] = (), values: Mapping[str, Any]
         if not found:
             raise BadConfiguration(f"--set takes NAME=VALUE, not {assignment!r}")
         _put(tree, name.strip(), _value(text.strip()))
+    for name, value in (defaults or {}).items():
+        section, _, field = name.partition(".")
+        tree.setdefault(section, {}).setdefault(field, value)
     return checked(tree, origin)
 
 
@@ -85,9 +94,9 @@ def checked(tree: Mapping[str, Any], origin: str = "configuration") -> Configura
 def identity(configuration: Configuration) -> str:
     """What this pipeline is called in progress lines, checkpoints and commits."""
     run = configuration.pipeline
-    of = "+".join(configuration.source.topics) or configuration.source.pattern or configuration.sink.topic
-    plain = "".join(each if each.isalnum() or each in "._-+" else "_" for each in of)
-    return run.id or (f"{run.name}-{plain}" if plain else run.name)
+    read = "+".join(configuration.source.topics) or configuration.source.pattern
+    parts = [run.name, *(name for name in (read, configuration.sink.topic) if name)]
+    return run.id or re.sub(r"[^\w.+-]", "_", "-".join(parts), flags=re.ASCII)
 
 
 def checkpoint(configuration: Configuration) -> str:
@@ -109,8 +118,8 @@ def shown(configuration: Configuration) -> Iterator[str]:
         yield f"[{title}]"
         for field, kind in get_type_hints(type(section), include_extras=True).items():
             value = getattr(section, field)
-            if (title, field) == ("source", "token") and value:
-                value = "(not shown)"
+            if (title, field) == ("source", "token"):
+                value = ""
             if title == "pipeline" and field in ("id", "checkpoint"):
                 value = identity(configuration) if field == "id" else checkpoint(configuration)
             yield f"{field} = {_toml(value)}  # {description(kind)}"

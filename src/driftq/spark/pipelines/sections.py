@@ -50,7 +50,12 @@ class Sink(Section, frozen=True):
     table: Annotated[str, told("the folder of the table")] = ""
     format: Annotated[Literal["parquet", "delta"], told("parquet is built in; delta needs its jars")] = "parquet"
     topic: Annotated[str, told("the topic to write to")] = ""
-    mode: Annotated[Literal["staged", "direct"], told("staged: a micro-batch becomes visible whole, once")] = "staged"
+    mode: Annotated[
+        Literal["", "staged", "direct"],
+        told(
+            "staged: a micro-batch is seen whole; direct: at once, with labels and tasks; empty: as the pipeline needs"
+        ),
+    ] = ""
 
 
 class Archive(Section, frozen=True):

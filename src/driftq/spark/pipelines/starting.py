@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from driftq.client.errors import NotFound
 from driftq.spark.pipelines import deadletters, dedupe, histories, metrics, route, runs, transform
+from driftq.spark.pipelines.archive import start_archive
+from driftq.spark.pipelines.audit import finish_audit
 from driftq.spark.pipelines.configuration import BadConfiguration
 from driftq.spark.pipelines.running import Say, Stop
 from driftq.spark.pipelines.sections import Configuration
@@ -39,7 +41,9 @@ def start_route(spark: SparkSession, configuration: Configuration) -> StreamingQ
     decider = decider_of(configuration)
     messages = read_stream(spark, configuration)
     default, unrouted = configuration.sink.topic, configuration.route.unrouted
-    return to_topic(route.routed(messages, decider, default=default, unrouted=unrouted), configuration, "")
+    # Rules decide the same each time and are asked row by row, so the plan repeats exactly: labels need that.
+    mode = "direct" if isinstance(decider, route.ByRules) else "staged"
+    return to_topic(route.routed(messages, decider, default=default, unrouted=unrouted), configuration, "", mode=mode)
 
 
 def start_transform(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
@@ -163,10 +167,11 @@ def interval_ms(text: str) -> int:
 
 
 STARTS: Mapping[str, Start] = {
+    "archive": start_archive,
     "dedupe": start_dedupe,
     "route": start_route,
     "transform": start_transform,
     "metrics": start_metrics,
     "runs": start_runs,
 }
-FINISHES: Mapping[str, Finish] = {"deadletters": finish_deadletters}
+FINISHES: Mapping[str, Finish] = {"audit": finish_audit, "deadletters": finish_deadletters}

@@ -6,10 +6,12 @@ once for each micro-batch under the name of the pipeline.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.api import DriftQ
+from driftq.client.flows import Patience
 from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.pipelines.sections import Configuration
 from driftq.spark.tables import Refused, TableRefused, open_table
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 OFFSETS_MAX = 500_000
 
 
-def broker_of(configuration: Configuration) -> DriftQ:
-    return DriftQ(configuration.source.url, token=configuration.source.token)
+def broker_of(configuration: Configuration, patience: Patience | None = None) -> DriftQ:
+    token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
+    return DriftQ(configuration.source.url, token=token, patience=patience)
 
 
 def reach(configuration: Configuration) -> dict[str, str]:
@@ -62,10 +65,13 @@ def read_stream(
     return spark.readStream.format("driftq").options(**found).load()
 
 
-def to_topic(frame: DataFrame, configuration: Configuration, topic: str | None = None) -> StreamingQuery:
-    """Start a query that writes messages. An empty `topic` leaves the choice to the column."""
+def to_topic(
+    frame: DataFrame, configuration: Configuration, topic: str | None = None, *, mode: str = "staged"
+) -> StreamingQuery:
+    """Start a query that writes messages. An empty `topic` leaves the choice to the column; `mode` is what suits the
+    plan when the configuration does not say."""
     target = configuration.sink.topic if topic is None else topic
-    found = {**reach(configuration), "mode": configuration.sink.mode, "writer": identity(configuration)}
+    found = {**reach(configuration), "mode": configuration.sink.mode or mode, "writer": identity(configuration)}
     if target:
         found["topic"] = target
     return _started(frame.writeStream.format("driftq").options(**found), configuration, "append")

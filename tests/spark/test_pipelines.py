@@ -1,0 +1,211 @@
+"""Pipelines against a real broker, end to end: what they write, and that a second run goes on where the first ended."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from pyspark.sql import SparkSession
+
+from driftq.client.api import DriftQ, connect
+from driftq.spark.pipelines import runs
+from driftq.spark.pipelines.configuration import BadConfiguration, load
+from driftq.spark.pipelines.running import QueryFailed, Stop, watch
+from driftq.spark.pipelines.sections import Configuration
+from driftq.spark.pipelines.starting import STARTS, decider_of, finish_deadletters
+from driftq.spark.tables import open_table
+from tests.spark.test_pipelines_frames import messages
+from tests.support.server import Server, running
+from tests.support.waiting import until_now
+
+RULES = """
+[[rule]]
+name = "invoices"
+match = { labels = { kind = "invoice" }, value = { "total.currency" = ["EUR", "CHF"] } }
+route = { target_topic = "invoices", label = "finance", partition = 1 }
+[[rule]]
+name = "one tenant apart"
+match = { tenant = "ac*", key = "k?" }
+route = { target_topic = "apart", meta = { reason = "noisy" } }
+[[rule]]
+name = "the rest stays"
+match = { topic = "inbox" }
+"""
+
+
+def configured(server: Server, folder: Path, name: str, **values: Any) -> Configuration:
+    given = {"source.url": server.url, "pipeline.once": True, "pipeline.checkpoint": str(folder / f"{name}.checkpoint")}
+    return load(name, values={**given, **{key.replace("__", "."): value for key, value in values.items()}})
+
+
+def ran(spark: SparkSession, configuration: Configuration) -> list[str]:
+    """Run what is there to its end; the lines that were said."""
+    said: list[str] = []
+    name = configuration.pipeline.name
+    watch({name: STARTS[name](spark, configuration)}, Stop(), said.append)
+    return said
+
+
+def write(spark: SparkSession, server: Server, topic: str, *rows: dict[str, Any]) -> None:
+    """Packed batches: they pass no router and no check of keys."""
+    frame = messages(spark, *rows).drop("topic", "partition", "offset", "timestamp")
+    frame.coalesce(1).write.format("driftq").options(url=server.url, topic=topic, mode="direct").mode("append").save()
+
+
+def values_of(broker: DriftQ, topic: str) -> list[str]:
+    found = []
+    for place in broker.topics.offsets(topic).partitions:
+        found += [each.value for each in broker.topics.peek(topic, place.partition, offset=0, limit=1_000)]
+    return sorted(found)
+
+
+def test_repeats_are_left_out_within_a_run_and_after_a_restart(spark, server, broker, tmp_path) -> None:
+    broker.topics.create("orders", partitions=2)
+    broker.topics.create("unique")
+    config = configured(server, tmp_path, "dedupe", source__topics=("orders",), sink__topic="unique")
+
+    write(spark, server, "orders", *({"value": b"%d" % n, "idempotency_key": f"k{n % 5}"} for n in range(20)))
+    write(spark, server, "orders", {"value": b"plain"}, {"value": b"plain"})
+    said = ran(spark, config)
+    first = Counter(values_of(broker, "unique"))
+    write(spark, server, "orders", {"value": b"0", "idempotency_key": "k0"}, {"value": b"9", "idempotency_key": "k9"})
+    ran(spark, config)
+
+    assert (first["plain"], first.total()) == (2, 7)
+    assert Counter(values_of(broker, "unique")) - first == Counter(["9"])
+    assert any("22 rows" in line and "lag 0" in line for line in said)
+
+
+def test_the_pipeline_routes_as_the_broker_would(spark: SparkSession, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES)
+    rows: list[dict[str, Any]] = [
+        {"value": b'{"total": {"currency": "EUR"}}', "labels": {"kind": "invoice"}, "run_id": "r1"},
+        {"value": b'{"total": {"currency": "USD"}}', "labels": {"kind": "invoice"}},
+        {"value": b"1", "key": b"k1", "tenant_id": "acme"},
+        {"value": b"2", "key": b"k22", "tenant_id": "acme"},
+        {"value": b"\xff\xfe", "key": b"k2", "tenant_id": "ac"},
+    ]
+    with (
+        running(str(tmp_path / "broker"), "router.kind=rules", f"router.target={rules}") as server,
+        connect(server.url) as broker,
+    ):
+        for topic in ("inbox", "invoices", "apart", "rest"):
+            broker.topics.create(topic, partitions=2)
+        write(spark, server, "inbox", *rows)
+        config = configured(
+            server, tmp_path, "route", source__topics=("inbox",), route__rules=str(rules), route__unrouted="rest"
+        )
+        ran(spark, config)
+
+        for row in rows[:4]:
+            key, text = (row.get("key") or b"").decode(), row["value"].decode()
+            envelope = {name: row[name] for name in ("labels", "tenant_id", "run_id") if name in row}
+            asked = server.call(
+                "POST", "/v1/route", {"topic": "inbox", "key": key, "value": text, "envelope": envelope}
+            )
+            said = asked.json()
+            target = said["routed_topic"] if said["routed_topic"] != "inbox" else "rest"
+            places = range(2) if target == "rest" else [said["partition"]]
+            found = [m for n in places for m in broker.topics.peek(target, n, offset=0, limit=100) if m.value == text]
+            assert len(found) == 1, (row, said)
+            assert (found[0].routing.label if found[0].routing else "") == said.get("label", "")
+            assert (found[0].routing.meta if found[0].routing else None) == said.get("meta")
+        assert len(broker.topics.peek("apart", 0, offset=0)) + len(broker.topics.peek("apart", 1, offset=0)) == 2
+
+        broker.topics.create("other")
+        circle = replace(config, source=replace(config.source, topics=("invoices",)))
+        with pytest.raises(BadConfiguration, match="'invoices' to 'invoices' again"):
+            decider_of(circle)
+
+
+def test_a_run_is_followed_from_produce_to_its_end_over_two_lives_of_the_query(spark, server, broker, tmp_path) -> None:
+    broker.topics.create("steps", history=True)
+    broker.topics.create("other")
+    for step, parent in (("plan", ""), ("act", "plan"), ("check", "plan")):
+        broker.send("steps", step, run_id="r1", step_id=step, parent_step_id=parent, tenant="acme")
+    config = configured(server, tmp_path, "runs", source__topics=("steps", "other"), sink__table=str(tmp_path / "runs"))
+    plan, act = broker.claim("steps", "agents", max=2)
+    plan.ack()
+    act.nack("tool 7 is broken", delay_ms=0)
+
+    ran(spark, config)
+    table = open_table(spark, config.sink.table)
+    before = runs.story(table.read(), "r1")
+    again, check = sorted(broker.claim("steps", "agents", max=2), key=lambda each: each.offset)
+    again.reject("gave up")
+    check.ack()
+    ran(spark, config)
+    after = runs.story(table.read(), "r1")
+    (run,) = runs.summaries(table.read()).collect()
+
+    assert [line.split(",")[0] for line in before] == ["plan: succeeded", "  act: retrying", "  check: waiting"]
+    assert [line.split(",")[0] for line in after] == ["plan: succeeded", "  act: dead", "  check: succeeded"]
+    assert "2 attempts" in after[1]
+    assert "gave up" in after[1]
+    assert (run["state"], run["steps"], run["attempts"], run["failures"]) == ("dead", 3, 4, 1)
+
+
+def test_windows_close_when_their_time_has_passed_and_count_ends_too(spark, server, broker, tmp_path) -> None:
+    broker.topics.create("orders", history=True)
+    for number in range(6):
+        broker.send("orders", str(number), tenant="acme" if number % 2 else "bee")
+    claimed = broker.claim("orders", "g", max=6)
+    for message in claimed[:4]:
+        message.ack()
+    claimed[4].nack("boom", delay_ms=60_000)
+    began_s = time.monotonic()
+    until_now(lambda: time.monotonic() > began_s + 0.3, 5)  # time itself is the condition: windows end by it
+    broker.send("orders", "later")
+    config = configured(
+        server, tmp_path, "metrics", source__topics=("orders",), sink__table=str(tmp_path / "metrics"),
+        metrics__window="100 milliseconds", metrics__watermark="1 millisecond", metrics__history=True,
+    )  # fmt: skip
+
+    ran(spark, config)
+
+    rows = open_table(spark, config.sink.table).read().collect()
+    sums = {name: sum(row[name] for row in rows) for name in ("produced", "acked", "failed", "dead", "size_bytes")}
+    assert sums == {"produced": 6, "acked": 4, "failed": 1, "dead": 0, "size_bytes": 6}
+    assert {row["tenant_id"] for row in rows} == {"acme", "bee"}
+    assert all(0 <= row["p50_ms"] <= row["p99_ms"] for row in rows if row["acked"])
+
+
+def test_dead_letters_are_told_by_kind_and_sent_back_once(spark, server, broker, tmp_path) -> None:
+    broker.topics.create("orders")
+    for number in range(5):
+        broker.send("orders", str(number))
+    for message in broker.claim("orders", "g", max=5):
+        message.reject(f"timeout after {message.offset} ms" if message.offset < 3 else "no such user 'ann'")
+    config = configured(server, tmp_path, "deadletters", source__topics=("orders",))
+    back = replace(config.deadletters, redrive=True, fingerprint="timeout after … ms", rate_per_s=1_000)
+    said: list[str] = []
+
+    code = finish_deadletters(spark, config, Stop(), said.append)
+    finish_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
+    finish_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
+
+    assert code == 0
+    assert said[0].split() == ["3", "orders", "g", "rejected", "timeout", "after", "…", "ms"]
+    assert [line for line in said if "refused" in line] == [
+        "orders: 3 sent back, 0 refused, 0 not sent now",
+        "orders: 0 sent back, 0 refused, 3 not sent now",
+    ]
+    assert values_of(broker, "orders") == ["0", "0", "1", "1", "2", "2", "3", "4"]
+
+
+def test_a_function_that_fails_ends_the_query_with_its_own_words(spark, server, broker, tmp_path) -> None:
+    broker.topics.create("in")
+    broker.topics.create("out")
+    broker.send("in", "not a number")
+    config = configured(
+        server, tmp_path, "transform", source__topics=("in",), sink__topic="out", transform__each="builtins:int"
+    )
+
+    with pytest.raises(QueryFailed, match=r"transform: ValueError: invalid literal"):
+        ran(spark, config)
+    assert values_of(broker, "out") == []
