@@ -129,8 +129,7 @@ def step(reached: Reached, spans: Sequence[Span], limits: Limits) -> Reached:
 
     Losses are taken as accepted: a log that is gone is left out, one that begins later is read from there.
     """
-    lost = losses(reached, spans)
-    begins = {span.log: span.start for span in spans if span.log not in reached.offsets or span.log in lost}
+    begins = _begins(reached, spans)
     first = {span.log: begins.get(span.log, reached.offsets.get(span.log, 0)) for span in spans}
     available = {span.log: span.end - first[span.log] for span in spans}
     record_bytes = {span.log: max(1.0, span.record_bytes) for span in spans}
@@ -141,6 +140,12 @@ def step(reached: Reached, spans: Sequence[Span], limits: Limits) -> Reached:
     size_bytes = sum(taken[log] * record_bytes[log] for log in taken)
     splits = max(limits.partitions_min, -int(-size_bytes // limits.partition_bytes))
     return Reached(offsets, min(splits, TASKS_MAX), begins, {span.topic: span.made for span in spans if span.made})
+
+
+def _begins(reached: Reached, spans: Sequence[Span]) -> Offsets:
+    """Logs that are not read on from where they were left."""
+    lost = losses(reached, spans)
+    return {span.log: span.start for span in spans if span.log not in reached.offsets or span.log in lost}
 
 
 def up_to(spans: Sequence[Span], target: Sequence[Span]) -> list[Span]:
@@ -250,10 +255,8 @@ def _listed(logs: Sequence[LogName]) -> str:
 
 def waiting(reached: Reached, spans: Sequence[Span]) -> list[Range]:
     """What lies ahead of a query, most first."""
-    ahead = [
-        Range(span.topic, span.partition, max(span.start, reached.offsets.get(span.log, span.start)), span.end)
-        for span in spans
-    ]
+    first = reached.offsets | _begins(reached, spans)
+    ahead = [Range(span.topic, span.partition, first[span.log], span.end) for span in spans]
     return sorted((each for each in ahead if each.start < each.end), key=lambda each: each.start - each.end)
 
 

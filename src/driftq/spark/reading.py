@@ -152,9 +152,11 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _waits(self, behind: int) -> bool:
         """Too little is there, and it has not been waited for long enough."""
-        if behind < self.options.offsets_min and (self._now_s() - self._moved_s) * 1_000 < self.options.delay_max_ms:
+        waited_ms = (self._now_s() - self._moved_s) * 1_000
+        if 0 < behind < self.options.offsets_min and waited_ms < self.options.delay_max_ms:
             return True
-        self._moved_s = self._now_s()
+        if behind:
+            self._moved_s = self._now_s()
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -1,0 +1,246 @@
+"""The stream reader against a real broker, called as Spark calls it, without a Spark: quick, and at awkward moments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+import driftq
+from driftq.client.api import DriftQ
+from driftq.client.errors import NotConnected
+from driftq.spark import columns
+from driftq.spark.fetching import DataLoss
+from driftq.spark.options import BadOption, read_options
+from driftq.spark.reading import DriftqReader, DriftqStreamReader
+from tests.support.server import Server, running
+from tests.support.waiting import until_now
+
+ALL = ReadAllAvailable()
+
+
+def stream_reader(server: Server, clock: Any = None, **given: str) -> DriftqStreamReader:
+    options = read_options({"url": server.url, "startingOffsets": "earliest", **given})
+    schema = columns.spark_schema(columns.wanted(options))
+    return DriftqStreamReader(options, schema, clock) if clock else DriftqStreamReader(options, schema)
+
+
+def kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """Through the checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+def rows(reader: DriftqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
+    found = []
+    for task in reader.partitions(kept(start), kept(end)):
+        for table in reader.read(task):
+            found += [(row["topic"], row["partition"], row["offset"]) for row in table.to_pylist()]
+    return sorted(found)
+
+
+def fill(broker: DriftQ, topic: str, count: int, partitions: int = 1, value: bytes = b"v") -> None:
+    broker.topics.create(topic, partitions=partitions)
+    with broker.producer(topic) as producer:
+        for number in range(count):
+            producer.send(value, partition=number % partitions)
+
+
+def test_a_query_reads_what_came_since_the_last_step(server, broker):
+    fill(broker, "t", 6, partitions=2)
+    reader = stream_reader(server, subscribe="t")
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ALL)
+    assert len(rows(reader, start, first)) == 6
+    assert reader.latestOffset(first, ALL) == first
+
+    fill(broker, "t", 2, partitions=2)
+    assert rows(reader, first, reader.latestOffset(first, ALL)) == [("t", 0, 3), ("t", 1, 3)]
+
+
+def test_a_query_that_begins_at_the_end_reads_what_comes(server, broker):
+    fill(broker, "t", 6)
+    reader = stream_reader(server, subscribe="t", startingOffsets="latest")
+    start = reader.initialOffset()
+    fill(broker, "t", 1)
+    assert rows(reader, start, reader.latestOffset(start, ALL)) == [("t", 0, 6)]
+
+
+def test_limits_are_obeyed_and_told_to_spark(server, broker):
+    fill(broker, "t", 100, partitions=2, value=b"v" * 1_000)
+    by_rows = stream_reader(server, subscribe="t", maxOffsetsPerTrigger="7")
+    by_size = stream_reader(server, subscribe="t", maxBytesPerTrigger="10k")
+    start = by_rows.initialOffset()
+
+    assert by_rows.getDefaultReadLimit() == ReadMaxRows(7)
+    assert len(rows(by_rows, start, by_rows.latestOffset(start, ReadMaxRows(7)))) == 7
+    assert by_size.getDefaultReadLimit() == ReadMaxBytes(10 << 10)
+    assert 8 <= len(rows(by_size, start, by_size.latestOffset(start, ReadMaxBytes(10 << 10)))) <= 10
+    assert len(rows(by_rows, start, by_rows.latestOffset(start, ALL))) == 100, "Trigger.Once takes everything"
+
+
+def test_a_step_that_was_planned_is_cut_the_same_way_by_a_reader_with_other_options(server, broker):
+    fill(broker, "t", 100)
+    before = stream_reader(server, subscribe="t", minPartitions="5")
+    start = before.initialOffset()
+    end = before.latestOffset(start, ALL)
+    fill(broker, "t", 100)
+
+    after = stream_reader(server, subscribe="t", minPartitions="2", maxOffsetsPerTrigger="3")
+    plans = [[task.range for task in each.partitions(kept(start), kept(end))] for each in (before, after)]
+
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 5
+
+
+def test_a_run_to_the_end_of_now_ends_although_more_comes(server, broker):
+    fill(broker, "t", 10)
+    reader = stream_reader(server, subscribePattern="t.*", maxOffsetsPerTrigger="4")
+    place = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    seen = []
+    for _ in range(5):
+        fill(broker, "t", 3)
+        fill(broker, "t.later", 3)
+        following = reader.latestOffset(place, ReadMaxRows(4))
+        seen += rows(reader, place, following)
+        place = following
+    assert seen == [("t", 0, offset) for offset in range(10)]
+
+
+def test_a_query_waits_for_enough_but_not_for_ever(server, broker):
+    fill(broker, "t", 3)
+    now_s = [100.0]
+    reader = stream_reader(server, lambda: now_s[0], subscribe="t", minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start
+    now_s[0] += 11
+    following = reader.latestOffset(start, ALL)
+    assert len(rows(reader, start, following)) == 3
+    fill(broker, "t", 4)
+    assert reader.latestOffset(following, ALL) == following
+    fill(broker, "t", 1)
+    assert len(rows(reader, following, reader.latestOffset(following, ALL))) == 5
+
+
+def test_topics_that_fit_the_pattern_join_a_running_query_from_their_start(server, broker):
+    reader = stream_reader(server, subscribePattern=r"in\..*", startingOffsets="latest")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start
+    fill(broker, "in.a", 2)
+    first = reader.latestOffset(start, ALL)
+    fill(broker, "in.b", 2, partitions=2)
+    assert rows(reader, start, first) == [("in.a", 0, 0), ("in.a", 0, 1)]
+    assert rows(reader, first, reader.latestOffset(first, ALL)) == [("in.b", 0, 0), ("in.b", 1, 0)]
+
+
+def test_the_progress_tells_how_far_the_query_is_behind(server, broker):
+    fill(broker, "t", 10)
+    reader = stream_reader(server, subscribe="t", maxOffsetsPerTrigger="4")
+    start = reader.initialOffset()
+    assert "lag" not in reader.reportLatestOffset()
+    reader.latestOffset(start, ReadMaxRows(4))
+    told = reader.reportLatestOffset()
+    assert told["offsets"] == {"t": {"0": 10}}
+    assert told["lag"]["offsets"] == 6
+    assert 0 <= told["lag"]["seconds"] < 60
+    reader.latestOffset(start, ALL)
+    assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0}
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_was_made_again_is_another_topic(server, broker):
+    fill(broker, "t", 5)
+    strict, easy = (stream_reader(server, subscribe="t", failOnDataLoss=word) for word in ("true", "false"))
+    start = strict.initialOffset()
+    place = strict.latestOffset(start, ALL)
+    broker.topics.delete("t")
+
+    with pytest.raises(DataLoss, match=r"t/0 was read up to offset 5 and is not there any more.*failOnDataLoss=false"):
+        strict.latestOffset(place, ALL)
+    with pytest.raises(DataLoss, match="t/0 from offset 0"):
+        rows(strict, start, place)
+    assert rows(easy, start, place) == []
+    gone = easy.latestOffset(place, ALL)
+    assert gone["offsets"] == {}
+    assert rows(easy, place, gone) == []
+
+    fill(broker, "t", 5)
+    with pytest.raises(DataLoss, match="made again"):
+        strict.latestOffset(place, ALL)
+    with pytest.raises(DataLoss, match="deleted while it was read, and made again"):
+        rows(strict, start, place)
+    assert len(rows(easy, place, easy.latestOffset(place, ALL))) == 5
+    assert len(rows(easy, gone, easy.latestOffset(gone, ALL))) == 5
+
+
+def test_retention_that_passes_a_query_is_noticed_or_accepted(tmp_path: Path):
+    with (
+        running(str(tmp_path / "broker"), "storage.segment_bytes=65536") as server,
+        driftq.connect(server.url) as broker,
+    ):
+        fill(broker, "t", 2_000, value=b"v" * 1_000)
+        strict, easy = (stream_reader(server, subscribe="t", failOnDataLoss=word) for word in ("true", "false"))
+        start = strict.initialOffset()
+        planned = strict.latestOffset(start, ALL)
+        broker.topics.change("t", retention_bytes=100_000)
+        until_now(lambda: broker.topics.offsets("t").partitions[0].start > 0, 40)
+        left = broker.topics.offsets("t").partitions[0].start
+
+        with pytest.raises(DataLoss, match=f"begins at {left}"):
+            rows(strict, start, planned)
+        with pytest.raises(DataLoss, match=f"offsets 0 to {left - 1} of t/0 are gone"):
+            strict.latestOffset(start, ALL)
+        kept_rows = [("t", 0, offset) for offset in range(left, 2_000)]
+        assert rows(easy, start, planned) == kept_rows
+        assert rows(easy, start, easy.latestOffset(start, ALL)) == kept_rows
+
+        options = read_options({"url": server.url, "subscribe": "t", "startingOffsets": '{"t":{"0":1}}'})
+        with pytest.raises(DataLoss):
+            DriftqReader(options, columns.spark_schema(columns.BASE)).partitions()
+
+
+def test_a_broker_that_restarts_in_the_middle_of_a_task_is_waited_for(tmp_path: Path):
+    folder = str(tmp_path / "broker")
+    server = Server(folder)
+    try:
+        with driftq.connect(server.url) as broker:
+            fill(broker, "t", 3_000, value=b"v" * 1_000)
+        reader = stream_reader(server, subscribe="t", fetchBytes="64k")
+        start = reader.initialOffset()
+        (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
+        tables = reader.read(task)
+        seen = next(tables)["offset"].to_pylist()
+        server.kill()
+        server = Server(folder, port=server.port)
+        for table in tables:
+            seen += table["offset"].to_pylist()
+    finally:
+        server.stop()
+    assert seen == list(range(3_000))
+
+
+def test_a_broker_that_does_not_answer_is_an_error_in_the_end(server, broker):
+    fill(broker, "t", 1)
+    reader = stream_reader(server, subscribe="t", retryMs="300ms")
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
+    server.kill()
+    with pytest.raises(NotConnected, match="no broker answers"):
+        list(reader.read(task))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"endingOffsets": '{"t":{"0":1}}'}, "a stream has no end"),
+        ({"endingTimestamp": "5"}, "a stream has no end"),
+    ],
+)
+def test_options_of_batches_are_refused_for_streams(server, given, told):
+    with pytest.raises(BadOption, match=told):
+        stream_reader(server, subscribe="t", **given)

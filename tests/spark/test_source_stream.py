@@ -1,0 +1,104 @@
+"""Streaming queries of a real Spark over a real broker: restarts, batches run again, progress."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+from tests.support.waiting import until_now
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from driftq.client.api import DriftQ
+    from tests.support.server import Server
+
+
+@pytest.fixture
+def read(spark: SparkSession, server: Server):
+    def make(**options: str) -> DataFrame:
+        reader = spark.readStream.format("driftq").options(url=server.url, startingOffsets="earliest", **options)
+        return reader.load()
+
+    return make
+
+
+def fill(broker: DriftQ, topic: str, count: int) -> None:
+    broker.topics.create(topic)
+    with broker.producer(topic) as producer:
+        for _ in range(count):
+            producer.send(b"v")
+
+
+def tasks_of(rows: DataFrame) -> list[tuple[int, list[int]]]:
+    """Which task read which offsets, in order."""
+    found: dict[int, list[int]] = {}
+    for row in rows.select(f.spark_partition_id().alias("task"), "offset").collect():
+        found.setdefault(row.task, []).append(row.offset)
+    return sorted(found.items())
+
+
+def run(rows: DataFrame, checkpoint: Path, seen: list[Any], fail_at: int | None = None) -> str:
+    """Run to the end of now. Returns what went wrong, if anything."""
+
+    def each(batch: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, tasks_of(batch)))
+        if batch_id == fail_at:
+            raise RuntimeError("on purpose")
+
+    query = (
+        rows.writeStream.foreachBatch(each)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    until_now(lambda: not query.isActive, 120)
+    return str(query.exception() or "")
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows_in_the_same_tasks_whatever_the_options_are_by_then(
+    read, broker, tmp_path
+):
+    fill(broker, "t", 100)
+    checkpoint = tmp_path / "checkpoint"
+    first: list[Any] = []
+    assert "on purpose" in run(
+        read(subscribe="t", maxOffsetsPerTrigger="40", minPartitions="4"), checkpoint, first, fail_at=1
+    )
+    fill(broker, "t", 50)
+    second: list[Any] = []
+    assert run(read(subscribe="t", minPartitions="2"), checkpoint, second) == ""
+
+    assert [batch_id for batch_id, _ in first] == [0, 1]
+    assert second[0] == first[1]
+    assert [len(tasks) for _, tasks in first] == [4, 4]
+    assert len(second[1][1]) == 2
+    once = [offset for _, tasks in (first[0], *second) for _, offsets in tasks for offset in offsets]
+    assert once == list(range(150))
+
+
+def test_a_query_that_goes_on_tells_its_lag_and_meets_new_rows(spark, read, broker, tmp_path):
+    fill(broker, "t", 30)
+    query = (
+        read(subscribe="t", maxOffsetsPerTrigger="20")
+        .writeStream.format("memory")
+        .queryName("seen")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        until_now(lambda: spark.table("seen").count() == 30, 60)
+        fill(broker, "t", 5)
+        until_now(lambda: spark.table("seen").count() == 35, 60)
+        until_now(lambda: sum(each.numInputRows for each in query.recentProgress) == 35, 60)
+        sources = [each.sources[0] for each in query.recentProgress if each.numInputRows]
+    finally:
+        query.stop()
+    told = [json.loads(source.latestOffset) for source in sources]
+    assert [each["lag"]["offsets"] for each in told][:2] == [10, 0]
+    assert told[0]["offsets"] == {"t": {"0": 30}}
+    assert told[0]["lag"]["seconds"] > 0
