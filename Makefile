@@ -4,7 +4,9 @@ PYTHON  ?= python3
 UV      ?= uv
 SEED    ?= 1
 COUNT   ?= 500
+N       ?= 100
 DATA    ?= ./data
+TABLES  ?= ./tables
 PROFILE ?= ci
 
 VENV := .venv
@@ -18,7 +20,7 @@ LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --gen
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format sim sim-many crash bench bench-core docs lock clean
+.PHONY: help setup run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +39,10 @@ $(STAMP):
 	@touch $@
 	@echo "Ready: $$($(BIN)/driftq --version)"
 
-run: setup ## Set up, then run the server with its data in ./data (DATA=…)
+run: setup ## Show the whole: broker, workload, pipelines on Spark, audit (DATA=… TABLES=…)
+	@$(BIN)/driftq demo --data $(DATA) --tables $(TABLES)
+
+serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup check ## Check, then every test (PROFILE=dev|ci|release)
@@ -63,6 +68,9 @@ sim-many: setup ## Run many simulations (COUNT=…, from SEED=…)
 crash: setup ## Kill a real server under load, restart it, and audit what it acknowledged
 	$(BIN)/python -m pytest -m crash --profile $(PROFILE)
 
+spark-chaos: setup ## Kill broker, driver, executors and workers under Spark N times, and audit (N=…, SEED=…)
+	$(BIN)/python -m tests.spark.chaos $(N) --seed $(SEED)
+
 bench: setup ## Measure everything; one JSON line per result
 	$(BIN)/python -m bench
 
@@ -76,6 +84,6 @@ lock: ## Renew requirements/ from pyproject.toml (needs uv)
 	$(LOCK) --output-file requirements/runtime.txt > /dev/null
 	$(LOCK) --extra spark --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
 
-clean: ## Remove everything that was made, except ./data
+clean: ## Remove everything that was made, except ./data and ./tables
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,150 @@
+"""The Spark sink against a real broker process on real files, on local[2]: rates, fixed cost, freshness.
+
+    python -m bench.spark_sink
+    python -m bench.spark_sink --rows 2000000 --only rate
+
+`rate` writes rows that lie in Spark's cache, so that the figure is the sink's and not the generator's; beside it stands
+the same frame written to Spark's own `noop` sink. `fixed` is a micro-batch with next to no rows at processing-time 0.
+`freshness` is from the return of a produce to the row being visible in the topic that a query copies to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import driftq
+from bench.queue import ROOMY, cpu_s
+from bench.report import emit, median
+from driftq.spark import driftq_session
+from tests.support.server import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@contextlib.contextmanager
+def broker_process() -> Iterator[Server]:
+    folder = tempfile.mkdtemp(prefix="bench-spark-sink-")
+    server = Server(folder, *ROOMY)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def cached(spark: SparkSession, rows: int, size_bytes: int) -> DataFrame:
+    frame = spark.range(0, rows, 1, 2).selectExpr(
+        f"rpad(cast(id as string), {size_bytes}, 'x') value", "concat('user:', id % 1000) key"
+    )
+    frame = frame.cache()
+    frame.count()
+    return frame
+
+
+def save(frame: DataFrame, server: Server, topic: str, mode: str) -> None:
+    writer = frame.write.format("driftq").mode("append").option("url", server.url)
+    writer.option("topic", topic).option("mode", mode).save()
+
+
+def rate(spark: SparkSession, rows: int, runs: int) -> None:
+    """Rows a second, durable and visible when the write returns."""
+    for size_bytes, count in ((100, rows), (1_000, rows // 5)):
+        frame = cached(spark, count, size_bytes)
+        cases = [(mode, keyed) for mode in ("staged", "direct") for keyed in (False, True)]
+        found: dict[tuple[str, bool], list[tuple[float, float]]] = {case: [] for case in cases}
+        noop: list[float] = []
+        with broker_process() as server, driftq.connect(server.url) as broker:
+            for run in range(runs + 1):
+                began_s = time.perf_counter()
+                frame.write.format("noop").mode("append").save()
+                noop.append(time.perf_counter() - began_s)
+                for mode, keyed in cases:
+                    topic = f"{mode}-{keyed}-{run}"
+                    broker.topics.create(topic, partitions=4)
+                    server_s, began_s = cpu_s(server), time.perf_counter()
+                    save(frame if keyed else frame.select("value"), server, topic, mode)
+                    found[mode, keyed].append((time.perf_counter() - began_s, cpu_s(server) - server_s))
+                    broker.topics.delete(topic)
+        for (mode, keyed), spent in found.items():
+            wall_s, server_cpu_s = median([each[0] for each in spent[1:]]), median([each[1] for each in spent[1:]])
+            emit("spark_sink", f"{mode} {size_bytes} B{' keyed' if keyed else ''}", count / wall_s, "rows/s",
+                 rows=count, server_cpu_us_per_op=1e6 * server_cpu_s / count, noop_s=median(noop[1:]))  # fmt: skip
+        frame.unpersist()
+
+
+def fixed(spark: SparkSession, seconds: float) -> None:
+    """What a micro-batch costs that has next to nothing to do."""
+    with broker_process() as server, driftq.connect(server.url) as broker, tempfile.TemporaryDirectory() as folder:
+        broker.topics.create("out", partitions=4)
+        for mode in ("staged", "direct"):
+            source = spark.readStream.format("rate").option("rowsPerSecond", 20).option("numPartitions", 2).load()
+            query = (
+                source.selectExpr("cast(value as string) value").writeStream.format("driftq").option("url", server.url)
+                .option("topic", "out").option("mode", mode).option("checkpointLocation", f"{folder}/{mode}")
+                .trigger(processingTime="0 seconds").start()
+            )  # fmt: skip
+            time.sleep(seconds)
+            progress = [each for each in query.recentProgress[3:] if each.numInputRows]
+            query.stop()
+            parts = {
+                name: statistics.median(each.durationMs.get(name, 0) for each in progress)
+                for name in ("addBatch", "walCommit", "commitOffsets", "queryPlanning", "latestOffset")
+            }
+            total = statistics.median(each.durationMs["triggerExecution"] for each in progress)
+            emit("spark_sink", f"micro-batch {mode}", total, "ms p50", batches=len(progress), **parts)
+
+
+def freshness(spark: SparkSession, count: int) -> None:
+    """Topic to topic: from a message that is on disk to its copy that can be read."""
+    with broker_process() as server, driftq.connect(server.url) as broker, tempfile.TemporaryDirectory() as folder:
+        broker.topics.create("in", partitions=1)
+        broker.topics.create("out", partitions=1)
+        query = (
+            spark.readStream.format("driftq").option("url", server.url).option("subscribe", "in")
+            .option("startingOffsets", "earliest").load().select("value")
+            .writeStream.format("driftq").option("url", server.url).option("topic", "out")
+            .option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
+        )  # fmt: skip
+        ages_ms = []
+        for number in range(count + 3):
+            broker.send("in", f"{number}")
+            sent_s = time.perf_counter()
+            while broker.topics.offsets("out").partitions[0].end <= number:
+                assert query.isActive, query.exception()
+                time.sleep(0.002)
+            ages_ms.append(1e3 * (time.perf_counter() - sent_s))
+        query.stop()
+        ages_ms = sorted(ages_ms[3:])
+        p95 = ages_ms[int(0.95 * len(ages_ms))]
+        emit("spark_sink", "produce to visible copy", statistics.median(ages_ms), "ms p50", p95_ms=p95, samples=count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--only", default="rate,fixed,freshness")
+    given = parser.parse_args()
+    spark = driftq_session("local[2]", name="bench")
+    spark.sparkContext.setLogLevel("ERROR")
+    wanted = given.only.split(",")
+    if "rate" in wanted:
+        rate(spark, given.rows, given.runs)
+    if "fixed" in wanted:
+        fixed(spark, given.seconds)
+    if "freshness" in wanted:
+        freshness(spark, max(5, int(2 * given.seconds)))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

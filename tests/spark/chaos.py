@@ -1,0 +1,191 @@
+"""Kill everything, at moments from a seed, under the program of `chaosquery`, and audit what the topics hold then.
+
+    python -m tests.spark.chaos 100          (or: make spark-chaos N=100)
+
+What is killed: the broker, the driver, an executor, a Python worker, a worker of the cluster with all it runs. A kill
+comes when a share of the rows has been written, and then after a pause by chance, so that it falls into any step of a
+micro-batch. The verdict: every row exactly once in both copies, in the order of the source where that is promised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import driftq
+from tests.spark.cluster import HOSTS, Cluster, environment, kill_group, package_zip, standalone, wait_until
+from tests.spark.reading import logs_of
+from tests.support.server import Server
+
+KINDS = ("broker", "driver", "executor", "python", "worker")
+PARTITIONS = 3
+ROWS_PER_BATCH = 900
+FINISH_S = 420.0
+
+
+class Chaos:
+    """One run: a broker, a cluster, a driver that is started until it ends well."""
+
+    def __init__(self, folder: Path, cluster: Cluster, rows: int, chance: random.Random) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.rows = rows
+        self.chance = chance
+        self.kills: Counter[str] = Counter()
+        self.starts = 0
+        self.server = Server(str(folder / "broker"))
+        self._package = package_zip(folder)
+        self._load()
+        self.driver = self._start_driver()
+
+    def _load(self) -> None:
+        with driftq.connect(self.server.url) as broker:
+            broker.topics.create("in", partitions=PARTITIONS)
+            for name in ("staged", "direct"):
+                broker.topics.create(name, partitions=PARTITIONS)
+            with broker.producer("in") as producer:
+                for number in range(self.rows):
+                    producer.send(f"row {number}", key=f"k{number}")
+
+    def _start_driver(self) -> subprocess.Popen[bytes]:
+        self.starts += 1
+        with open(self.folder / "driver.log", "ab") as log:
+            return subprocess.Popen(
+                [
+                    sys.executable, "-m", "tests.spark.chaosquery", self.server.url, str(self.folder / "checkpoints"),
+                    self.cluster.url, str(self._package), str(ROWS_PER_BATCH),
+                ],
+                stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True,
+            )  # fmt: skip
+
+    # --- the kills ---
+
+    def strike(self, kind: str) -> None:
+        match kind:
+            case "broker":
+                self.server.kill()
+                self.server = Server(str(self.folder / "broker"), port=self.server.port)
+            case "driver":
+                kill_group(self.driver)
+                self.driver = self._start_driver()
+            case "executor":
+                if not self._kill_one(self.cluster.executors()):
+                    return
+            case "python":
+                if not self._kill_one(self.cluster.python_workers()):
+                    return
+            case _:
+                self.cluster.kill_worker(self.chance.randrange(len(HOSTS)))
+        self.kills[kind] += 1
+
+    def _kill_one(self, pids: list[int]) -> bool:
+        if pids:
+            try:
+                os.kill(self.chance.choice(pids), signal.SIGKILL)
+            except ProcessLookupError:
+                return False
+        return bool(pids)
+
+    def run(self, kinds: list[str]) -> None:
+        """Strike while rows are on their way: the nth kill waits for the nth share of them."""
+        for number, kind in enumerate(kinds):
+            share = 2 * self.rows * number // (len(kinds) + 1)
+            wait_until(lambda share=share: self._goes_on() and self.written() > share, f"rows for {kind}", FINISH_S)
+            time.sleep(self.chance.uniform(0, 1.5))
+            self.strike(kind)
+        wait_until(lambda: not self._goes_on(), "the end of the queries", FINISH_S)
+
+    def _goes_on(self) -> bool:
+        """Start the driver again when it gave up; that is what whoever runs it does."""
+        code = self.driver.poll()
+        if code:
+            assert self.starts < 20, self.told()
+            self.driver = self._start_driver()
+        return code != 0
+
+    def written(self) -> int:
+        return sum(
+            each["end"]
+            for topic in ("staged", "direct")
+            for each in self.server.call("GET", f"/v1/topics/{topic}/offsets").json()["partitions"]
+        )
+
+    def told(self) -> str:
+        return (self.folder / "driver.log").read_text(errors="replace")[-6_000:]
+
+    # --- the verdict ---
+
+    def audit(self) -> None:
+        source = {number: [r.value for r in records] for number, records in logs_of(self.server.url, "in").items()}
+        for topic in ("staged", "direct"):
+            found = {number: [r.value for r in records] for number, records in logs_of(self.server.url, topic).items()}
+            counts = Counter(value for values in found.values() for value in values)
+            missing = [value for values in source.values() for value in values if value not in counts]
+            doubled = {value: count for value, count in counts.items() if count > 1}
+            assert not missing, f"{topic}: {len(missing)} missing, among them {missing[:3]}"
+            assert not doubled, f"{topic}: {len(doubled)} doubled, among them {list(doubled.items())[:3]}"
+            assert len(counts) == self.rows
+            if topic == "direct":
+                assert found == source, "direct: the order inside a partition changed"
+
+    def close(self) -> None:
+        kill_group(self.driver)
+        if self.server.process.poll() is None:
+            self.server.stop()
+
+
+def kinds_of(count: int, chance: random.Random) -> list[str]:
+    """Every kind before any comes again."""
+    kinds: list[str] = []
+    while len(kinds) < count:
+        kinds.extend(chance.sample(KINDS, len(KINDS)))
+    return kinds[:count]
+
+
+def one_run(folder: Path, kills: int, seed: int, rows: int) -> Counter[str]:
+    """A cluster, `kills` kills and an audit; returns what was killed."""
+    chance = random.Random(seed)
+    with standalone(folder / "cluster") as cluster:
+        chaos = Chaos(folder, cluster, rows, chance)
+        try:
+            chaos.run(kinds_of(kills, chance))
+            chaos.audit()
+        except BaseException:
+            print(chaos.told(), file=sys.stderr)
+            raise
+        finally:
+            chaos.close()
+        return chaos.kills
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="kill everything under Spark, and audit")
+    parser.add_argument("count", type=int, help="how many kills")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=18_000, help="rows of one run")
+    parser.add_argument("--kills", type=int, default=10, help="kills in one run")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was started is ended on the way out
+    killed: Counter[str] = Counter()
+    seed = given.seed
+    while killed.total() < given.count:
+        with tempfile.TemporaryDirectory(prefix="spark-chaos-") as folder:
+            began_s = time.monotonic()
+            found = one_run(Path(folder), min(given.kills, given.count - killed.total()), seed, given.rows)
+            killed += found
+            told = ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
+            print(f"seed {seed}: {told}: every row once, {time.monotonic() - began_s:.0f} s", flush=True)
+        seed += 1
+    print(f"{killed.total()} kills: {dict(killed)}")
+
+
+if __name__ == "__main__":
+    main()

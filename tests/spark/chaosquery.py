@@ -1,0 +1,76 @@
+"""The program under chaos: a driver that copies a topic in both modes of the sink until everything is there.
+
+    python -m tests.spark.chaosquery URL FOLDER MASTER ZIP ROWS_PER_BATCH
+
+`staged` shuffles its rows before it writes them, so that no two attempts need have the same; `direct` keeps them as
+they came. Tasks make sure that they run the package that was shipped. Some fail the first time, after rows were sent,
+and some are slow, so that Spark tries them a second time at once. Started again after a kill it goes on from its
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from driftq.spark import driftq_session
+
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "2",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.task.maxFailures": "8",
+}
+
+
+def troubled(batches: Iterator[Any]) -> Iterator[Any]:
+    """Rows as they came, and trouble for some first attempts."""
+    from pyspark import TaskContext
+
+    import driftq
+
+    assert ".zip" in driftq.__file__, f"the package that was shipped is not used, but {driftq.__file__}"
+    context = TaskContext.get()
+    number = int(context.getLocalProperty("streaming.sql.batchId")) * 3 + context.partitionId()
+    first = context.attemptNumber() == 0
+    yield from batches
+    if first and number % 11 == 4:
+        raise RuntimeError("a task that fails the first time")
+    if first and number % 11 == 8:
+        time.sleep(2.0)
+
+
+def main(url: str, folder: str, master: str, package: str, rows: str) -> None:
+    spark = driftq_session(master, name="chaos", conf=SETTINGS if master.startswith("spark") else None)
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.addPyFile(package)
+    source = (
+        spark.readStream.format("driftq").option("url", url).option("subscribe", "in")
+        .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)
+    )  # fmt: skip
+    queries = []
+    for mode in ("staged", "direct"):
+        frame = source.load().select("key", "value", "partition")
+        if mode == "staged":
+            frame = frame.repartition(3).drop("partition")
+        frame = frame.mapInArrow(troubled, frame.schema)
+        writer = frame.writeStream.format("driftq").option("url", url).option("topic", mode).option("mode", mode)
+        writer = writer.option("chunkRows", "150").option("checkpointLocation", f"{folder}/{mode}")
+        queries.append(writer.trigger(availableNow=True).start())
+    for query in queries:
+        query.awaitTermination()
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
