@@ -24,13 +24,18 @@ class Exit(IntEnum):
     """How a command ended."""
 
     OK = 0  # It did what was asked.
+    REFUSED = 1  # The server said no, or did only a part of it.
     USAGE = 2  # The command line or the settings are wrong.
-    NOTHING_THERE = 66  # There is no data folder at this place.
+    BAD_INPUT = 65  # What was read from a file or a pipe cannot be understood.
+    NOTHING_THERE = 66  # There is no data folder at this place, or no topic, group, job or stream of this name.
+    UNREACHABLE = 69  # No server answers.
     FAILED = 70  # The disk failed, or a bug was met: nothing more was acknowledged.
     CANNOT_CREATE = 73  # The data folder cannot be made or written.
     DAMAGED = 74  # The data folder is damaged; nothing was changed.
-    IN_USE = 75  # Another process works in the data folder.
+    IN_USE = 75  # Later: another process works in the data folder, or the server is busy, full or starting.
+    NOT_ALLOWED = 77  # The server wants a token, or another one.
     TOO_NEW = 78  # The data folder was written by a later version.
+    INTERRUPTED = 130  # Ctrl-C.
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The `driftq` command: finds the module of a subcommand and hands over to it.
 
-A subcommand `name` lives in `driftq.cli.name` and is a click command called `command` there. The line shown by `--help`
-is kept here, next to the name, so that help imports no subcommand and answers at once. A subcommand whose module does
-not exist is not offered. This module knows nothing about what the subcommands do.
+A subcommand `name` lives in `driftq.cli.name` and is a click command called `command` there; small ones that belong
+together share a module and are called by their own names in it. The line shown by `--help` is kept here, next to the
+name, so that help imports no subcommand and answers at once. A subcommand whose module does not exist is not offered.
+This module knows nothing about what the subcommands do.
 """
 
 from __future__ import annotations
@@ -10,18 +11,70 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from driftq import __version__
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 PACKAGE = "driftq.cli"
 
-SUMMARIES: Mapping[str, str] = {
-    "serve": "Run the server.",
-    "inspect": "Look into a data folder: dump, verify, stats.",
-    "config": "Show every setting and where it came from.",
-    "repair": "Make a damaged data folder readable again, keeping what is cut.",
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Messages": {
+        "produce": "Send messages: from arguments, files or standard input.",
+        "consume": "Take messages for a group, print them, ack them.",
+        "tail": "Watch a topic without claiming anything.",
+        "claim": "Take messages under a lease and keep them.",
+        "ack": "Say that claimed messages are done.",
+        "nack": "Say that claimed messages failed.",
+        "reject": "Make claimed messages dead letters.",
+        "release": "Give claimed messages back, uncounted.",
+        "extend": "Keep claimed messages for longer.",
+        "explain": "Why a message is not delivered now, and when it will be.",
+        "route": "Where a message would go, without sending it.",
+    },
+    "Things": {
+        "topics": "List, create, show, change and delete topics; look at messages.",
+        "groups": "Lag of groups; seek, pause, resume, delete.",
+        "dlq": "Dead letters: list, show, group by error, send back.",
+        "jobs": "Enqueue, show and cancel jobs.",
+        "streams": "Create, append to, read and follow durable streams.",
+        "pipeline": "Run pipelines on Spark.",
+    },
+    "The server": {
+        "serve": "Run the server.",
+        "demo": "A broker, a workload, pipelines on Spark and an audit, at work.",
+        "status": "A server at a glance.",
+        "health": "Whether a server is alive and ready.",
+        "bench": "Quick produce and consume figures of a server.",
+        "version": "The version of this program and of the server.",
+        "config": "Show every setting and where it came from.",
+        "inspect": "Look into a data folder: dump, verify, stats.",
+        "repair": "Make a damaged data folder readable again, keeping what is cut.",
+    },
+    "This program": {
+        "context": "Remember servers by name: add, list, use, remove.",
+        "completion": "Print a script that completes commands in a shell.",
+    },
+}
+SUMMARIES: Mapping[str, str] = {name: line for section in SECTIONS.values() for name, line in section.items()}
+
+SHARED: Mapping[str, str] = {
+    "consume": "receiving",
+    "claim": "receiving",
+    "ack": "settling",
+    "nack": "settling",
+    "reject": "settling",
+    "release": "settling",
+    "extend": "settling",
+    "explain": "looking",
+    "route": "looking",
+    "status": "about",
+    "health": "about",
+    "version": "about",
 }
 
 
@@ -29,26 +82,59 @@ class LateCommands(click.Group):
     """A group that imports a subcommand when it is called, not when it is listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in SUMMARIES if importlib.util.find_spec(f"{PACKAGE}.{name}") is not None]
+        return [name for name in SUMMARIES if importlib.util.find_spec(f"{PACKAGE}.{SHARED.get(name, name)}")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"{PACKAGE}.{cmd_name}").command
-        assert isinstance(command, click.Command), f"{PACKAGE}.{cmd_name}.command is not a click command"
+        module = importlib.import_module(f"{PACKAGE}.{SHARED.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name if cmd_name in SHARED else "command")
+        assert isinstance(command, click.Command), f"{module.__name__} has no click command for {cmd_name}"
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            self._unknown(ctx, name)
+        return super().resolve_command(ctx, args)
+
+    def _unknown(self, ctx: click.Context, name: str) -> NoReturn:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.list_commands(ctx), 3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else " See `driftq --help`."
+        raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, SUMMARIES[name]) for name in self.list_commands(ctx)]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        offered = set(self.list_commands(ctx))
+        for title, section in SECTIONS.items():
+            rows = [(name, line) for name, line in section.items() if name in offered]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names come from here, too, so that a key press imports no subcommand."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=SUMMARIES[name]) for name in names]
 
 
 @click.group(cls=LateCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="driftq")
-def main() -> None:
-    """Queues, jobs and durable streams on one journal."""
+@click.option("--url", metavar="URL", help="The server to talk to (also from DRIFTQ_URL).")
+@click.option("--context", metavar="NAME", help="A server remembered by `driftq context add` (or DRIFTQ_CONTEXT).")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text, for every command.")
+def main(url: str | None, context: str | None, as_json: bool) -> None:
+    """Queues, jobs and durable streams on one journal.
+
+    Start with `driftq serve`, then `driftq topics create orders` and `driftq produce orders hello`.
+    """
 
 
 if __name__ == "__main__":

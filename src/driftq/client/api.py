@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from driftq.client import admincalls, calls, streamcalls
+from driftq.client import admincalls, calls, lookcalls, streamcalls
 from driftq.client.blocking import Transport
-from driftq.client.claims import Place, settle
+from driftq.client.claims import Held, Place, settle
 from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Asked, Patience
 from driftq.client.http import address_of
-from driftq.client.message import AsyncMessage, Message, MessageWords
+from driftq.client.message import AsyncMessage, Message
 from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.producer import AsyncProducer, Producer
@@ -42,6 +42,7 @@ class TopicWords:
     delete = word(admincalls.delete_topic)
     offsets = word(admincalls.offsets)
     peek = word(admincalls.peek)
+    fetch = word(lookcalls.fetch)
 
 
 class Topics(TopicWords, Blocking): ...
@@ -99,28 +100,28 @@ class Streams(StreamsWords, Blocking): ...
 class AsyncStreams(StreamsWords, Awaiting): ...
 
 
-def _ack(messages: Sequence[MessageWords]) -> Asked[SettleReply]:
+def _ack(messages: Sequence[Held]) -> Asked[SettleReply]:
     """Settle many messages of one group in one call. Whatever is not in `refused` is done."""
     return settle(ACK.verb, messages)
 
 
-def _nack(messages: Sequence[MessageWords], reason: str = "", *, delay_ms: int | None = None) -> Asked[SettleReply]:
+def _nack(messages: Sequence[Held], reason: str = "", *, delay_ms: int | None = None) -> Asked[SettleReply]:
     """Fail many messages of one group in one call."""
     how = Ending("nack/batch", reason, delay_ms)
     return settle(how.verb, messages, **how.words())
 
 
-def _release(messages: Sequence[MessageWords], *, delay_ms: int | None = None) -> Asked[SettleReply]:
+def _release(messages: Sequence[Held], *, delay_ms: int | None = None) -> Asked[SettleReply]:
     """Give many messages of one group back; counts no attempt."""
     return settle("release", messages, delay_ms=delay_ms)
 
 
-def _reject(messages: Sequence[MessageWords], reason: str = "") -> Asked[SettleReply]:
+def _reject(messages: Sequence[Held], reason: str = "") -> Asked[SettleReply]:
     """Make many messages of one group dead letters."""
     return settle("reject", messages, reason=reason)
 
 
-def _extend(messages: Sequence[MessageWords], lease_ms: int | None = None) -> Asked[SettleReply]:
+def _extend(messages: Sequence[Held], lease_ms: int | None = None) -> Asked[SettleReply]:
     """Keep many messages of one group for longer; `refused` names what is lost."""
     return settle("extend", messages, lease_ms=lease_ms)
 
@@ -141,6 +142,8 @@ class BrokerWords:
     reject = word(_reject)
     extend = word(_extend)
     find_effect = word(calls.find_effect)
+    explain = word(lookcalls.explain)
+    route = word(lookcalls.route)
 
 
 class DriftQ(BrokerWords, Blocking):

@@ -1,0 +1,100 @@
+"""`driftq status`, `health` and `version`: the server as a whole."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from driftq import __version__
+from driftq.cli import showing
+from driftq.cli.asking import Asked, asks
+from driftq.cli.exits import Exit
+
+
+@click.command()
+@asks
+def status(asked: Asked) -> None:
+    """A server at a glance: what it is, its topics and how far behind their groups are.
+
+    Example: driftq status
+    """
+    broker = asked.broker
+    about = broker.version()
+    topics = [broker.topics.describe(name) for name in broker.topics.list()]
+    groups = broker.groups.list()
+    if asked.as_json:
+        showing.document({"url": broker.url, "server": about, "topics": topics, "groups": groups})
+        return
+    showing.fields(
+        [
+            ("server", broker.url),
+            ("version", about["version"]),
+            ("durability", about["durability"]),
+            ("topics", len(topics)),
+            ("messages", sum(part.messages for topic in topics for part in topic.partitions)),
+            ("lag", sum(group.lag for group in groups)),
+            ("in flight", sum(group.in_flight for group in groups)),
+            ("dead letters", sum(topic.dead_letters for topic in topics)),
+        ]
+    )
+    if not topics:
+        return
+    click.echo()
+    rows = []
+    for topic in topics:
+        mine = [group for group in groups if group.topic == topic.name]
+        oldest_ms = max((group.lag_ms for group in mine if group.lag), default=0)
+        rows.append(
+            (
+                topic.name, sum(part.messages for part in topic.partitions), len(mine),
+                sum(group.lag for group in mine), showing.age(oldest_ms) if oldest_ms else "", topic.dead_letters,
+            )
+        )  # fmt: skip
+    showing.table(("TOPIC", "MESSAGES", "GROUPS", "LAG", "OLDEST", "DEAD"), rows)
+
+
+@click.command()
+@asks
+def health(asked: Asked) -> None:
+    """Whether a server is alive and ready; the exit code is 0, 69 (nobody answers) or 75 (not ready).
+
+    Example: driftq health || systemctl restart driftq
+    """
+    from driftq.client.errors import Unavailable
+
+    asked.broker.healthy()
+    try:
+        found: dict[str, Any] = {"alive": True, **asked.broker.ready()}
+    except Unavailable as error:
+        found = {"alive": True, "status": error.message}
+    if asked.as_json:
+        showing.document(found)
+    else:
+        click.echo(f"{asked.broker.url}: {found['status']}")
+    if found["status"] != "ready":
+        sys.exit(Exit.IN_USE)
+
+
+@click.command()
+@asks
+def version(asked: Asked) -> None:
+    """The version of this program and of the server, if one answers.
+
+    Example: driftq version --json
+    """
+    from driftq.client.errors import DriftQError
+
+    try:
+        server: dict[str, Any] | None = asked.broker.version()
+        reason = ""
+    except DriftQError as error:
+        server, reason = None, str(error).partition(";")[0]
+    if asked.as_json:
+        showing.document({"client": __version__, "server": server, "url": asked.broker.url})
+        return
+    click.echo(f"client  {__version__}")
+    click.echo(
+        f"server  {server['version']} at {asked.broker.url} ({server['durability']})" if server else f"server  {reason}"
+    )

@@ -1,0 +1,259 @@
+"""What every command that talks to a server shares: which server, in what form to answer, what to say when it fails.
+
+    @command.command()
+    @click.argument("name")
+    @asks
+    def show(asked: Asked, name: str) -> None: ...
+
+`asks` goes next to the function, so that its options come last. It knows no single command.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from driftq.cli import places
+from driftq.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from driftq.client.api import DriftQ
+    from driftq.client.errors import DriftQError, Refused
+
+ANSWER_MS = 15_000
+COMPLETION_MS = 400  # a key press waits no longer for a server
+
+
+class Asked:
+    """One call of one command."""
+
+    def __init__(self, place: places.Place, as_json: bool) -> None:
+        self.place = place
+        self.as_json = as_json
+
+    @cached_property
+    def broker(self) -> DriftQ:
+        return _connect(self.place, ANSWER_MS)
+
+    def close(self) -> None:
+        if "broker" in vars(self):
+            self.broker.close()
+
+
+def _connect(place: places.Place, answer_ms: int) -> DriftQ:
+    """Nobody being there is said at once: a person can press a key again."""
+    import driftq
+    from driftq.client.flows import Patience
+
+    patience = Patience(timeout_ms=answer_ms, deadline_ms=answer_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, patience=patience)
+
+
+def asks(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--url`, `--context`, `--json` and its first argument, an `Asked`."""
+
+    @click.option("--url", metavar="URL", help="The server (default: DRIFTQ_URL, the context, this machine).")
+    @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="A server by name.")
+    @as_json_option
+    @functools.wraps(function)
+    def run(*, url: str | None, context_name: str | None, as_json: bool, **words: Any) -> None:
+        root = click.get_current_context().find_root().params
+        as_json = as_json or bool(root.get("as_json"))
+        if not (url or context_name):
+            url, context_name = root.get("url"), root.get("context")
+        with ended_well(as_json):
+            asked = Asked(places.resolve(url, context_name), as_json)
+            try:
+                with _answered(asked, words):
+                    function(asked, **words)
+            finally:
+                asked.close()
+
+    return run
+
+
+def as_json_option(function: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+
+
+def wants_json(as_json: bool) -> bool:
+    """Whether JSON was asked for, here or before the name of the command."""
+    return as_json or bool(click.get_current_context().find_root().params.get("as_json"))
+
+
+@contextmanager
+def ended_well(as_json: bool = False) -> Iterator[None]:
+    """Ends that any command may have: Ctrl-C, a reader that has seen enough, a context that is not there."""
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        _mute()
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        _mute()
+        sys.exit(Exit.OK)
+    except places.BadContexts as error:
+        fail(Exit.USAGE, str(error), as_json=as_json)
+
+
+def _mute() -> None:
+    """What is left in the buffer has nobody to read it, and Python would complain about that at its end."""
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _answered(asked: Asked, words: dict[str, Any]) -> Iterator[None]:
+    """Turn what the client raises into one sentence, what to do, and an exit code."""
+    from driftq.client import errors
+
+    try:
+        yield
+    except errors.NotConnected as error:
+        hint = "Is the server running? Start one with `driftq serve`, or name another with --url or --context."
+        reason = str(error).partition(";")[0]
+        fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, as_json=asked.as_json)
+    except errors.NotFound as error:
+        fail(Exit.NOTHING_THERE, error.message, near(asked, words), error=error, as_json=asked.as_json)
+    except errors.Refused as error:
+        fail(_number(error), error.message, _remedy(error), error=error, as_json=asked.as_json)
+    except errors.OutcomeUnknown as error:
+        hint = "It may have happened, or not. Look before you repeat it, or give it an idempotency key."
+        fail(Exit.UNREACHABLE, str(error), hint, error=error, as_json=asked.as_json)
+    except errors.DriftQError as error:
+        fail(Exit.REFUSED, str(error), error=error, as_json=asked.as_json)
+
+
+def _number(error: Refused) -> Exit:
+    from driftq.client import errors
+
+    if isinstance(error, errors.NotAllowed):
+        return Exit.NOT_ALLOWED
+    if isinstance(error, errors.ServerFailed):
+        return Exit.FAILED
+    if isinstance(error, errors.InvalidCall):
+        return Exit.USAGE
+    return Exit.IN_USE if error.retryable else Exit.REFUSED
+
+
+def _remedy(error: Refused) -> str:
+    from driftq.wire.errors import Remedy
+
+    if error.status in (401, 403):
+        return "Give a token: DRIFTQ_TOKEN, or `driftq context add NAME URL --token …`."
+    known = {
+        Remedy.RETRY_LATER: "Try again later.",
+        Remedy.CLAIM_AGAIN: "The lease is over or somebody else's: claim the message again.",
+        Remedy.READ_AGAIN: "Somebody was quicker: read the end and decide again.",
+    }
+    return known.get(error.remedy, "")
+
+
+def near(asked: Asked, words: dict[str, Any]) -> str:
+    """What was probably meant, or how to make what is not there."""
+    from difflib import get_close_matches
+
+    from driftq.client.errors import DriftQError
+
+    topic, group = words.get("topic"), words.get("group")
+    try:
+        if topic:
+            names = asked.broker.topics.list()
+            if topic not in names:
+                found = get_close_matches(topic, names, 3)
+                make = f"Make it: driftq topics create {topic}"
+                return f"Did you mean {' or '.join(found)}? {make}" if found else make
+        if topic and group:
+            names = [each.group for each in asked.broker.groups.list(topic)]
+            found = get_close_matches(group, names, 3) or names[:5]
+            return f"Groups of {topic}: {', '.join(found)}" if found else f"Nobody has claimed from {topic} yet."
+    except DriftQError:
+        pass  # the refusal stands as it is; this was only to say more
+    return ""
+
+
+def fail(
+    code: Exit, message: str, hint: str = "", *, error: DriftQError | None = None, as_json: bool = False
+) -> NoReturn:
+    """Say what went wrong, on stderr, and end."""
+    _mute()
+    if as_json:
+        import msgspec
+
+        body: dict[str, Any] = {"error": str(getattr(error, "code", "") or code.name), "message": message}
+        if hint:
+            body["hint"] = hint
+        click.echo(msgspec.json.encode(body).decode(), err=True)
+    else:
+        click.echo(f"driftq: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+    sys.exit(code)
+
+
+def confirmed(what: str, yes: bool) -> None:
+    """What cannot be undone is asked for once more, if there is somebody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{what}: this cannot be undone. Repeat with --yes.")
+    click.confirm(f"{what}. This cannot be undone. Go on?", abort=True, err=True)
+
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        return _items(sorted(places.load().known), incomplete)
+    except places.BadContexts:
+        return []
+
+
+def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _offered(ctx, incomplete, lambda broker: broker.topics.list())
+
+
+def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    topic = ctx.params.get("topic") or ""
+    return _offered(ctx, incomplete, lambda broker: [each.group for each in broker.groups.list(topic)])
+
+
+def stream_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _offered(ctx, incomplete, lambda broker: [each.stream for each in broker.streams.list(incomplete).streams])
+
+
+def _offered(ctx: click.Context, incomplete: str, names: Callable[[DriftQ], Sequence[str]]) -> list[CompletionItem]:
+    from driftq.client.errors import DriftQError
+
+    root = ctx.find_root().params
+    try:
+        place = places.resolve(
+            ctx.params.get("url") or root.get("url"), ctx.params.get("context_name") or root.get("context")
+        )
+        with _connect(place, COMPLETION_MS) as broker:
+            return _items(sorted(set(names(broker))), incomplete)
+    except (DriftQError, places.BadContexts):
+        return []
+
+
+def _items(names: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+topic_argument = click.argument("topic", shell_complete=topic_names)
+group_argument = click.argument("group", shell_complete=group_names)

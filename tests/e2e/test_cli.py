@@ -1,0 +1,389 @@
+"""Every command against a real server, as a person reads it and as a program does."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import driftq
+from driftq.cli.exits import Exit
+from driftq.cli.main import main
+from tests.support.server import running
+
+LOCAL = {"serve", "config", "inspect", "repair", "completion", "pipeline", "demo"}  # need no server, or are one
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(None) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(server):
+    with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def place(server, tmp_path, monkeypatch):
+    """A home of one's own, and the server of these tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("DRIFTQ_URL", f"http://127.0.0.1:{server.port}")
+    monkeypatch.delenv("DRIFTQ_CONTEXT", raising=False)
+    monkeypatch.delenv("DRIFTQ_TOKEN", raising=False)
+
+
+@pytest.fixture
+def topic(broker, request):
+    name = request.node.name.removeprefix("test_")[:200].replace("[", ".").replace("]", "")
+    broker.topics.create(name, partitions=2)
+    return name
+
+
+def run(*argv: str, text: str | bytes | None = None, code: int = 0) -> str:
+    """What a command prints. Fails if it ends otherwise than it should."""
+    result = CliRunner().invoke(main, argv, input=text)
+    assert result.exit_code == code, (argv, result.output, result.stderr, result.exception)
+    return result.stdout if code == 0 else result.stderr
+
+
+def as_json(*argv: str, text: str | bytes | None = None, code: int = 0):
+    return json.loads(run(*argv, "--json", text=text, code=code))
+
+
+def as_lines(*argv: str, text: str | bytes | None = None):
+    return [json.loads(line) for line in run(*argv, "--json", text=text).splitlines()]
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_created_shown_changed_and_deleted():
+    assert run("topics", "create", "life", "--partitions", "3", "--retention", "7d") == "life: created, partitions: 3\n"
+    assert as_json("topics", "create", "life", "-p", "3") == {"status": "exists", "name": "life", "partitions": 3}
+    shown = run("topics", "show", "life")
+    assert "retention_ms" in shown
+    assert "604800000" in shown
+    assert as_json("topics", "show", "life")["config"]["retention_ms"] == 604_800_000
+    assert "retry max_attempts" in run("topics", "set", "life", "--max-attempts", "4", "--backoff", "2s")
+    changed = as_json("topics", "set", "life", "--lease", "1m")["config"]
+    assert (changed["lease_ms"], changed["retry"]["backoff_ms"]) == (60_000, 2_000)
+    assert "nothing to change" in run("topics", "set", "life", code=Exit.USAGE)
+    assert [line.split()[:3] for line in run("topics", "list").splitlines() if line.startswith("life")] == [
+        ["life", "3", "0"]
+    ]
+    assert {"name": "life", "partitions": 3, "messages": 0, "bytes": 0, "groups": 0, "dead_letters": 0} in as_json(
+        "topics", "list"
+    )
+    assert "--yes" in run("topics", "delete", "life", code=Exit.USAGE)
+    assert run("topics", "delete", "life", "--yes") == "life: deleted\n"
+    run("topics", "create", "life")
+    assert as_json("topics", "delete", "life", "-y") == {"deleted": "life"}
+
+
+def test_messages_are_looked_at_without_a_claim(topic, broker):
+    broker.send_many(topic, ["a", "b", b"\xff\x00"])
+    assert run("topics", "peek", topic, "-n", "3").splitlines()[:2] == ["0:0  a", "0:1  b"]
+    assert "2 bytes that are not text" in run("topics", "peek", topic)
+    assert [each["offset"] for each in as_lines("topics", "peek", topic, "--offset", "1")] == [1, 2]
+    assert run("topics", "offsets", topic).splitlines()[1].split() == ["0", "0", "3"]
+    assert as_json("topics", "offsets", topic, "--at", "1h")["partitions"][0]["at"] == 0
+    assert not broker.groups.list(topic)
+
+
+# --- produce ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_says_where_it_went_and_twice_is_once(topic):
+    first = run("produce", topic, "hello", "--key", "user:1", "--idempotency-key", "k")
+    assert first.startswith(f"{topic} ")
+    assert "nothing changed" in run("produce", topic, "hello", "--key", "user:1", "--idempotency-key", "k")
+    assert as_json("produce", topic, "other")["offset"] >= 0
+
+
+def test_everything_that_can_be_said_of_a_message_arrives(topic, broker):
+    run(
+        "produce", topic, "v", "--key", "k", "--task", "mail", "--id", "j1", "--priority", "3", "--tenant", "acme",
+        "--label", "a=1", "--label", "b=2", "--run-id", "r", "--step-id", "s", "--parent-step-id", "p",
+        "--partition", "1", "--max-attempts", "2", "--backoff", "1s", "--max-backoff", "1m", "--deadline", "1h",
+        "--timeout", "5s",
+    )  # fmt: skip
+    (found,) = broker.claim(topic, "g")
+    envelope = found.envelope
+    assert (found.partition, found.key, found.task, found.job_id, found.timeout_ms) == (1, "k", "mail", "j1", 5_000)
+    assert (envelope.tenant_id, envelope.labels, envelope.run_id) == ("acme", {"a": "1", "b": "2"}, "r")
+    assert (envelope.retry_policy.max_attempts, envelope.retry_policy.max_backoff_ms) == (2, 60_000)
+    assert envelope.deadline
+
+
+@pytest.mark.parametrize("way", [(), ("--packed",), ("--packed", "--compress")])
+def test_lines_files_and_ndjson_are_messages(broker, tmp_path, way, request):
+    topic = f"sources-{'-'.join(way)}"
+    broker.topics.create(topic)
+    assert run("produce", topic, *way, text="a\nb\r\n") == f"{topic}: 2 produced\n"
+    (tmp_path / "f.bin").write_bytes(b"\x00whole\nfile")
+    assert as_json("produce", topic, "c", "--file", str(tmp_path / "f.bin"), *way)["produced"] == 2
+    objects = '{"value": {"n": 1}, "key": "k"}\n\n{"value_base64": "/w=="}\n'
+    assert as_json("produce", topic, "--ndjson", "-", *way, text=objects)["produced"] == 2
+    messages = broker.topics.peek(topic, offset=0, limit=10)
+    assert [each.value for each in messages] == ["a", "b", "c", "\x00whole\nfile", '{"n":1}', ""]
+    assert (messages[4].key, messages[5].value_base64) == ("k", "/w==")
+
+
+def test_a_line_that_is_no_message_is_named(topic):
+    assert "line 2" in run("produce", topic, "--ndjson", "-", text='{"value": "a"}\n{"valu": 1}\n', code=Exit.BAD_INPUT)
+
+
+def test_many_messages_of_which_some_are_refused_are_counted(topic):
+    lines = '{"value": "a"}\n{"value": "b", "envelope": {"target_topic": "nowhere"}}\n'
+    said = run("produce", topic, "--ndjson", "-", text=lines, code=Exit.REFUSED)
+    assert "line 2 was refused" in said
+
+
+# --- consume, claim, settle -------------------------------------------------------------------------------------------
+
+
+def test_consume_prints_and_acks_and_gives_back_what_it_should_not_keep(topic, broker):
+    broker.send_many(topic, ["a", "b", "c"])
+    assert run("consume", topic, "looks", "--drain", "--no-ack").splitlines() == ["0:0  a", "0:1  b", "0:2  c"]
+    assert broker.groups.describe(topic, "looks").lag == 3
+    assert run("consume", topic, "g", "-n", "2", "--raw") == "a\nb\n"
+    assert [each["value"] for each in as_lines("consume", topic, "g", "--drain")] == ["c"]
+    assert broker.groups.describe(topic, "g").lag == 0
+
+
+def test_claimed_messages_are_settled_by_hand_each_in_its_way(topic, broker):
+    broker.send_many(topic, [str(number) for number in range(12)])
+    held = as_lines("claim", topic, "g", "-n", "11", "--lease", "5m")
+    token = held[0]["token"]
+    assert run("ack", topic, "g", "0:0", "0:1-2", "--token", token) == "3 done\n"
+    piped = "".join(json.dumps(each) + "\n" for each in held[3:5])
+    assert as_json("ack", topic, "g", "-", text=piped) == {"refused": []}
+    assert run("extend", topic, "g", "0:5", "--token", token, "--lease", "10m") == "1 kept\n"
+    assert "lease_until" in as_json("extend", topic, "g", "0:5", "--token", token)
+    assert run("nack", topic, "g", "0:5", "--token", token, "--reason", "no", "--delay", "1h") == "1 failed\n"
+    assert as_json("nack", topic, "g", "0:6", "--token", token) == {"refused": []}
+    assert run("release", topic, "g", "0:7", "--token", token, "--delay", "1h") == "1 given back\n"
+    assert as_json("release", topic, "g", "0:8", "--token", token) == {"refused": []}
+    assert run("reject", topic, "g", "0:9", "--token", token, "--reason", "never") == "1 rejected\n"
+    assert as_json("reject", topic, "g", "0:10", "--token", token) == {"refused": []}
+    assert [each.dlq.reason for each in broker.dead_letters.list(topic)] == ["rejected", "rejected"]
+
+
+def test_a_claim_tells_how_to_go_on_and_a_stranger_is_refused(topic, broker):
+    broker.send(topic, "a")
+    assert run("claim", topic, "g", "--owner", "ann") == "0:0  a\n"
+    assert "1 of 1 were refused" in run("ack", topic, "g", "0:0", "--owner", "bob", code=Exit.REFUSED)
+    assert run("ack", topic, "g", "0:0", "--owner", "ann") == "1 done\n"
+    assert "is no place" in run("ack", topic, "g", "0/0", code=Exit.USAGE)
+
+
+def test_tail_reads_and_claims_nothing(topic, broker):
+    broker.send_many(topic, [str(number) for number in range(30)])
+    assert run("tail", topic, "--no-follow", "-n", "2").splitlines() == ["0:28  28", "0:29  29"]
+    assert run("tail", topic, "--from", "earliest", "--count", "3", "--raw") == "0\n1\n2\n"
+    assert len(as_lines("tail", topic, "--no-follow", "--from", "1h", "-p", "0")) == 30
+    assert run("tail", topic, "--no-follow", "--from", "latest") == ""
+    assert "no partition 7" in run("tail", topic, "-p", "7", code=Exit.USAGE)
+    assert not broker.groups.list(topic)
+
+
+def test_explain_names_every_gate(topic, broker):
+    broker.send(topic, "a", delay_ms=3_600_000)
+    broker.claim(topic, "g")
+    broker.groups.pause(topic, "g")
+    told = run("explain", topic, "0:0")
+    assert "paused" in told
+    assert "delayed" in told
+    assert "opens when the group is resumed" in told
+    gates = as_json("explain", topic, "0:0", "--group", "g")["groups"][0]["gates"]
+    assert [gate["gate"] for gate in gates] == ["paused", "delayed"]
+
+
+def test_route_says_where_a_message_would_go(topic, broker):
+    assert "partition 1" in run("route", topic, "v", "--partition", "1")
+    assert as_json("route", topic, "v", "--key", "a")["routed_topic"] == topic
+    assert broker.topics.offsets(topic).partitions[1].end == 0
+
+
+# --- groups, dead letters, jobs, streams ------------------------------------------------------------------------------
+
+
+def test_groups_are_listed_moved_paused_and_forgotten(topic, broker):
+    broker.send_many(topic, ["a", "b", "c"])
+    broker.ack(broker.claim(topic, "g", max=3))
+    assert run("groups", "list", topic).splitlines()[1].split()[:3] == [topic, "g", "0"]
+    assert as_json("groups", "list")[0]["group"]
+    assert run("groups", "seek", topic, "g", "earliest") == f"g of {topic}: moved to earliest\n"
+    assert as_json("groups", "show", topic, "g")["lag"] == 3
+    assert "add --partition" in run("groups", "seek", topic, "g", "2", code=Exit.USAGE)
+    assert as_json("groups", "seek", topic, "g", "2", "--partition", "0")["to"] == "2"
+    assert run("groups", "show", topic, "g").splitlines()[-2].split()[:5] == ["0", "2", "2", "3", "1"]
+    assert run("groups", "pause", topic, "g") == f"g of {topic}: paused\n"
+    assert "paused" in run("groups", "list", topic)
+    assert as_json("groups", "resume", topic, "g")["status"] == "resumed"
+    assert as_json("groups", "pause", topic, "g")["status"] == "paused"
+    assert run("groups", "resume", topic, "g") == f"g of {topic}: resumed\n"
+    assert run("groups", "delete", topic, "g", "--yes") == f"g of {topic}: deleted\n"
+    broker.claim(topic, "h")
+    assert as_json("groups", "delete", topic, "h", "--yes")["status"] == "deleted"
+
+
+def test_dead_letters_are_listed_grouped_shown_and_sent_back(topic, broker):
+    broker.send_many(topic, ["a", "b", "c", "d"])
+    broker.reject(broker.claim(topic, "g", max=3), "no user 7")
+    broker.reject(broker.claim(topic, "g", max=1), "timeout")
+    assert run("dlq", "list", topic).count("no user 7") == 3
+    assert [each["value"] for each in as_lines("dlq", "list", topic, "--error", "timeout")] == ["d"]
+    assert run("dlq", "errors", topic).splitlines()[1].split()[0] == "3"
+    assert as_json("dlq", "errors", topic)["errors"][1]["count"] == 1
+    shown = run("dlq", "show", topic, "0:3")
+    assert "timeout" in shown
+    assert shown.endswith("\nd\n")
+    assert as_json("dlq", "show", topic, "0:0")["dlq"]["group"] == "g"
+    assert "nothing was changed" in run("dlq", "redrive", topic, "--dry-run")
+    assert as_json("dlq", "redrive", topic, "--dry-run", "--error", "timeout")["matched"] == 1
+    assert as_json("dlq", "redrive", topic, "0:0", "--value", "mended")["redriven"] == 1
+    assert run("dlq", "redrive", topic, "--rate", "1000") == "3 of 3 sent back\n"
+    assert run("dlq", "redrive", topic) == "0 of 0 sent back\n"
+    assert run("dlq", "list", topic) == ""
+    assert [each.text for each in broker.claim(topic, "g", max=9)] == ["mended", "b", "c", "d"]
+
+
+def test_jobs_are_enqueued_shown_with_their_attempts_and_cancelled(topic, broker):
+    assert run("jobs", "enqueue", topic, "v", "--task", "mail", "--id", "j1").startswith("j1  ")
+    assert as_json("jobs", "enqueue", topic, "v", "--task", "mail", "--id", "j1")["duplicate"] is True
+    (job,) = broker.claim(topic, "g")
+    job.nack("smtp is down", delay_ms=3_600_000)
+    shown = run("jobs", "show", topic, "j1")
+    assert "group g: retrying" in shown
+    assert "smtp is down" in shown
+    assert as_json("jobs", "show", topic, "j1")["groups"][0]["attempts"][0]["error"] == "smtp is down"
+    assert run("jobs", "cancel", topic, "j1") == "j1: cancelled\n"
+    assert as_json("jobs", "cancel", topic, "j1") == {"id": "j1", "cancelled": False}
+    assert "over already" in run("jobs", "cancel", topic, "j1", code=Exit.REFUSED)
+    assert "--task" in run("jobs", "enqueue", topic, "v", code=Exit.USAGE)
+
+
+def test_streams_are_made_written_read_trimmed_and_deleted():
+    made = run("streams", "create", "runs/1", "--type", "application/json", "--ttl", "1h")
+    assert made == "runs/1: created, application/json\n"
+    assert as_json("streams", "create", "runs/1", "--type", "application/json", "--ttl", "1h")["created"] is False
+    run("streams", "append", "runs/1", '{"n": 1}', '{"n": 2}')
+    before = as_json("streams", "show", "runs/1")["next_offset"]
+    end = as_json("streams", "append", "runs/1", text='{"n": 3}\n\n{"n": 4}\n')["next_offset"]
+    assert run("streams", "read", "runs/1").splitlines() == ['{"n":1}', '{"n":2}', '{"n":3}', '{"n":4}']
+    assert as_lines("streams", "read", "runs/1")[0]["messages"][3] == {"n": 4}
+    assert "Somebody was quicker" in run("streams", "append", "runs/1", "5", "--if-match", before, code=Exit.REFUSED)
+    assert "runs/1" in run("streams", "list", "runs/")
+    assert as_json("streams", "list", "runs/")[0]["next_offset"] == end
+    shown = run("streams", "show", "runs/1")
+    assert end in shown
+    assert as_json("streams", "show", "runs/1")["ttl_s"] == 3_600
+    assert run("streams", "trim", "runs/1", end) == "runs/1: trimmed\n"
+    assert as_json("streams", "trim", "runs/1", end)
+    run("streams", "append", "runs/1", '"last"', "--close")
+    assert run("streams", "follow", "runs/1", "--offset", end) == '"last"\n'
+    assert as_lines("streams", "follow", "runs/1", "--offset", end)[0]["closed"] is True
+    assert run("streams", "delete", "runs/1", "--yes") == "runs/1: deleted\n"
+    run("streams", "create", "runs/1")
+    assert as_json("streams", "delete", "runs/1", "-y") == {"deleted": "runs/1"}
+
+
+def test_bytes_go_through_a_stream_as_they_are():
+    run("streams", "create", "bytes", "--type", "application/octet-stream")
+    run("streams", "append", "bytes", "--close", text=b"\x00\xff\n\r\n")
+    result = CliRunner().invoke(main, ["streams", "read", "bytes"])
+    assert result.stdout_bytes == b"\x00\xff\n\r\n"
+    assert as_lines("streams", "read", "bytes")[0]["data_base64"] == "AP8KDQo="
+
+
+# --- the server, contexts, errors -------------------------------------------------------------------------------------
+
+
+def test_the_server_tells_about_itself(topic, server):
+    assert f"http://127.0.0.1:{server.port}" in run("status")
+    assert topic in [each["name"] for each in as_json("status")["topics"]]
+    assert run("health").endswith(": ready\n")
+    assert as_json("health") == {"alive": True, "status": "ready"}
+    assert run("version").splitlines()[0] == f"client  {driftq.__version__}"
+    assert as_json("version")["server"]["version"] == driftq.__version__
+
+
+def test_bench_measures_and_leaves_nothing_behind(broker):
+    before = broker.topics.list()
+    assert "produce, in bulk" in run("bench", "--time", "50ms")
+    assert len(as_json("bench", "--time", "50ms", "--size", "1kB", "-p", "2")["results"]) == 3
+    assert broker.topics.list() == before
+
+
+def test_contexts_are_added_listed_used_and_removed(server, monkeypatch, tmp_path):
+    monkeypatch.delenv("DRIFTQ_URL")
+    url = f"http://127.0.0.1:{server.port}"
+    assert run("context", "add", "here", url) == "here: in use\n"
+    assert (
+        as_json("context", "add", "there", "http://127.0.0.1:1", "--token", "-", text="secret\n")["status"] == "added"
+    )
+    file = tmp_path / "driftq" / "contexts.toml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "secret" in file.read_text()
+    assert run("health").startswith(url)
+    assert "secret" not in run("context", "list")
+    assert [each["current"] for each in as_json("context", "list")] == [True, False]
+    assert run("context", "use", "there") == "there: in use\n"
+    assert "context there, by the context in use" in run("health", code=Exit.UNREACHABLE)
+    assert run("health", "--context", "here").startswith(url)
+    assert run("--context", "here", "health").startswith(url)
+    assert as_json("context", "use", "here")["status"] == "in use"
+    assert run("context", "remove", "there") == "there: removed\n"
+    assert as_json("context", "remove", "here")["status"] == "removed"
+    assert "there is no context 'here'" in run("context", "use", "here", code=Exit.NOTHING_THERE)
+    assert "both name a server" in run("health", "--url", url, "--context", "x", code=Exit.USAGE)
+
+
+def test_errors_say_what_to_do(topic):
+    assert "Is the server running?" in run("topics", "list", "--url", "http://127.0.0.1:1", code=Exit.UNREACHABLE)
+    near = topic[:-1]
+    assert f"Did you mean {topic}" in run("topics", "show", near, code=Exit.NOTHING_THERE)
+    assert json.loads(run("topics", "show", near, "--json", code=Exit.NOTHING_THERE))["error"] == "NOT_FOUND"
+    assert "Nobody has claimed" in run("groups", "show", topic, "g", code=Exit.NOTHING_THERE)
+    assert "is no duration" in run("claim", topic, "g", "--lease", "30", code=Exit.USAGE)
+    result = CliRunner().invoke(main, ["topic", "list"])
+    assert result.exit_code == Exit.USAGE
+    assert "Did you mean topics" in result.stderr
+
+
+def leaves(group: click.Group, context: click.Context, front: str = "") -> set[str]:
+    found: set[str] = set()
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= leaves(command, context, f"{name} ")
+        else:
+            found.add(f"{front}{name}")
+    return found
+
+
+def tried() -> dict[str, set[str]]:
+    """The commands that this file calls, by the function that calls them."""
+    found: dict[str, set[str]] = {"run": set(), "as_json": set(), "as_lines": set()}
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in found:
+            words = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
+            found[node.func.id] |= {" ".join(words), words[0] if words else ""}
+    return found
+
+
+def test_every_command_is_tried_in_both_forms():
+    wanted = {name for name in leaves(main, click.Context(main)) if name.split()[0] not in LOCAL}
+    found = tried()
+    assert len(wanted) > 40
+    assert not wanted - found["run"]
+    assert not wanted - (found["as_json"] | found["as_lines"])
