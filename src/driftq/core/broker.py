@@ -108,6 +108,12 @@ class Broker:
         """Fold a fact. Never fails on one that `decide` produced."""
         self._folds[type(fact)](fact)
 
+    def apply_all(self, facts: list[Fact]) -> None:
+        """Fold the facts of a frame."""
+        folds = self._folds
+        for fact in facts:
+            folds[type(fact)](fact)
+
     def snapshot(self) -> Iterator[Fact]:
         """Facts that rebuild this state."""
         return images(self.state)

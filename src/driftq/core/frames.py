@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -67,12 +67,8 @@ class UnknownFact(Exception):
     """The frame was written by a newer version, or is not a frame."""
 
 
-_encoder = msgspec.msgpack.Encoder()
+encode: Callable[[Sequence[f.Fact]], bytes] = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(list[AnyFact])
-
-
-def encode(facts: Sequence[f.Fact]) -> bytes:
-    return _encoder.encode(facts)
 
 
 def decode(frame: bytes) -> list[AnyFact]:

@@ -71,6 +71,7 @@ class Engine:
         self.on_commit: OnCommit | None = None
         self._commit_began_s = 0.0
         self._failure: BaseException | None = None
+        self._ended = False  # as `stopped` says, in less
         self._kicked = False
         self._committing = False
         self._expected_frames = 1  # how many are likely to come before the next commit
@@ -166,17 +167,17 @@ class Engine:
 
     def submit_to(self, command: c.Command, on_reply: Callable[[Reply], None]) -> None:
         """`submit` for those who have no use for a future. Not called back if the engine fails: see `stopped`."""
-        if self.stopped.done():
+        if self._ended:
             raise EngineStopped("the engine has stopped") from self._failure
         self.sequencer.submit(command, self._clock.now_ms(), on_reply)
-        self._after_decision()
+        if not (self._kicked or self._committing):
+            self._after_decision()
 
     def _after_decision(self) -> None:
-        if not self._kicked and not self._committing and self.sequencer.waiting_frames():
+        if self.sequencer.waiting_frames() and not self._kicked and not self._committing:
             # At the end of this turn of the loop: whatever else arrived in the same turn shares the sync.
             self._kicked = True
             self._loop.call_soon(self._gather)
-        self._arm_timer()
 
     def _gather(self) -> None:
         """Commit when those who were answered by the last commit have come again, or after a moment. Without it,
@@ -230,6 +231,7 @@ class Engine:
 
     def _commit(self) -> None:
         self._kicked = False
+        self._arm_timer()
         batch = self.sequencer.take_batch()
         if batch is None or self._failure is not None:
             return
@@ -267,7 +269,7 @@ class Engine:
             self._after_decision()
         else:
             self._tell_drained()
-            self._arm_timer()
+        self._arm_timer()
 
     def _tell_drained(self) -> None:
         if self._drained is not None and not self._drained.done():
@@ -277,6 +279,7 @@ class Engine:
         """Stop at once: nothing that is waiting may be answered, nothing may be written any more."""
         if self._failure is None:
             self._failure = error
+            self._ended = True
             logger.critical("stopped: %s", error)
             self._tell_drained()
             for call in list(self._open_calls):
@@ -361,6 +364,7 @@ class Engine:
             await self._drained
         if self._timer is not None:
             self._timer.cancel()
+        self._ended = True
         if not self.stopped.done():
             self.stopped.set_result(None)
         if self._opened is not None and self._committer is not None and self._checkpoints is not None:

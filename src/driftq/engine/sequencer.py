@@ -89,7 +89,8 @@ class Sequencer:
 
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
-        refused = self._no_room(command, _size_of(command))
+        size_bytes = len(command.batch) if type(command) is c.Produce else _size_of(command)
+        refused = self._no_room(command, size_bytes)
         if refused is not None:
             self._tell(command, refused)
             on_reply(refused)
@@ -108,9 +109,7 @@ class Sequencer:
                     on_reply(refused)
                     return
                 self._largest_bytes = max(self._largest_bytes, len(frame))
-            apply = self.broker.apply
-            for fact in facts:
-                apply(fact)
+            self.broker.apply_all(facts)
             self._frames.append(frame)
             self._frames_bytes += LENGTH.size + len(frame)
             self.decided_lsn += 1
@@ -129,12 +128,14 @@ class Sequencer:
     def _no_room(self, command: c.Command, size_bytes: int) -> Rejected | None:
         """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
         is_new = type(command) in NEW_WORK
-        if is_new and self.waiting_bytes() > self.unsynced_bytes_max:
+        waiting_bytes = self._frames_bytes + self._in_journal_bytes
+        if is_new and waiting_bytes > self.unsynced_bytes_max:
             details = {"reason": "slow_disk", "retry_after_ms": 1_000}
             return Rejected(Code.OVERLOADED, "the disk does not keep up; nothing was changed", details)
         # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
-        wasted_bytes = self._block_bytes + max(size_bytes, self._largest_bytes)
-        needed = self.waiting_bytes() + wasted_bytes + (self._reserve_bytes if is_new else 0)
+        largest_bytes = self._largest_bytes
+        wasted_bytes = self._block_bytes + (size_bytes if size_bytes > largest_bytes else largest_bytes)
+        needed = waiting_bytes + wasted_bytes + (self._reserve_bytes if is_new else 0)
         room_bytes = self._room_bytes()
         # Or the spare segment is there and takes all of this alone, whatever is left of the other.
         is_room = needed + wasted_bytes <= room_bytes or needed <= self._segment_bytes <= room_bytes
@@ -159,6 +160,9 @@ class Sequencer:
             return None
         frames: list[bytes] = []
         size = 0
+        if self._frames_bytes <= self._block_bytes and len(self._frames) <= FRAMES_AT_ONCE:
+            frames, size = list(self._frames), self._frames_bytes
+            self._frames.clear()
         while self._frames and (not frames or size + LENGTH.size + len(self._frames[0]) <= self._block_bytes):
             if len(frames) == FRAMES_AT_ONCE:
                 break
@@ -176,9 +180,12 @@ class Sequencer:
         if not self._frames:
             self._largest_bytes = 0
         shown: list[tuple[int, list[Fact]]] = []
-        while self._facts and self._facts[0][0] <= lsn:
-            shown.append(self._facts.popleft())
-        project(self.store, (fact for _, facts in shown for fact in facts))
+        durable: list[Fact] = []
+        waiting = self._facts
+        while waiting and waiting[0][0] <= lsn:
+            shown.append(waiting.popleft())
+            durable += shown[-1][1]
+        project(self.store, durable)
         self.durable_lsn = lsn
         for observer in self.observers:
             for at_lsn, facts in shown:

@@ -84,6 +84,8 @@ class Watch:
 
     def observe(self, lsn: int, facts: list[f.Fact]) -> None:
         """Durable facts: wake whoever they concern."""
+        if not (self._groups or self._choosy or self._logs):
+            return
         for fact in facts:
             match fact:
                 case f.Appended():

@@ -21,6 +21,7 @@ from driftq.server.faces.route import RouteFace
 from driftq.server.faces.server import ServerFace
 from driftq.server.faces.stages import StagesFace
 from driftq.server.faces.states import StatesFace
+from driftq.server.faces.streamrecords import StreamRecordsFace
 from driftq.server.faces.streams import StreamFace
 from driftq.server.faces.topics import TopicsFace
 from driftq.server.http import Answer, Request, Response
@@ -145,6 +146,7 @@ def _streams(context: Context) -> list[Route]:
         Route("*", "/v1/stream/*", StreamFace(context).handle),
         Route("GET", "/v1/streams", catalogue.list),
         Route("POST", "/v1/streams/trim", catalogue.trim),
+        Route("GET", "/v1/streams/records", StreamRecordsFace(context).read),
     ]
 
 
@@ -175,7 +177,11 @@ class App:
         methods = self._exact.get(request.raw_path)
         if methods is not None:
             handler = methods.get(request.method)
-            return handler(request) if handler is not None else _not_allowed(methods)
+            if handler is None:
+                return _not_allowed(methods)
+            # Whether a request is let in and who handles it depend on its head alone, and heads come again and again.
+            request.head.handler = handler
+            return handler(request)
         for prefix, below in self._prefixes:
             if request.raw_path.startswith(prefix):
                 return below(request, request.raw_path[len(prefix) :])

@@ -44,6 +44,9 @@ class Door:
     def __call__(self, request: http.Request) -> http.Answer:
         if self._answers.access_log:
             self._answers.began(request)
+        known = request.head.handler
+        if known is not None:
+            return known(request)  # type: ignore[no-any-return]
         refused = self._guard.refusal(request)
         if refused is not None:
             return refused

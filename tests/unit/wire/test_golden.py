@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from driftq.core.facts import TopicCreated
 from driftq.core.frames import AnyFact, UnknownFact, decode, encode
 from driftq.wire.records import Record, check, pack, pack_one, stamp, unpack
 
@@ -56,6 +57,13 @@ def test_a_fact_is_written_as_ever(name, rewrite):
     fact = example(FACTS[name])
     same(FOLDER / f"fact-{FACTS[name].__struct_config__.tag:03}-{name}.bin", encode([fact]), rewrite)
     assert decode(encode([fact])) == [fact]
+
+
+def test_a_topic_from_before_histories_has_none():
+    [fact] = decode((FOLDER / "before-history-TopicCreated.bin").read_bytes())
+    assert isinstance(fact, TopicCreated)
+    assert not fact.config.history
+    assert fact.config.retry is not None
 
 
 def test_no_two_facts_share_a_tag_and_no_golden_fact_is_gone():

@@ -8,7 +8,7 @@ import msgspec
 from driftq.core.case import Case
 from driftq.core.commands import Produce
 from driftq.core.facts import Appending, ByProducer, Mark
-from driftq.core.groups import Topic
+from driftq.core.groups import HISTORY_SUFFIX, Topic
 from driftq.core.idempotency import produce_scope
 from driftq.core.logs import LaneKey, Log
 from driftq.core.producers import Judgement, Verdict
@@ -40,7 +40,8 @@ def produce(case: Case, command: Produce) -> Reply:
     refused = _refused(case, topic, log, command)
     if refused is not None:
         return refused
-    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, _along(case, log, command, by))
+    along = _along(case, log, command, by) if command.once or command.marks or by else None
+    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, along)
     return Produced(topic.name, log.partition, first_offset, command.count)
 
 
@@ -48,11 +49,11 @@ def target_log(case: Case, topic: Topic, partition: int | None, key: bytes) -> L
     """The partition's log: named, or by the key's hash."""
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
-    if told_in(case, topic) is not None:
+    if topic.name.endswith(HISTORY_SUFFIX) and told_in(case, topic) is not None:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
     log_ids = topic.log_ids
     if partition is None:
-        partition = partition_of(key, len(log_ids))
+        partition = partition_of(key, len(log_ids)) if key else 0
     elif not 0 <= partition < len(log_ids):
         return bad_partition(partition, topic)
     return case.state.logs[log_ids[partition]]
@@ -165,12 +166,10 @@ def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...
     )
 
 
-def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending | None:
+def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending:
     once = command.once
     marks = kept_marks(case, log, command.marks) if command.marks else ()
     if once is None:
-        if by is None and not marks:
-            return None
         return Appending(producer=by, marks=marks)
     return Appending(
         producer=by,

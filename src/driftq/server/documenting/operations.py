@@ -378,4 +378,23 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         as_json(TrimRequest),
         errors=(400, 404, 409, 410),
     ),
+    ("GET", "/v1/streams/records"): Operation(
+        "A range of a stream's packed records, for readers that keep their own offsets",
+        "streams",
+        {
+            200: Reply(
+                "Whole batches; the first may begin before the offset, the last reach beyond the next.",
+                bytes,
+                BATCHES,
+                ("Driftq-Next-Offset", "Driftq-Start-Offset", "Driftq-End-Offset", "Driftq-Created-At"),
+            )
+        },
+        query=(
+            Query("stream", str, "Its path.", required=True),
+            Query("offset", q.Natural, "From here; the start if absent."),
+            Query("end", q.Natural, "Up to here; 0 only asks where the stream begins and ends."),
+            Query("max_bytes", q.Natural, "About so many; 4 MiB if absent, 16 MiB at most."),
+        ),
+        errors=(400, 404, 410),
+    ),
 }

@@ -49,7 +49,7 @@ class FetchFace:
         try:
             batches = self._engine.read(log.log_id, offset, end, most)
         except CorruptLog as error:
-            return _damaged(log, error)
+            return damaged(log, error)
         next_offset = read_header(batches[-1]).end_offset if batches else offset
         return Response(200, batches, BATCHES, self._positions(log, next_offset))
 
@@ -97,7 +97,7 @@ class FetchFace:
         try:
             batches = self._engine.read(log.log_id, offset, min(end, offset + limit), FETCH_BYTES_MAX)
         except CorruptLog as error:
-            return _damaged(log, error)
+            return damaged(log, error)
         for batch in batches:
             header = read_header(batch)
             first = max(offset, header.first_offset)
@@ -125,7 +125,7 @@ class FetchFace:
         return json_response({"topic": topic_name, "partitions": found})
 
 
-def _damaged(log: Log, error: CorruptLog) -> Response:
+def damaged(log: Log, error: CorruptLog) -> Response:
     """Records that a repair gave up are gone; any others are damage that somebody should look at."""
     for first, end in log.lost:
         if first <= error.offset < end:

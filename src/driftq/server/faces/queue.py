@@ -37,6 +37,7 @@ from driftq.wire.times import from_rfc3339, to_rfc3339
 
 _PARTITION_OFFSET = frozenset({"partition", "offset"})
 _TOPIC_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history"}
+_PRODUCED = b'{"status":"produced","topic":"%b","routed_topic":"%b","partition":%d,"offset":%d}\n'
 _RETRY = {
     "retry_max_attempts": "max_attempts",
     "retry_backoff_ms": "backoff_ms",
@@ -93,8 +94,24 @@ class QueueFace:
             body = traced(body, trace)
         router = self._context.router
         if router is None:
-            return self._produce(body.topic, body)
+            plain = self._plain(body)
+            return self._produce(body.topic, body) if plain is None else self._ask_to_produce(body.topic, plain)
         return router.then([(body.topic, body)], lambda routes: self._produce(body.topic, *routes[0]))
+
+    def _plain(self, body: ProduceRequest) -> c.Produce | None:
+        """What most messages are: a text, perhaps a key, and nothing else; the same that `_produce` makes, in less."""
+        value, key = body.value, body.key
+        if not value or len(key) > 64 or body.envelope is not None or body.value_base64 is not None:
+            return None
+        if body.task or body.id or body.priority or body.delay_ms or body.not_before or body.timeout_ms:
+            return None
+        if self._context.rates.active or not (value.isascii() and key.isascii()):
+            return None
+        raw = value.encode()
+        if not key:
+            return c.Produce(body.topic, pack_one(raw), 1, len(raw))
+        raw_key = key.encode()
+        return c.Produce(body.topic, pack_one(raw, raw_key), 1, len(raw) + len(raw_key), raw_key)
 
     def _produce(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         engine = self._context.engine
@@ -104,16 +121,11 @@ class QueueFace:
         refused = self._context.charge(item.envelope, 1, command.payload_bytes)
         if refused is not None:
             return refusal(refused)
-        answer = Deferred()
+        return self._ask_to_produce(requested, command)
 
-        def on_reply(reply: object) -> None:
-            if type(reply) is Produced:
-                answer.resolve(json_response(produced(requested, reply)))
-            else:
-                assert isinstance(reply, Rejected)
-                answer.resolve(refusal(reply))
-
-        engine.submit_to(command, on_reply)
+    def _ask_to_produce(self, requested: str, command: c.Produce) -> Answer:
+        answer = _Producing(requested)
+        self._context.engine.submit_to(command, answer)
         return answer
 
     # --- consume ---
@@ -151,6 +163,27 @@ class QueueFace:
         body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
         command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
         return self._context.ask(command, settled)
+
+
+class _Producing(Deferred):
+    """The answer to a produce, and who is called with its reply: one object instead of three."""
+
+    __slots__ = ("_requested",)
+
+    def __init__(self, requested: str) -> None:
+        super().__init__()
+        self._requested = requested
+
+    def __call__(self, reply: object) -> None:
+        if type(reply) is not Produced:
+            assert isinstance(reply, Rejected)
+            self.resolve(refusal(reply))
+        elif reply.topic == self._requested and not reply.duplicate:
+            # What nearly every answer is. A topic that exists has a name that needs no quoting.
+            name = reply.topic.encode()
+            self.resolve(Response(200, _PRODUCED % (name, name, reply.partition, reply.first_offset)))
+        else:
+            self.resolve(json_response(produced(self._requested, reply)))
 
 
 def produce_command(topic: str, envelope: Envelope | None, message: Outgoing) -> c.Produce:

@@ -36,10 +36,10 @@ class Exchange:
 
     def wait_for(self, answer: object) -> None:
         """`answer` is what the handler returned: an `Answer` if it keeps to its type, which is checked here."""
-        if isinstance(answer, (Response, FileResponse, Streaming)):
-            self.settle(answer)
-        elif isinstance(answer, Deferred):
+        if isinstance(answer, Deferred):
             answer.bind(self)
+        elif isinstance(answer, (Response, FileResponse, Streaming)):
+            self.settle(answer)
         elif asyncio.isfuture(answer):
             answer.add_done_callback(self._future_done)
         elif isinstance(answer, Awaitable):
@@ -52,7 +52,7 @@ class Exchange:
         connection = self._connection
         if connection is None:
             _discard(reply)
-        elif isinstance(reply, (Response, FileResponse, Streaming)):
+        elif type(reply) is Response or isinstance(reply, (Response, FileResponse, Streaming)):
             self.reply = reply
             connection.settled(self)
         else:

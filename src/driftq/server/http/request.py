@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 QUERY_FIELDS_MAX = 1_000
 
@@ -64,7 +65,7 @@ class Head:
     """Everything of a request but its body. Decoded parts are kept, and requests with the same head share one `Head`.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. Nothing here may be
-    changed.
+    changed, but whoever serves may note in `handler` whom requests with this head are for.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class Head:
         "_query",
         "content_length",
         "fields",
+        "handler",
         "keep_alive",
         "method",
         "raw_path",
@@ -95,6 +97,7 @@ class Head:
         self.version = version
         self.keep_alive = keep_alive
         self.content_length = content_length  # -1: no such header
+        self.handler: Callable[[Request], Any] | None = None
         self._path: str | None = None
         self._query: Mapping[str, str] | None = None
         self._headers: Mapping[str, str] | None = None

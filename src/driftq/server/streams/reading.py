@@ -57,7 +57,7 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
     size = 0
     pieces: list[Part] = []
     try:
-        for log_id, first, stop in _ranges(view, offset, end):
+        for log_id, first, stop in ranges_of(view, offset, end):
             position = first
             while position < stop and (size < max_bytes or reached == offset):
                 batches = engine.read(log_id, position, stop, max(1, max_bytes - size))
@@ -77,7 +77,8 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
     return Chunk(offset, reached, _framed(form, pieces))
 
 
-def _ranges(view: StreamView, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+def ranges_of(view: StreamView, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Where [offset, end) of a stream is kept: (log, first, stop), in order."""
     own_first = 0
     for log_id, first, stop in view.inherited:
         own_first = stop
