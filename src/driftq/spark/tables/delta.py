@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from driftq.spark.tables.compacting import Compaction
@@ -34,13 +35,7 @@ class DeltaTable:
         self.path = path
         self._spark = spark
         self._partition_by = tuple(partition_by)
-        try:
-            spark.range(0).write.format("delta")
-            exists(spark, path)
-        except AnalysisException as error:
-            if error.getCondition() in ("DATA_SOURCE_NOT_FOUND", "FAILED_TO_LOAD_DATA_SOURCE"):
-                raise FormatMissing(HINT) from None
-            raise
+        _refuse_missing(spark, path)
 
     def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
         options = append_options(writer, batch_id)
@@ -66,12 +61,10 @@ def append_options(writer: str, batch_id: int) -> dict[str, str]:
     return {"txnAppId": writer, "txnVersion": str(batch_id), "mergeSchema": "true"}
 
 
-def exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is a Delta table. Raises what Spark says when it does not know the format."""
+def _refuse_missing(spark: SparkSession, path: str) -> None:
+    """Spark says in several ways that it cannot load a format; all of them name the class or the condition."""
     try:
         spark.read.format("delta").load(path)
-    except AnalysisException as error:
-        if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"):
-            return False
-        raise
-    return True
+    except (PySparkException, Py4JJavaError) as error:
+        if any(word in str(error) for word in ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException: delta")):
+            raise FormatMissing(HINT) from None
