@@ -93,6 +93,20 @@ def producer(bench: Bench, case: str = "producer", **words: bool) -> None:
             done = orders.written_count
 
 
+def producer_many(bench: Bench) -> None:
+    """`send_many`, a thousand messages a call."""
+    bench.broker.topics.create("producer-many")
+    values = [VALUE] * 1_000
+    done = 0
+    with bench.measured("producer many", lambda: done):
+        end_s = time.perf_counter() + bench.seconds
+        with bench.broker.producer("producer-many") as orders:
+            while time.perf_counter() < end_s:
+                orders.send_many(values)
+            orders.flush()
+            done = orders.written_count
+
+
 def producer_async(bench: Bench) -> None:
     bench.broker.topics.create("producer-async")
     done = 0
@@ -167,6 +181,7 @@ RUNS: dict[str, Callable[[Bench], None]] = {
     "send": send,
     "producer": producer,
     "producer keyed": lambda bench: producer(bench, "producer keyed", keyed=True),
+    "producer many": producer_many,
     "producer async": producer_async,
     "worker": worker,
     "worker threads": worker_threads,

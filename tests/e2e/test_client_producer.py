@@ -45,7 +45,7 @@ def test_a_broker_killed_ten_times_under_a_producer_gets_every_message_once_and_
     port = server.port
     broker = driftq.connect(f"http://127.0.0.1:{port}")
     broker.topics.create("t", partitions=partitions)
-    orders = broker.producer("t", linger_ms=1, batch_bytes=4_000, request_timeout_ms=3_000)
+    orders = broker.producer("t", linger_ms=1, batch_bytes=4_000, buffer_bytes=500_000, request_timeout_ms=3_000)
     sent: list[list[bytes]] = [[] for _ in range(partitions)]
     stop = threading.Event()
 

@@ -10,13 +10,17 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from typing import Any
+
+from msgspec import Struct
 
 from driftq.client.errors import DriftQError, OutcomeUnknown
 
 OVERHEAD_BYTES = 100  # about what a message costs beyond its bytes while it waits
 COUNT_MAX = 20_000
+ROOM_BYTES = 16_384  # a batch is given room in steps, so that most messages only compare two numbers
 
 
 class Batch:
@@ -24,7 +28,7 @@ class Batch:
 
     __slots__ = (
         "_event", "_futures", "_lock", "callbacks", "count", "encoded", "ended", "error", "has_more", "heads", "keys",
-        "lane", "opened_s", "place", "size_bytes", "values",
+        "lane", "opened_s", "place", "room_bytes", "size_bytes", "values",
     )  # fmt: skip
 
     def __init__(self, lane: int, opened_s: float) -> None:
@@ -36,6 +40,7 @@ class Batch:
         self.has_more = False  # some message has a key or a head
         self.count = 0  # known at the end
         self.size_bytes = 0
+        self.room_bytes = 0  # how large it may grow without asking; all of it counts as held while the batch is open
         self.encoded: tuple[tuple[int, int], bytes] | None = None  # the bytes of an epoch and seq
         self.callbacks: list[tuple[int, Callable[[Receipt], None]]] = []
         self.ended = False
@@ -91,14 +96,11 @@ def _tell(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class Receipt:
+class Receipt(Struct, gc=False):
     """One message's fate: `result()` blocks, `await receipt` does not. Both raise what went wrong."""
 
-    __slots__ = ("batch", "index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self.batch = batch
-        self.index = index
+    batch: Batch
+    index: int
 
     @property
     def done(self) -> bool:
@@ -130,6 +132,39 @@ class Receipt:
     def _checked(self) -> Receipt:
         if self.batch.error is not None:
             raise self.batch.error
+        return self
+
+
+class Receipts:
+    """The fate of messages that were given together: `result()` blocks until all of them have ended."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Batch, int, int]] = []  # a batch, its first message of ours, how many
+
+    def add(self, batch: Batch, first: int, count: int) -> None:
+        self._parts.append((batch, first, count))
+
+    def __len__(self) -> int:
+        return sum(count for _, _, count in self._parts)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        return (Receipt(batch, first + index) for batch, first, count in self._parts for index in range(count))
+
+    @property
+    def done(self) -> bool:
+        return all(batch.ended for batch, _, _ in self._parts)
+
+    def result(self, timeout_s: float | None = None) -> Receipts:
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for batch, first, _ in self._parts:
+            Receipt(batch, first).result(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        return self
+
+    def __await__(self) -> Generator[Any, None, Receipts]:
+        for batch, first, _ in self._parts:
+            yield from Receipt(batch, first).__await__()
         return self
 
 
@@ -171,25 +206,80 @@ class Gathering:
         """Take a message; None if there is no room, or no more. The one thing here that is done for every message."""
         size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
         with self.lock:
-            held_bytes = self.held_bytes
-            if (held_bytes + size_bytes > self._buffer_bytes and held_bytes) or self.closed:
-                return None
-            self.held_bytes = held_bytes + size_bytes
             batch = self._open.get(lane)
-            if batch is None:
-                batch = self._begin(lane)
+            if batch is None or batch.size_bytes + size_bytes >= batch.room_bytes:
+                batch = self._grown(lane, batch, size_bytes)
+                if batch is None:
+                    return None
+            batch.size_bytes += size_bytes
             values = batch.values
             index = len(values)
             if key or head or batch.has_more:
                 batch.add_more(key, head)
             values.append(value)
-            batch.size_bytes += size_bytes
-            if batch.size_bytes >= self._batch_bytes or index >= COUNT_MAX:
-                self._seal(lane)
-            receipt = Receipt(batch, index)
             if callback is not None:
                 batch.callbacks.append((index, callback))
-        return receipt
+            if batch.size_bytes >= batch.room_bytes:
+                self._seal_full(lane, batch)
+        return Receipt(batch, index)
+
+    def put_many(self, lane: int, values: Sequence[bytes], key: bytes, start: int, receipts: Receipts) -> int:
+        """Take values from `start` on, as many as find room; returns where the next begins."""
+        size = len(values)
+        with self.lock:
+            while start < size:
+                first_bytes = len(values[start]) + len(key) + OVERHEAD_BYTES
+                batch = self._open.get(lane)
+                if batch is None or batch.size_bytes + first_bytes >= batch.room_bytes:
+                    batch = self._grown(lane, batch, first_bytes)
+                    if batch is None:
+                        return start
+                taken = [values[start]]
+                size_bytes = batch.size_bytes + first_bytes
+                for value in islice(values, start + 1, None):
+                    grown_bytes = size_bytes + len(value) + len(key) + OVERHEAD_BYTES
+                    if grown_bytes >= batch.room_bytes:
+                        break
+                    size_bytes = grown_bytes
+                    taken.append(value)
+                if key or batch.has_more:
+                    for _ in taken:
+                        batch.add_more(key, b"")
+                receipts.add(batch, len(batch.values), len(taken))
+                batch.values += taken
+                batch.size_bytes = size_bytes
+                start += len(taken)
+                if size_bytes >= batch.room_bytes:
+                    self._seal_full(lane, batch)
+        return start
+
+    def _grown(self, lane: int, batch: Batch | None, size_bytes: int) -> Batch | None:
+        """The open batch of a lane with room for a message; None if there is none. A message larger than everything
+        fits when it is alone."""
+        if self.closed:
+            return None
+        if batch is not None and len(batch.values) >= COUNT_MAX:
+            self._seal(lane)
+            batch = None
+        if batch is None:
+            if not self.fits(size_bytes):
+                return None
+            batch = self._begin(lane)
+        need_bytes = batch.size_bytes + size_bytes - batch.room_bytes
+        room_bytes = max(need_bytes, min(ROOM_BYTES, self._batch_bytes - batch.room_bytes))
+        if self.held_bytes + room_bytes > self._buffer_bytes:
+            if not self.fits(need_bytes):
+                return None
+            room_bytes = need_bytes
+        if room_bytes > 0:
+            self.held_bytes += room_bytes
+            batch.room_bytes += room_bytes
+        return batch
+
+    def _seal_full(self, lane: int, batch: Batch) -> None:
+        """A batch that used all of its room is over if it may not have more."""
+        if batch.size_bytes >= self._batch_bytes:
+            self._seal(lane)
 
     def _begin(self, lane: int) -> Batch:
         batch = self._open[lane] = Batch(lane, time.monotonic())
@@ -198,10 +288,16 @@ class Gathering:
         return batch
 
     def _seal(self, lane: int) -> None:
-        batch = self._open.pop(lane)
-        self._sealed += len(batch.values)
+        batch = self._close(lane)
         self._full.setdefault(lane, deque()).append(batch)
         self._wake()
+
+    def _close(self, lane: int) -> Batch:
+        """The open batch of a lane takes no more; room that it did not use is free."""
+        batch = self._open.pop(lane)
+        self._sealed += len(batch.values)
+        self.held_bytes -= batch.room_bytes - batch.size_bytes
+        return batch
 
     def lanes(self) -> list[int]:
         with self.lock:
@@ -219,8 +315,7 @@ class Gathering:
             batch = self._open.get(lane)
             if batch is None or not (self.flushing or batch.opened_s + linger_s <= now_s):
                 return None
-            self._sealed += len(batch.values)
-            return self._open.pop(lane)
+            return self._close(lane)
 
     def next_s(self, lane: int, linger_s: float) -> float | None:
         """When `take` will have something for a lane."""
@@ -236,6 +331,12 @@ class Gathering:
         """Let nothing linger until everything has ended."""
         self.flushing = bool(self._unended)
         self._wake()
+
+    def make_room(self) -> None:
+        """For somebody who waits for room, under the lock: if nothing is on its way, what lingers has to go."""
+        if not self._sealed:
+            for lane in list(self._open):
+                self._seal(lane)
 
     def ended(self, batch: Batch) -> None:
         """A batch that was taken is over."""

@@ -59,7 +59,11 @@ class Connection:
 
     def is_fresh(self) -> bool:
         """Nothing can be read from a connection at rest, unless the other side has ended it."""
-        return self._usable and not select.select([self._socket], [], [], 0)[0]
+        if not self._usable:
+            return False
+        watch = select.poll()  # unlike select, it knows descriptors above 1023
+        watch.register(self._socket, select.POLLIN)
+        return not watch.poll(0)
 
     def exchange(self, request: bytes, timeout_s: float, *, bodiless: bool) -> Reply:
         deadline_s = time.monotonic() + timeout_s
@@ -219,7 +223,7 @@ class Transport:
         if self._closed:
             raise Closed("this client was closed")
         if self._pid != os.getpid():
-            self._idle, self._pid, self._lock = [], os.getpid(), threading.Lock()
+            self._begin_anew()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
@@ -227,6 +231,12 @@ class Transport:
                 return Connection(self.address, self._tls, timeout_s)
             if connection.is_fresh():
                 return connection
+            connection.close()
+
+    def _begin_anew(self) -> None:
+        """After a fork. Closing the child's copies does not touch the parent's connections."""
+        idle, self._idle, self._pid, self._lock = self._idle, [], os.getpid(), threading.Lock()
+        for connection in idle:
             connection.close()
 
     def _put_back(self, connection: Connection) -> None:
@@ -243,6 +253,11 @@ class Transport:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        """A client that nobody closed leaves no socket to the collector; those at rest owe nobody anything."""
+        for connection in getattr(self, "_idle", ()):
             connection.close()
 
 

@@ -38,6 +38,7 @@ from driftq.client.http import Address, Reply, ReplyReader, request_bytes
 T = TypeVar("T")
 
 UNREAD_BYTES_MAX = 1 << 20
+CLOSE_S = 1.0  # a loop closes an aborted connection in its next turn
 
 
 class _Reader(ReplyReader):
@@ -71,6 +72,7 @@ class Wire(asyncio.Protocol):
         self._unread_bytes = 0
         self._live = False
         self.usable = True
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the socket is closed
         self.error: DriftQError = OutcomeUnknown("the broker hung up before the answer was whole")
 
     @classmethod
@@ -99,6 +101,12 @@ class Wire(asyncio.Protocol):
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
+
+    def forsake(self) -> None:
+        """Close from another loop than its own."""
+        loop = self.gone.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self.close)
 
     # --- one at a time ---
 
@@ -200,6 +208,8 @@ class Wire(asyncio.Protocol):
                 waiter.set_exception(self.error)
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
+        if not self.gone.done():
+            self.gone.set_result(None)
 
 
 class Arriving:
@@ -220,6 +230,7 @@ class AsyncTransport:
         self.known = Acquaintance()
         self._tls = address.tls()
         self._idle: list[Wire] = []
+        self._wires: set[Wire] = set()  # every one whose socket is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -292,9 +303,7 @@ class AsyncTransport:
     async def _take(self, timeout_s: float) -> Wire:
         if self._closed:
             raise Closed("this client was closed")
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._idle, self._loop = [], loop  # connections belong to a loop that is over
+        self._stay_on_loop()
         while self._idle:
             wire = self._idle.pop()
             if wire.usable:
@@ -304,7 +313,23 @@ class AsyncTransport:
 
     async def connect(self, timeout_s: float = 10.0) -> Wire:
         """A connection of one's own."""
-        return await Wire.connect(self.address, self._tls, timeout_s)
+        self._stay_on_loop()
+        wire = await Wire.connect(self.address, self._tls, timeout_s)
+        self._wires.add(wire)
+        wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
+        if self._closed:
+            wire.close()
+            raise Closed("this client was closed")
+        return wire
+
+    def _stay_on_loop(self) -> None:
+        """Connections belong to a loop. Those of another one, which is usually over, are left to it."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        for wire in self._wires:
+            wire.forsake()
+        self._idle, self._wires, self._loop = [], set(), loop
 
     def _put_back(self, wire: Wire) -> None:
         if wire.usable and not self._closed and len(self._idle) < IDLE_MAX:
@@ -313,11 +338,15 @@ class AsyncTransport:
             wire.close()
 
     async def close(self) -> None:
-        """Closing twice is as good as once."""
+        """Returns when every socket is closed, also those of calls that are under way. Twice is as good as once."""
         self._closed = True
-        idle, self._idle = self._idle, []
-        for wire in idle:
+        self._idle.clear()
+        self._stay_on_loop()
+        wires = list(self._wires)
+        for wire in wires:
             wire.close()
+        if wires:
+            await asyncio.wait([wire.gone for wire in wires], timeout=CLOSE_S)
 
 
 def _looked_at(waiter: asyncio.Future[Reply]) -> None:

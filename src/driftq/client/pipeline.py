@@ -125,7 +125,9 @@ class Pipeline:
     async def _connected(self, now_s: float) -> None:
         if self._wire is not None and self._wire.usable:
             return
-        self._wire = None
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
         if now_s < self._connect_at_s:
             return
         try:

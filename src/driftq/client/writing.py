@@ -7,13 +7,13 @@ loop: the caller's own, or the one in the background.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict
 
 from driftq.client.background import background
-from driftq.client.batches import OVERHEAD_BYTES, Batch, Callback, Gathering, Receipt
+from driftq.client.batches import OVERHEAD_BYTES, Batch, Callback, Gathering, Receipt, Receipts
 from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
 from driftq.client.evented import AsyncTransport
 from driftq.client.http import Address
@@ -174,10 +174,21 @@ class BlockingWriter(Counted):
         while True:
             self._writing.check_room()
             with gathering.lock:
+                gathering.make_room()
                 gathering.room.wait_for(lambda: gathering.fits(size_bytes) or gathering.closed)
             receipt = gathering.put(lane, value, key, head, callback)
             if receipt is not None:
                 return receipt
+
+    def _give_many(self, lane: int, values: Sequence[bytes], key: bytes) -> Receipts:
+        """Many at once: one lock for as many as find room."""
+        receipts = Receipts()
+        start = 0
+        while (start := self._gathering.put_many(lane, values, key, start, receipts)) < len(values):
+            receipt = self._wait(lane, values[start], key, b"", None)
+            receipts.add(receipt.batch, receipt.index, 1)
+            start += 1
+        return receipts
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
@@ -245,10 +256,22 @@ class AsyncWriter(Counted):
         """For a message that found no room: wait for it, or say so."""
         while True:
             self._writing.check_room()
+            with self._gathering.lock:
+                self._gathering.make_room()
             await self._gathering.drained()
             receipt = self._gathering.put(lane, value, key, head, callback)
             if receipt is not None:
                 return receipt
+
+    async def _give_many(self, lane: int, values: Sequence[bytes], key: bytes) -> Receipts:
+        """Many at once: as many as find room, then one that waits for it."""
+        receipts = Receipts()
+        start = 0
+        while (start := self._gathering.put_many(lane, values, key, start, receipts)) < len(values):
+            receipt = await self._wait(lane, values[start], key, b"", None)
+            receipts.add(receipt.batch, receipt.index, 1)
+            start += 1
+        return receipts
 
     async def flush(self) -> None:
         """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
