@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
+from tests.tidy import clicommands
 from tests.tidy.sources import ROOT
 
 Rows = Sequence[Sequence[str]]
@@ -66,6 +67,14 @@ TABLES: tuple[Table, ...] = (
         "driftq.server.metrics",
         ("metric", "kind", "labels", "meaning"),
         lambda module: module.table(),
+    ),
+    Table(
+        "commands",
+        "Commands",
+        "docs/reference/cli.md",
+        "driftq.cli.main",
+        ("command", "does", "options"),
+        clicommands.rows,
     ),
 )
 

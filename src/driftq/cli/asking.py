@@ -67,7 +67,6 @@ def asks(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def run(*, url: str | None, context_name: str | None, as_json: bool, **words: Any) -> None:
         root = click.get_current_context().find_root().params
-        as_json = as_json or bool(root.get("as_json"))
         if not (url or context_name):
             url, context_name = root.get("url"), root.get("context")
         with ended_well(as_json):
@@ -82,7 +81,10 @@ def asks(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_json_option(function: Callable[..., None]) -> Callable[..., None]:
-    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+    """`--json`, here or before the name of the command."""
+    return click.option(
+        "--json", "as_json", is_flag=True, callback=lambda _, __, value: wants_json(value), help="JSON instead of text."
+    )(function)
 
 
 def wants_json(as_json: bool) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from driftq.cli.asking import as_json_option
+
 
 @click.group()
 def command() -> None:
@@ -13,9 +15,12 @@ def command() -> None:
 @command.command()
 @click.option("--config", metavar="FILE", help="Settings in TOML (also from DRIFTQ_CONFIG).")
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Change one setting.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@as_json_option
 def show(config: str | None, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Print every setting, its value and where it came from."""
+    """Print every setting, its value and where it came from.
+
+    Example: driftq config show --config driftq.toml --set queue.lease_ms=5000
+    """
     from msgspec import json
 
     from driftq.server.settings import SettingsError, from_environment, rows

@@ -7,7 +7,7 @@ import sys
 import click
 
 from driftq.cli import places, showing
-from driftq.cli.asking import as_json_option, context_names, ended_well, fail, wants_json
+from driftq.cli.asking import as_json_option, context_names, ended_well, fail
 from driftq.cli.exits import Exit
 
 name_argument = click.argument("name", shell_complete=context_names)
@@ -33,7 +33,7 @@ def add(name: str, url: str, token: str, about: str, use_it: bool, as_json: bool
 
     Example: driftq context add prod https://queue.example.org --token - < token.txt
     """
-    with ended_well(wants_json(as_json)):
+    with ended_well(as_json):
         context = places.Context(url, sys.stdin.read().strip() if token == "-" else token, about)
         places.check(name, context)
         contexts = places.load()
@@ -50,9 +50,9 @@ def list_(as_json: bool) -> None:
 
     Example: driftq context list
     """
-    with ended_well(wants_json(as_json)):
+    with ended_well(as_json):
         contexts = places.load()
-        if wants_json(as_json):
+        if as_json:
             showing.document(
                 [
                     {"name": name, "url": each.url, "about": each.about, "current": name == contexts.current,
@@ -76,7 +76,7 @@ def use(name: str, as_json: bool) -> None:
 
     Example: driftq context use prod
     """
-    with ended_well(wants_json(as_json)):
+    with ended_well(as_json):
         contexts = places.load()
         _must_be(name, contexts, as_json)
         places.save(contexts._replace(current=name))
@@ -91,7 +91,7 @@ def remove(name: str, as_json: bool) -> None:
 
     Example: driftq context remove prod
     """
-    with ended_well(wants_json(as_json)):
+    with ended_well(as_json):
         contexts = places.load()
         _must_be(name, contexts, as_json)
         del contexts.known[name]
@@ -102,11 +102,11 @@ def remove(name: str, as_json: bool) -> None:
 def _must_be(name: str, contexts: places.Contexts, as_json: bool) -> None:
     if name not in contexts.known:
         hint = f"Known are {', '.join(sorted(contexts.known))}." if contexts.known else "driftq context add NAME URL"
-        fail(Exit.NOTHING_THERE, f"there is no context {name!r}", hint, as_json=wants_json(as_json))
+        fail(Exit.NOTHING_THERE, f"there is no context {name!r}", hint, as_json=as_json)
 
 
 def _said(name: str, done: str, as_json: bool) -> None:
-    if wants_json(as_json):
+    if as_json:
         showing.document({"name": name, "status": done})
     else:
         click.echo(f"{name}: {done}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from driftq.cli.asking import as_json_option
 from driftq.cli.exits import Exit, ended
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ def command() -> None:
 
 
 FOLDER = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 
 
 @command.command()
@@ -38,7 +38,7 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of 
 @click.option("--topic", metavar="NAME", help="Only facts about this topic or stream path.")
 @click.option("--type", "kind", metavar="FACT", help="Only facts of this kind, e.g. Appended.")
 @click.option("--snapshot", is_flag=True, help="The newest whole snapshot instead of the journal.")
-@AS_JSON
+@as_json_option
 def dump(
     folder: str,
     from_lsn: int,
@@ -49,7 +49,10 @@ def dump(
     snapshot: bool,
     as_json: bool,
 ) -> None:
-    """Every fact of the journal, one line each."""
+    """Every fact of the journal, one line each.
+
+    Example: driftq inspect dump ./data --topic orders --from 1000 --to 1100
+    """
     from driftq.cli.factlines import json_line, line
     from driftq.engine.naming import Names, logs_of
 
@@ -114,9 +117,12 @@ def _snapshot_facts(folder: str, names: Names) -> Iterator[tuple[int, Fact | str
 
 @command.command()
 @FOLDER
-@AS_JSON
+@as_json_option
 def verify(folder: str, as_json: bool) -> None:
-    """Check every byte that matters, and say what is affected. Ends with 74 if something is damaged."""
+    """Check every byte that matters, and say what is affected. Ends with 74 if something is damaged.
+
+    Example: driftq inspect verify ./data
+    """
     from driftq.engine import inspection, repairing
     from driftq.engine.naming import Names
     from driftq.storage.disk import OsDisk
@@ -223,9 +229,12 @@ def _joined(stretches: list[Any]) -> list[Any]:
 
 @command.command()
 @FOLDER
-@AS_JSON
+@as_json_option
 def stats(folder: str, as_json: bool) -> None:
-    """Sizes, facts by kind, topics, groups with their lag, streams, keys, snapshots."""
+    """Sizes, facts by kind, topics, groups with their lag, streams, keys, snapshots.
+
+    Example: driftq inspect stats ./data --json
+    """
     from driftq.engine import statistics
     from driftq.storage.disk import OsDisk
 

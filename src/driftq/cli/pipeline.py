@@ -22,7 +22,10 @@ def command() -> None:
 @command.command("list")
 @as_json_option
 def list_(as_json: bool) -> None:
-    """The pipelines there are."""
+    """The pipelines there are.
+
+    Example: driftq pipeline list
+    """
     from driftq.spark.pipelines.configuration import PIPELINES
 
     if wants_json(as_json):
@@ -90,9 +93,10 @@ def run(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any)
     """Run a pipeline until it is done or stopped with Ctrl-C; start it again to go on.
 
     \b
-    driftq pipeline run archive --topic orders --table ./tables/orders
-    driftq pipeline run audit --topic orders --table ./tables/orders
-    driftq pipeline run metrics.toml --once
+    Examples:
+      driftq pipeline run archive --topic orders --table ./tables/orders
+      driftq pipeline run audit --topic orders --table ./tables/orders
+      driftq pipeline run metrics.toml --once
     """
     configuration = _configured(asked, pipeline, assignments, words)
     needs_spark()
@@ -117,7 +121,10 @@ def run(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any)
 @click.argument("run_id", metavar="RUN")
 @click.option("--table", metavar="DIR", required=True, help="The table that the pipeline `runs` writes.")
 def story(run_id: str, table: str) -> None:
-    """What happened in an agent run, step by step."""
+    """What happened in an agent run, step by step.
+
+    Example: driftq pipeline story RUN --table ./tables/runs
+    """
     needs_spark()
     from driftq.spark.pipelines.asking import tell_story
 

@@ -7,19 +7,22 @@ import sys
 
 import click
 
+from driftq.cli.asking import as_json_option
 from driftq.cli.exits import Exit, ended
-from driftq.cli.inspect import AS_JSON, FOLDER, losses
+from driftq.cli.inspect import FOLDER, losses
 
 
 @click.command()
 @FOLDER
 @click.option("--accept-loss", is_flag=True, help="Do it. Without this, only what would be lost is shown.")
-@AS_JSON
+@as_json_option
 def command(folder: str, accept_loss: bool, as_json: bool) -> None:
     """Make a damaged data folder open again, keeping everything that can be read.
 
     Damaged files are never deleted: they stay in the folder under another name. Stop the broker first. Make a copy of
     the folder first, if there is room.
+
+    Example: driftq repair ./data --accept-loss
     """
     from driftq.engine import repairing
     from driftq.engine.inspection import look

@@ -19,6 +19,8 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     """Run a broker until it is stopped with Ctrl-C or SIGTERM.
 
     A reply means that the write is on disk. Everything is under /v1; start with GET /v1/healthz.
+
+    Example: driftq serve --data ./data --listen 127.0.0.1:8080 --set queue.lease_ms=5000
     """
     import uvloop
 
