@@ -16,6 +16,7 @@ from driftq.spark import columns
 from driftq.spark.fetching import DataLoss
 from driftq.spark.options import BadOption, read_options
 from driftq.spark.reading import DriftqReader, DriftqStreamReader
+from driftq.wire.streams import token
 from tests.support.server import Server, running
 from tests.support.waiting import until_now
 
@@ -148,6 +149,87 @@ def test_the_progress_tells_how_far_the_query_is_behind(server, broker):
     assert 0 <= told["lag"]["seconds"] < 60
     reader.latestOffset(start, ALL)
     assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0}
+
+
+def test_dead_letters_and_histories_are_topics_like_others(server, broker):
+    broker.topics.create("work", history=True)
+    broker.send_many("work", ["a", "b"])
+    for message in broker.claim("work", "g", max=2):
+        message.reject("bad")
+    for topic, count in (("dlq.work", 2), ("work.history", 4)):
+        reader = stream_reader(server, subscribe=topic, includeHead="true")
+        start = reader.initialOffset()
+        assert len(rows(reader, start, reader.latestOffset(start, ALL))) == count
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def values(reader: DriftqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for task in reader.partitions(kept(start), kept(end)):
+        for table in reader.read(task):
+            for row in table.to_pylist():
+                assert row["offset"] == task.range.start + len(found.setdefault(row["topic"], []))
+                found[row["topic"]].append(row["value"])
+    return found
+
+
+def test_streams_are_read_message_by_message_and_new_ones_join(server, broker):
+    words = broker.stream("runs/1", "application/json")
+    words.create()
+    words.append({"n": 1}, {"n": 2})
+    broker.stream("runs/2", "text/plain").create(data=["first "])
+    broker.stream("other", "text/plain").create(data=["no"])
+    reader = stream_reader(server, stream="runs/*")
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ALL)
+    assert values(reader, start, first) == {"runs/1": [b'{"n":1}', b'{"n":2}'], "runs/2": [b"first "]}
+    assert reader.latestOffset(first, ALL) == first
+
+    broker.stream("runs/2").append("second")
+    broker.stream("runs/3", "text/plain").create(data=["third"])
+    second = reader.latestOffset(first, ALL)
+    assert [task.range[:4] for task in reader.partitions(first, second)] == [("runs/2", 0, 1, 2), ("runs/3", 0, 0, 1)]
+    assert reader.reportLatestOffset()["lag"]["offsets"] == 0
+
+
+def test_a_fork_is_read_up_to_its_point_and_on_in_its_own(server, broker):
+    source = broker.stream("source", "application/json")
+    source.create()
+    source.append(1, 2, 3, 4)
+    middle = token(2)
+    broker.stream("fork", "application/json").create(forked_from="source", fork_offset=middle)
+    broker.stream("fork", "application/json").append(30, 40)
+    reader = stream_reader(server, stream="fork", minPartitions="3")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    tables = [table for task in reader.partitions(start, end) for table in reader.read(task)]
+    assert [value for table in tables for value in table["value"].to_pylist()] == [b"1", b"2", b"30", b"40"]
+
+
+def test_a_stream_that_was_trimmed_or_made_again_is_a_loss(server, broker):
+    stream = broker.stream("s", "text/plain")
+    stream.create(data=["a"])
+    stream.append("b")
+    stream.append("c")
+    strict, easy = (stream_reader(server, stream="s", failOnDataLoss=word) for word in ("true", "false"))
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ALL)
+    stream.trim(token(1))
+    with pytest.raises(DataLoss, match="begins at 1"):
+        rows(strict, start, end)
+    assert rows(easy, start, end) == [("s", 0, 1), ("s", 0, 2)]
+
+    stream.delete()
+    with pytest.raises(DataLoss, match="not there any more"):
+        strict.latestOffset(end, ALL)
+    stream.create(data=["new"])
+    with pytest.raises(DataLoss, match="made again"):
+        strict.latestOffset(end, ALL)
+    assert values(easy, end, easy.latestOffset(end, ALL)) == {"s": [b"new"]}
+    with pytest.raises(BadOption, match="there is no stream nowhere"):
+        stream_reader(server, stream="nowhere").initialOffset()
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Asks the broker: which logs there are, how far they reach, and for ranges of packed records.
+"""Fetches ranges of packed records, of partitions and of streams, and notices when they are not there any more.
 
 Built on the client's transport: calls are repeated while the broker does not answer, for as long as the options say.
 A reused worker keeps its connections from task to task. Knows nothing of Spark and does not look into records.
@@ -6,9 +6,7 @@ A reused worker keeps its connections from task to task. Knows nothing of Spark 
 
 from __future__ import annotations
 
-import contextlib
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -19,13 +17,11 @@ from driftq.client.calls import refusal, segment
 from driftq.client.errors import Gone, InvalidCall, NotFound, Refused
 from driftq.client.flows import Call, Patience
 from driftq.client.http import Reply, address_of
-from driftq.spark.offsets import LogName, Range, Span
-from driftq.spark.options import BadOption, Connection, ReadOptions
-from driftq.wire.times import to_rfc3339
+from driftq.spark.offsets import Range
+from driftq.spark.options import Connection, ReadOptions
 
 FIRST_CONTACT_MS = 10_000
 ATTEMPT_MS = 30_000
-LOOKS_MAX = 8
 
 _transports: dict[Connection, Transport] = {}
 
@@ -44,114 +40,68 @@ def transport_of(connection: Connection) -> Transport:
     """One for each broker and process."""
     found = _transports.get(connection)
     if found is None:
-        patience = Patience(
-            ATTEMPT_MS, connection.retry_ms, first_contact_ms=min(FIRST_CONTACT_MS, connection.retry_ms)
-        )
+        first_contact_ms = min(FIRST_CONTACT_MS, connection.retry_ms)
+        patience = Patience(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
         found = _transports[connection] = Transport(address_of(connection.url, connection.token), patience)
     return found
 
 
 class Fetched(NamedTuple):
-    """A run of batches. `next_offset` is where to go on; `end` is where the log ends now."""
+    """A run of batches: what they hold of [first, next_offset) counts. `start` and `end` are the log's own now; `made`
+    is when it was made, where the broker says so."""
 
     data: bytes
+    first: int
     next_offset: int
+    start: int
     end: int
+    made: str
 
 
-def _fetched(reply: Reply) -> Fetched:
-    headers = reply.headers
-    return Fetched(reply.body, int(headers["driftq-next-offset"]), int(headers["driftq-end-offset"]))
+def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[Fetched]:
+    """Records of a partition or a stream, by the path that `records_path` gives. An offset of None is a stream's
+    start."""
+
+    def read(reply: Reply) -> Fetched:
+        following, start, last = (int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end"))
+        first = start if offset is None else offset
+        return Fetched(reply.body, first, following, start, last, reply.headers.get("driftq-created-at", ""))
+
+    asked = {"offset": offset, "end": end, "max_bytes": max_bytes}
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    joint = "&" if "?" in path else "?"
+    return Call("GET", f"{path}{joint}{query}", read, refusal=refusal, repeatable=True)
 
 
-def fetch_call(topic: str, partition: int, offset: int, end: int, max_bytes: int) -> Call[Fetched]:
-    query = urlencode({"offset": offset, "end": end, "max_bytes": max_bytes})
-    path = f"/v1/topics/{segment(topic)}/partitions/{partition}/records?{query}"
-    return Call("GET", path, _fetched, refusal=refusal, repeatable=True)
+def records_path(topic: str, partition: int, *, stream: bool) -> str:
+    if stream:
+        return f"/v1/streams/records?{urlencode({'stream': topic})}"
+    return f"/v1/topics/{segment(topic)}/partitions/{partition}/records"
 
 
-# --- which logs there are ---------------------------------------------------------------------------------------------
-
-
-def spans_of(transport: Transport, options: ReadOptions, *, known: Sequence[LogName] = ()) -> list[Span]:
-    """Every log that the options name, as it is now. A topic that is named, was never read and is not there is an
-    error; one of `known` that is gone is simply left out, and the planner sees the loss."""
-    names = list(options.topics) or list(dict.fromkeys(topic for topic, _ in options.assigned))
-    if options.pattern:
-        fits = re.compile(options.pattern)
-        names = [name for name in transport.ask(admincalls.list_topics()) if fits.fullmatch(name)]
-    read_before = {topic for topic, _ in known}
-    found: list[Span] = []
-    for name in names:
-        try:
-            found.extend(_topic_spans(transport, name))
-        except NotFound as error:
-            if name not in read_before and not options.pattern:
-                raise BadOption(f"there is no topic {name} at {options.connection.url}: {error.message}") from None
-    if options.assigned:
-        missing = set(options.assigned) - {span.log for span in found} - set(known)
-        if missing:
-            topic, partition = min(missing)
-            raise BadOption(f"assign names {topic}/{partition}, which is not there")
-        found = [span for span in found if span.log in set(options.assigned)]
-    return found
-
-
-def _topic_spans(transport: Transport, topic: str) -> list[Span]:
-    """The description has the time of creation and sizes, the offsets have what is durable."""
-    told = transport.ask(admincalls.describe_topic(topic))
-    reach = transport.ask(admincalls.offsets(topic))
-    sizes = {each.partition: each.payload_bytes / each.messages for each in told.partitions if each.messages}
-    return [
-        Span(topic, each.partition, each.start, each.end, sizes.get(each.partition, 0.0), told.created_at)
-        for each in reach.partitions
-    ]
-
-
-def offsets_at(transport: Transport, spans: Sequence[Span], at_ms: int) -> dict[LogName, int]:
-    """For each log the first offset at or after a time; its end when there is none."""
-    found = {}
-    for topic in dict.fromkeys(span.topic for span in spans):
-        for each in transport.ask(admincalls.offsets(topic, at=to_rfc3339(at_ms))).partitions:
-            found[topic, each.partition] = each.end if each.at is None else each.at
-    return {span.log: found.get(span.log, span.end) for span in spans}
-
-
-def oldest_s(transport: Transport, waiting: Sequence[Range], now_s: float) -> float:
-    """The age of the oldest record that waits, looked up where most wait: a progress report is no place for hundreds of
-    questions."""
-    found_ms: list[int] = []
-    for each in waiting[:LOOKS_MAX]:
-        with contextlib.suppress(Refused):
-            found = transport.ask(admincalls.peek(each.topic, each.partition, offset=each.start, limit=1))
-            found_ms.extend(message.timestamp_ms for message in found)
-    return round(max(0.0, now_s - min(found_ms) / 1_000), 3) if found_ms else 0.0
-
-
-# --- what is in them --------------------------------------------------------------------------------------------------
-
-
-def runs(transport: Transport, task: Range, fetch_bytes: int, *, fail_on_loss: bool) -> Iterator[Fetched]:
-    """The batches that cover a range, a fetch at a time. The first and the last may reach beyond it.
-
-    What is gone raises `DataLoss`, or is passed over.
-    """
+def runs(transport: Transport, task: Range, options: ReadOptions) -> Iterator[Fetched]:
+    """The batches that cover a range, a fetch at a time. What is gone raises `DataLoss`, or is passed over."""
+    name = f"{task.topic}/{task.partition}" if not options.streams else task.topic
+    path = records_path(task.topic, task.partition, stream=bool(options.streams))
     offset = task.start
     while offset < task.end:
         try:
-            found = transport.ask(fetch_call(task.topic, task.partition, offset, task.end, fetch_bytes))
+            found = transport.ask(fetch_call(path, offset, task.end, options.fetch_bytes))
         except (Gone, NotFound, InvalidCall) as error:
-            if fail_on_loss:
-                raise DataLoss(f"{task.topic}/{task.partition} from offset {offset}: {error.message}") from None
+            if options.fail_on_loss:
+                raise DataLoss(f"{name} from offset {offset}: {error.message}") from None
             offset = _behind(error, offset, task.end)
             continue
+        if options.fail_on_loss and found.made and task.made and found.made != task.made:
+            raise DataLoss(f"{name} was deleted while it was read, and made again")
         if found.next_offset <= offset:
-            if fail_on_loss:
-                raise DataLoss(f"{task.topic}/{task.partition} ends at {found.end}, before offset {task.end}")
+            if options.fail_on_loss:
+                raise DataLoss(f"{name} ends at {found.end}, before offset {task.end}")
             return
         yield found
         offset = found.next_offset
-    _refuse_another(transport, task, fail_on_loss=fail_on_loss)
+    if options.fail_on_loss and not options.streams:
+        _refuse_another(transport, task)
 
 
 def ahead(found: Iterator[Fetched]) -> Iterator[Fetched]:
@@ -171,14 +121,14 @@ def _behind(error: Refused, offset: int, end: int) -> int:
     return end
 
 
-def _refuse_another(transport: Transport, task: Range, *, fail_on_loss: bool) -> None:
+def _refuse_another(transport: Transport, task: Range) -> None:
     """A topic that was deleted and made again has other records under the same offsets. Times of creation only rise:
     if it still is the one that was planned, it was so all the time."""
-    if not task.made or not fail_on_loss:
+    if not task.made:
         return
     try:
         made = transport.ask(admincalls.describe_topic(task.topic)).created_at
     except NotFound:
         made = ""
     if made != task.made:
-        raise DataLoss(f"the topic {task.topic} was deleted while it was read" + (", and made again" if made else ""))
+        raise DataLoss(f"{task.topic} was deleted while it was read" + (", and made again" if made else ""))

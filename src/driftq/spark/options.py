@@ -130,6 +130,10 @@ def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os
     for a, b in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if a.lower() in given and b.lower() in given:
             raise BadOption(f"give {a} or {b}, not both")
+    if streams:
+        for name in ("startingTimestamp", "endingTimestamp", "maxBytesPerTrigger", "queueState"):
+            if name.lower() in given:
+                raise BadOption(f"{name} is for topics; streams know neither times nor sizes nor groups in advance")
     starting = _offsets("startingOffsets", given["startingoffsets"]) if "startingoffsets" in given else None
     ending = _offsets("endingOffsets", given.get("endingoffsets", "latest"))
     if ending == EARLIEST:
@@ -195,7 +199,11 @@ def _subscribed(
         raise BadOption(f"{way} names nothing")
     if way == "subscribe":
         return names, "", (), ()
-    return (), "", (), tuple(name.strip("/") for name in names)
+    paths = tuple(name.strip("/") for name in names)
+    for path in paths:
+        if "*" in path and (path.count("*") > 1 or not f"/{path}".endswith("/*")):
+            raise BadOption(f"stream {path!r}: a star stands for everything below a prefix, as in runs/*")
+    return (), "", (), paths
 
 
 def _assigned(text: str) -> tuple[tuple[str, int], ...]:

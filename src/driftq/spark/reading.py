@@ -22,7 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from driftq.spark import columns, offsets
-from driftq.spark.fetching import DataLoss, ahead, offsets_at, oldest_s, runs, spans_of, transport_of
+from driftq.spark.fetching import DataLoss, ahead, runs, transport_of
+from driftq.spark.finding import NOWHERE, offsets_at, oldest_s, spans_of
 from driftq.spark.offsets import Limits, Range, Reached, Span
 from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
 from driftq.spark.states import state_arrays
@@ -47,12 +48,12 @@ def read_task(
     if not isinstance(task, Task):
         return  # Spark runs one task without a partition when nothing is to be read
     transport = transport_of(options.connection)
-    fetched = runs(transport, task.range, options.fetch_bytes, fail_on_loss=options.fail_on_loss)
     more = None
     if any(column in columns.STATE for column in wanted):
         more = functools.partial(state_arrays, transport, options.state_group, task.range)
-    for run in ahead(fetched):
-        yield from tables(run.data, task.range, wanted, more)
+    for run in ahead(runs(transport, task.range, options)):
+        first, end = max(task.range.start, run.first), min(task.range.end, run.next_offset)
+        yield from tables(run.data, task.range._replace(start=first, end=end), wanted, more)
 
 
 def starting(options: ReadOptions, spans: list[Span], default: int) -> offsets.Offsets:
@@ -139,7 +140,7 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = offsets.from_json(start)
-        spans = spans_of(transport_of(self.options.connection), self.options, known=list(reached.offsets))
+        spans = spans_of(transport_of(self.options.connection), self.options, reached)
         lost = offsets.losses(reached, spans)
         if lost and self.options.fail_on_loss:
             raise DataLoss("; ".join(lost.values()))
@@ -163,11 +164,11 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends of the logs and how far the query is behind them, for its progress."""
         transport = transport_of(self.options.connection)
         reached = self._reached
-        spans = spans_of(transport, self.options, known=list(reached.offsets) if reached is not None else [])
+        spans = spans_of(transport, self.options, reached or NOWHERE)
         told = offsets.to_json(Reached({span.log: span.end for span in spans}))
         if reached is not None:
             count = offsets.behind(reached, spans)
-            seconds = oldest_s(transport, offsets.waiting(reached, spans), time.time()) if count else 0.0
+            seconds = oldest_s(transport, self.options, offsets.waiting(reached, spans), time.time()) if count else 0.0
             told["lag"] = {"offsets": count, "seconds": seconds}
         return told
 

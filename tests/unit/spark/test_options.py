@@ -130,3 +130,13 @@ def test_partitions_are_assigned_one_by_one():
 
 def test_streams_are_paths_without_outer_slashes():
     assert read_options({"stream": "/runs/1, runs/2/*"}, {}).streams == ("runs/1", "runs/2/*")
+
+
+@pytest.mark.parametrize("path", ["runs/*/x", "runs*", "*/*"])
+def test_a_star_stands_at_the_end_of_a_prefix(path):
+    assert "a star stands for everything below a prefix" in refusal({"stream": path})
+
+
+@pytest.mark.parametrize("name", ["startingTimestamp", "maxBytesPerTrigger", "queueState"])
+def test_what_only_topics_know_is_refused_for_streams(name):
+    assert f"{name} is for topics" in refusal({"stream": "runs/1", name: "5"})
