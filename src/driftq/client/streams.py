@@ -188,6 +188,7 @@ class StreamWords:
                     raise streamcalls.refusal(opened)
                 live = opened
                 events = Events()
+                place.begin_again()
                 place.is_base64 = live.headers.get(w.SSE_ENCODING.lower()) == "base64"
                 while data := (yield More(live, POLL_MS * 2 / 1_000)):
                     failures, heard_s = 0, time.monotonic()
@@ -214,6 +215,10 @@ class _Heard:
         self.is_base64 = False
         self._content_type = content_type
         self._parts: list[bytes] = []
+
+    def begin_again(self) -> None:
+        """On a new connection: what came without its control event comes once more."""
+        self._parts = []
 
     def take(self, events: Events, data: bytes) -> Iterator[Chunk]:
         """A chunk is whole when its control event has come: only that says where to go on."""

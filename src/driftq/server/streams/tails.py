@@ -65,6 +65,8 @@ class Tail:
 
     def join(self, reader: Reader) -> None:
         assert reader.offset >= self.end and not self.closed, "only who has read everything may wait here"
+        if self._shown < self.end:
+            self._show()  # or what comes next would begin before this reader's offset, and pass it by for ever
         self._readers[reader] = None
 
     def leave(self, reader: Reader) -> None:
