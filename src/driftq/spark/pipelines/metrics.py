@@ -16,9 +16,9 @@ PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 _ACCURACY = 1_000
 
 
-def arrivals(source: DataFrame) -> DataFrame:
+def arrivals(source: DataFrame, watermark: str = "1 minute") -> DataFrame:
     """Messages as events of the kind `produced`."""
-    return histories.messages(source).select(
+    sent = histories.messages(source).select(
         F.col("timestamp").alias("at"),
         "topic",
         F.coalesce("tenant_id", F.lit("")).alias("tenant_id"),
@@ -27,9 +27,10 @@ def arrivals(source: DataFrame) -> DataFrame:
         F.octet_length("value").cast("long").alias("size_bytes"),
         F.lit(None).cast("long").alias("latency_ms"),
     )
+    return sent.withWatermark("at", watermark) if source.isStreaming else sent
 
 
-def endings(source: DataFrame, watermark: str, latency_max: str) -> DataFrame:
+def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "15 minutes") -> DataFrame:
     """Ends and failures, with the tenant and label of their messages. An end that comes more than `latency_max` after
     its message is not counted: that is how long Spark remembers messages."""
     sent = (
@@ -66,10 +67,9 @@ def endings(source: DataFrame, watermark: str, latency_max: str) -> DataFrame:
     )
 
 
-def windowed(happened: DataFrame, window: str = "1 minute", watermark: str = "1 minute") -> DataFrame:
-    """One row for each window, topic, tenant and label in which something happened."""
-    if happened.isStreaming:
-        happened = happened.withWatermark("at", watermark)
+def windowed(happened: DataFrame, window: str = "1 minute") -> DataFrame:
+    """One row for each window, topic, tenant and label in which something happened. On a stream the events bring their
+    watermark along."""
     per = happened.groupBy(F.window("at", window), "topic", "tenant_id", "label")
     return per.agg(
         _count("produced").alias("produced"),

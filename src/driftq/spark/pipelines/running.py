@@ -102,9 +102,12 @@ def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[by
     return spark
 
 
-def watch(queries: Mapping[str, StreamingQuery], stop: Stop, say: Say) -> None:
+def watch(
+    queries: Mapping[str, StreamingQuery], stop: Stop, say: Say, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """Tell of every micro-batch until all queries have ended or the end is wanted; then end them in order. Raises
-    `QueryFailed` for one that ended by itself with an error; the others are ended too."""
+    `QueryFailed` for one that ended by itself with an error; the others are ended too. `meanwhile` is called between
+    two looks."""
     told = dict.fromkeys(queries, -1)
 
     def tell() -> None:
@@ -117,6 +120,7 @@ def watch(queries: Mapping[str, StreamingQuery], stop: Stop, say: Say) -> None:
     try:
         while not stop.wait(LOOK_S):
             tell()
+            meanwhile()
             if any(map(_failed, queries.values())) or not any(query.isActive for query in queries.values()):
                 break
     finally:
@@ -199,10 +203,15 @@ def _offsets(text: Any) -> dict[tuple[str, str], int] | None:
 
 
 _CAUSE = re.compile(r"^(?:[\w.]*\.)?([A-Z]\w+): (.+)$", re.MULTILINE)
+_FRONT = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
+_BACK = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 def cause(text: str) -> str:
     """The sentence in a long Spark error that says what happened: the last one that a Python error left, else the
-    first line."""
-    found = [match for match in _CAUSE.finditer(text) if not match[1].startswith(("Caused", "Streaming"))]
-    return f"{found[-1][1]}: {found[-1][2].strip()}" if found else text.strip().partition("\n")[0]
+    first line. What follows in such a text is about the query, not about the error."""
+    said = text.partition("\n=== ")[0]
+    found = [match for match in _CAUSE.finditer(said) if match[1] not in ("Caused", "SQLSTATE", "JVM")]
+    if found:
+        return _BACK.sub("", f"{found[-1][1]}: {found[-1][2].strip()}")
+    return _BACK.sub("", _FRONT.sub("", said.strip().partition("\n")[0]))

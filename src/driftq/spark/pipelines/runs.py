@@ -50,8 +50,10 @@ def events(source: DataFrame) -> DataFrame:
     return produced.unionByName(told)
 
 
-def steps(happened: DataFrame, keep_ms: int = 86_400_000) -> DataFrame:
-    """Step rows from a stream of `events`. A block of messages is forgotten when nothing happened to it for so long."""
+def steps(happened: DataFrame, keep: str = "24 hours") -> DataFrame:
+    """Step rows from a stream of `events`. Messages to which nothing has happened for `keep` are forgotten, and events
+    that come later than that are left out; both by the broker's clock, because a timeout by this machine's would make
+    a run that is to end go on for ever."""
 
     def block(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         if state.hasTimedOut:
@@ -61,13 +63,15 @@ def steps(happened: DataFrame, keep_ms: int = 86_400_000) -> DataFrame:
         happened = [Event(*values) for frame in frames for values in frame[list(_EVENT_NAMES)].itertuples(index=False)]
         changed = rows(known, advance(known, happened))
         state.update((packed(known),))
-        state.setTimeoutDuration(keep_ms)
+        last_ms = max((event.at_ms for event in happened), default=0)
+        state.setTimeoutTimestamp(max(last_ms, state.getCurrentWatermarkMs()) + 1)
         found = [{"topic": key[0], "partition": key[1], "message_offset": row.pop("offset"), **row} for row in changed]
         yield pd.DataFrame(found, columns=_NAMES)
 
     keyed = happened.withColumn("block", F.floor(F.col("offset") / BLOCK_MESSAGES))
-    found = keyed.groupBy("topic", "partition", "block").applyInPandasWithState(
-        block, _STEP, "steps BINARY", "update", "ProcessingTimeTimeout"
+    timed = keyed.withColumn("at", F.timestamp_millis("at_ms")).withWatermark("at", keep)
+    found = timed.groupBy("topic", "partition", "block").applyInPandasWithState(
+        block, _STEP, "steps BINARY", "update", "EventTimeTimeout"
     )
     return found.select(
         *(name for name in _NAMES if name not in _TIMES),

@@ -6,7 +6,6 @@ is in their own modules.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from driftq.spark.pipelines import deadletters, dedupe, histories, metrics, rout
 from driftq.spark.pipelines.archive import start_archive
 from driftq.spark.pipelines.audit import finish_audit
 from driftq.spark.pipelines.configuration import BadConfiguration
+from driftq.spark.pipelines.replay import finish_replay
 from driftq.spark.pipelines.running import Say, Stop
 from driftq.spark.pipelines.sections import Configuration
 from driftq.spark.pipelines.wiring import broker_of, options, read_stream, to_table, to_topic
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Start = Callable[["SparkSession", Configuration], "StreamingQuery"]
 Finish = Callable[["SparkSession", Configuration, Stop, Say], int]
-
-_UNITS_MS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
 
 def start_dedupe(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
@@ -59,16 +57,16 @@ def start_transform(spark: SparkSession, configuration: Configuration) -> Stream
 def start_metrics(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     settings = configuration.metrics
     source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
-    happened = metrics.arrivals(source)
+    happened = metrics.arrivals(source, settings.watermark)
     if settings.history:
         happened = happened.unionByName(metrics.endings(source, settings.watermark, settings.latency_max))
-    return to_table(metrics.windowed(happened, settings.window, settings.watermark), configuration)
+    return to_table(metrics.windowed(happened, settings.window), configuration)
 
 
 def start_runs(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     settings = configuration.runs
     source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
-    found = runs.steps(runs.events(source), interval_ms(settings.keep))
+    found = runs.steps(runs.events(source), settings.keep)
     return to_table(found, configuration, mode="update")
 
 
@@ -160,12 +158,6 @@ def _with_history(configuration: Configuration, wanted: bool) -> tuple[str, ...]
     return tuple(found)
 
 
-def interval_ms(text: str) -> int:
-    """`10 minutes` in milliseconds."""
-    number, unit = re.fullmatch(r"([0-9]+) ([a-z]+?)s?", text).groups()  # type: ignore[union-attr]  # checked before
-    return int(number) * _UNITS_MS[unit]
-
-
 STARTS: Mapping[str, Start] = {
     "archive": start_archive,
     "dedupe": start_dedupe,
@@ -174,4 +166,8 @@ STARTS: Mapping[str, Start] = {
     "metrics": start_metrics,
     "runs": start_runs,
 }
-FINISHES: Mapping[str, Finish] = {"audit": finish_audit, "deadletters": finish_deadletters}
+FINISHES: Mapping[str, Finish] = {
+    "audit": finish_audit,
+    "deadletters": finish_deadletters,
+    "replay": finish_replay,
+}

@@ -1,0 +1,85 @@
+"""What is said of a running query: a line for a micro-batch, the lag, and the cause of a failure. No Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from driftq.spark.pipelines.running import Stop, cause, lag, progress_line, signals
+
+
+def progress(*sources: dict[str, Any], rows: int = 1_500, late: int = 0) -> dict[str, Any]:
+    return {
+        "batchId": 7,
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 500},
+        "stateOperators": [{"numRowsDroppedByWatermark": late}],
+        "sources": list(sources),
+    }
+
+
+def source(latest: Any, reached: Any) -> dict[str, Any]:
+    return {"latestOffset": latest, "endOffset": reached}
+
+
+def test_a_micro_batch_is_one_line() -> None:
+    told = progress(source({"offsets": {"a": {"0": 9, "1": 3}}}, {"offsets": {"a": {"0": 4, "1": 3}}}))
+
+    assert progress_line("archive", told) == "archive: batch 7, 1,500 rows, 3,000 rows/s, 0.5 s, lag 5"
+    assert progress_line("m", progress(rows=1, late=2)) == "m: batch 7, 1 row, 2 rows/s, 0.5 s, lag 0, 2 too late"
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        ([], 0),
+        ([source('{"offsets": {"a": {"0": 9}}}', '{"offsets": {"a": {"0": 9}}}')], 0),
+        ([source({"offsets": {"a": {"0": 9}, "b": {"0": 2}}}, {"offsets": {"a": {"0": 8}}})], 3),
+        ([source({"offsets": {"a": {"0": 1}}}, {"offsets": {"a": {"0": 5}}})], 0),
+        ([source({"offsets": {"a": {"0": 2}}}, {"offsets": {"a": {"0": 1}}}), source(None, None)], None),
+        ([source("7", "3")], None),
+    ],
+)
+def test_the_lag_is_summed_over_logs_and_unknown_when_a_source_does_not_say(sources: Any, behind: int | None) -> None:
+    assert lag(progress(*sources)) == behind
+
+
+SPARK_ERROR = """[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Job aborted due to stage failure:
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+  File "transform.py", line 70, in each_batch
+    made = [function(value) for value in values]
+ValueError: invalid literal for int() with base 10: b'x'
+
+	at org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: java.lang.Exception
+SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: transform-in-out [id = a, runId = b]
+"""
+
+
+def test_the_cause_of_a_failure_is_what_python_said_last() -> None:
+    assert cause(SPARK_ERROR) == "ValueError: invalid literal for int() with base 10: b'x'"
+    failed = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: No. SQLSTATE: XXKST\n=== Streaming"
+    assert cause(failed) == "No."
+    assert cause("[TABLE_OR_VIEW_NOT_FOUND] There is no x.\nAt line 1") == "[TABLE_OR_VIEW_NOT_FOUND] There is no x."
+    assert cause("driftq.spark.options.BadOption: no option x") == "BadOption: no option x"
+
+
+def test_the_first_signal_asks_for_the_end_and_the_second_for_a_quick_one() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stop = Stop()
+
+    with signals(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(5)
+        assert not stop.urgent
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.urgent
+
+    assert signal.getsignal(signal.SIGTERM) is before
