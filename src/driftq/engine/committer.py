@@ -16,17 +16,24 @@ _Task = tuple[Callable[[], Any], Done]
 
 
 class Committer:
-    """Runs calls one after the other. `on_result` and `on_failure` hand results back to the loop's thread."""
+    """Runs calls one after the other. `done` and `on_failure` are called in the loop's thread."""
 
     def __init__(self, post: Callable[..., object], on_failure: Callable[[BaseException], None]) -> None:
         self._post = post  # loop.call_soon_threadsafe
         self._on_failure = on_failure
+        self.busy = 0  # calls that the loop has not heard the end of: while there are some, the journal is not its own
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="driftq-committer", daemon=True)
         self._thread.start()
 
     def call(self, work: Callable[[], Any], done: Done) -> None:
+        self.busy += 1
         self._tasks.put((work, done))
+
+    def _over(self, done: Done, result: Any) -> None:
+        """In the loop's thread."""
+        self.busy -= 1
+        done(result)
 
     def stop(self) -> None:
         """Finish what was asked for, then end."""
@@ -41,4 +48,4 @@ class Committer:
             except BaseException as error:
                 self._post(self._on_failure, error)
                 return
-            self._post(done, result)
+            self._post(self._over, done, result)

@@ -1,7 +1,7 @@
 """The asyncio face of a broker: submit commands, await replies, read, wait, start and stop. It can be embedded.
 
 It knows time, the thread and wake-ups; the rules are the broker's, the order is the sequencer's. One loop owns
-everything; only the journal's writes and syncs, and the checkpoint's, happen elsewhere.
+everything; only the journal's writes and syncs (but see `engine.haste`), and the checkpoint's, happen elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from driftq.core.state import State
 from driftq.engine.checkpointing import Checkpoints
 from driftq.engine.clock import Clock, SystemChance, SystemClock
 from driftq.engine.committer import Committer
+from driftq.engine.haste import Haste
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
 from driftq.engine.sequencer import Batch, Sequencer
@@ -76,6 +77,7 @@ class Engine:
         self._committing = False
         self._expected_frames = 1  # how many are likely to come before the next commit
         self._gather_until_s = 0.0
+        self._haste = Haste()
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
@@ -240,25 +242,36 @@ class Engine:
             self._tell_drained()
             self._after_decision()
             return
-        self._committing = True
         self._commit_began_s = time.perf_counter()
-        self._committer.call(partial(self._append, batch), self._committed)
+        everybody = not self.sequencer.waiting_frames() and len(batch.frames) >= self._expected_frames
+        if not (everybody and self._haste.allows(batch.frames)) or self._committer.busy:
+            self._committing = True
+            self._committer.call(partial(self._append, batch), self._committed)
+            return
+        try:
+            result = self._append(batch)
+        except BaseException as error:
+            self._fail(error)
+        else:
+            self._committed(result, by_loop=True)
 
     def _append(self, batch: Batch) -> tuple[int, int, float]:
-        """On the committer's thread."""
+        """On the committer's thread, or in the loop while that has nothing to do."""
         assert self._opened is not None
         journal = self._opened.journal
         began_s = time.perf_counter()
         lsn = journal.append(batch.expected_lsn, batch.frames)
         return lsn, journal.room_bytes(), time.perf_counter() - began_s
 
-    def _committed(self, result: tuple[int, int, float]) -> None:
+    def _committed(self, result: tuple[int, int, float], by_loop: bool = False) -> None:
         lsn, self._room_bytes, append_s = result
-        if self.on_commit is not None:
-            self.on_commit(lsn - self.sequencer.durable_lsn, time.perf_counter() - self._commit_began_s, append_s)
+        self._haste.note(append_s, by_loop=by_loop)
         self._committing = False
         now_s = time.perf_counter()
-        self._expected_frames = lsn - self.sequencer.durable_lsn + self.sequencer.waiting_frames()
+        frames = lsn - self.sequencer.durable_lsn
+        if self.on_commit is not None:
+            self.on_commit(frames, now_s - self._commit_began_s, append_s)
+        self._expected_frames = frames + self.sequencer.waiting_frames()
         self._gather_until_s = now_s + min(GATHER_S, append_s / 2)
         try:
             self.sequencer.on_durable(lsn)

@@ -1,0 +1,66 @@
+"""When the loop syncs by itself: a quick disk, few who wait, and nothing else to do."""
+
+from __future__ import annotations
+
+from driftq.engine.haste import BLOCK_BYTES_MAX, FRAMES_MAX, QUICK_S, QUICK_SYNCS, WINDOW_COMMITS, Haste
+
+SYNC_S = 0.0004
+
+
+class Loop:
+    """A loop of which each commit takes `wall_s`, `cpu_s` of it in Python."""
+
+    def __init__(self) -> None:
+        self.now_s = self.cpu_s = 0.0
+        self.haste = Haste(lambda: self.now_s, lambda: self.cpu_s)
+
+    def commit(self, times: int = WINDOW_COMMITS, *, sync_s: float = SYNC_S, wall_s: float, cpu_s: float) -> None:
+        for _ in range(times):
+            by_loop = self.haste.allows([b"frame"])
+            self.now_s += wall_s
+            self.cpu_s += cpu_s
+            self.haste.note(sync_s, by_loop=by_loop)
+
+
+def lone_caller() -> Loop:
+    loop = Loop()
+    loop.commit(wall_s=0.0006, cpu_s=0.0001)
+    return loop
+
+
+def test_at_first_the_thread_does_it():
+    assert not Haste().allows([b"frame"])
+
+
+def test_a_lone_caller_on_a_quick_disk_is_served_at_once_and_stays_so():
+    loop = lone_caller()
+    assert loop.haste.allows([b"frame"])
+    loop.commit(10 * WINDOW_COMMITS, wall_s=0.0006, cpu_s=0.0001)
+    assert loop.haste.allows([b"frame"])
+
+
+def test_many_callers_or_much_data_are_left_to_the_thread():
+    haste = lone_caller().haste
+    assert haste.allows([b"frame"] * FRAMES_MAX)
+    assert not haste.allows([b"frame"] * (FRAMES_MAX + 1))
+    assert not haste.allows([bytes(BLOCK_BYTES_MAX + 1)])
+
+
+def test_a_disk_that_hesitates_once_has_to_be_quick_for_a_while_again():
+    loop = lone_caller()
+    loop.commit(1, sync_s=QUICK_S, wall_s=0.003, cpu_s=0.0001)
+    assert not loop.haste.allows([b"frame"])
+    loop.commit(QUICK_SYNCS - 1, wall_s=0.0006, cpu_s=0.0001)
+    assert not loop.haste.allows([b"frame"])
+    loop.commit(1, wall_s=0.0006, cpu_s=0.0001)
+    assert loop.haste.allows([b"frame"])
+
+
+def test_a_loop_that_streams_beside_is_not_held_up():
+    loop = lone_caller()
+    loop.commit(wall_s=0.0006, cpu_s=0.0006 - SYNC_S)  # whatever the syncs leave is used
+    assert not loop.haste.allows([b"frame"])
+    loop.commit(wall_s=0.0006, cpu_s=0.0006)
+    assert not loop.haste.allows([b"frame"]), "with the thread at work, the loop is still full"
+    loop.commit(wall_s=0.0006, cpu_s=0.0001)
+    assert loop.haste.allows([b"frame"]), "the stream has ended"
