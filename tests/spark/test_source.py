@@ -114,6 +114,17 @@ def test_a_query_that_names_its_columns_reads_only_those(spark, server, broker):
     assert [(bytes(row.value), row.offset) for row in rows.orderBy("offset").collect()][2] == (b"orders-0-2", 2)
 
 
+def test_filters_narrow_what_is_read(spark, read, broker):
+    fill(broker, "orders", 20, partitions=2)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        rows = read(subscribe="orders", pushFilters="true").where("partition = 1 and offset >= 5 and offset < 8")
+        assert rows.rdd.getNumPartitions() == 1
+        assert places(rows) == [("orders", 1, 5), ("orders", 1, 6), ("orders", 1, 7)]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 def test_queue_state_is_beside_each_message(read, broker):
     broker.topics.create("work")
     broker.send_many("work", [f"{n}" for n in range(6)])

@@ -76,6 +76,22 @@ TABLES: tuple[Table, ...] = (
         ("command", "does", "options"),
         clicommands.rows,
     ),
+    Table(
+        "spark-columns",
+        "Spark source and sink",
+        "docs/reference/spark.md",
+        "driftq.spark.columns",
+        ("column", "type", "meaning"),
+        lambda module: module.table(),
+    ),
+    Table(
+        "spark-options",
+        "Spark source and sink",
+        "docs/reference/spark.md",
+        "driftq.spark.options",
+        ("option", "default", "meaning"),
+        lambda module: module.table(),
+    ),
 )
 
 

@@ -107,3 +107,8 @@ def _needs(column: Column) -> str:
     if column in ENVELOPE:
         return "includeEnvelope=true"
     return "includeHead=true" if column in HEAD else "queueState=<group>"
+
+
+def table() -> list[tuple[str, str, str]]:
+    """For docs/reference/spark.md."""
+    return [(f"`{column.name}`", f"`{column.spark.simpleString()}`", column.meaning) for column in KNOWN.values()]

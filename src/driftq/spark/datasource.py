@@ -32,9 +32,10 @@ class DriftqDataSource(DataSource):
         return columns.spark_schema(columns.wanted(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from driftq.spark.reading import DriftqReader  # noqa: PLC0415  # a writer needs none of it
+        from driftq.spark.reading import DriftqReader, FilteringReader  # noqa: PLC0415  # a writer needs none of it
 
-        return DriftqReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        return (FilteringReader if options.push_filters else DriftqReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from driftq.spark.reading import DriftqStreamReader  # noqa: PLC0415

@@ -66,6 +66,12 @@ OPTIONS: tuple[Option, ...] = (
 )
 NAMES = {option.name.lower(): option.name for option in OPTIONS}
 
+
+def table() -> list[tuple[str, str, str]]:
+    """For docs/reference/spark.md."""
+    return [(f"`{option.name}`", option.default, option.meaning) for option in OPTIONS]
+
+
 # What people write who come from elsewhere.
 _MEANT = {
     "kafka.bootstrap.servers": "url",

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from driftq.spark import columns, offsets
 from driftq.spark.fetching import DataLoss, ahead, runs, transport_of
+from driftq.spark.filters import Window, clipped, window_of
 from driftq.spark.finding import NOWHERE, offsets_at, oldest_s, spans_of
 from driftq.spark.offsets import Limits, Range, Reached, Span
 from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
@@ -93,6 +94,30 @@ class DriftqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self.options, self.columns, partition)
+
+
+class FilteringReader(DriftqReader):
+    """The same, looking at filters. A class of its own because Spark refuses any reader that takes filters unless
+    `spark.sql.python.filterPushdown.enabled` is set."""
+
+    window = Window()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self.window = window_of(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        planned = [task.range for task in super().partitions() if isinstance(task, Task)]
+        logs = {
+            (each.topic, each.partition): Span(each.topic, each.partition, each.start, each.end) for each in planned
+        }
+        left = [] if self.options.streams else list(logs.values())
+        transport = transport_of(self.options.connection)
+        times = [
+            offsets_at(transport, left, at_ms) if at_ms is not None else {}
+            for at_ms in (self.window.from_ms, self.window.until_ms)
+        ]
+        return [Task(each) for each in clipped(planned, self.window, *times)]
 
 
 def _held_back(first: Reached, spans: list[Span]) -> list[Span]:
