@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from msgspec import json
+from msgspec.structs import replace
 
 from driftq.core import commands as c
-from driftq.core.replies import Claimed, Rejected, Settlement
+from driftq.core.replies import Claimed, Delivery, Rejected, Settlement
 from driftq.server.bodies import read, read_json
 from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import settled, start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.lines import lines
 from driftq.server.problems import QUEUE_PROBLEMS, refusal
+from driftq.storage.damage import CorruptLog
+from driftq.wire.errors import Code
 from driftq.wire.queue import AckRequest, ClaimRequest, HeldItem, RefusedItem, SettleReply, SettleRequest
 from driftq.wire.times import to_rfc3339
+
+logger = logging.getLogger("driftq.claims")
 
 SETTLE_MAX = 10_000
 
@@ -38,19 +44,32 @@ class ClaimsFace:
         if request.gone:
             self._give_back(command, reply)
             return json_response({"messages": []})
-        return Response(200, self._claimed(reply))
+        items: list[bytes] = []
+        damage: CorruptLog | None = None
+        for delivery in reply.deliveries:
+            damage = self._read(command, delivery, reply, items) or damage
+        if damage is not None and not items:
+            return refusal(Rejected(Code.DATA_CORRUPT, f"{damage}; run `driftq inspect verify` on the data folder"))
+        return Response(200, _claimed(reply, items))
 
-    def _claimed(self, reply: Claimed) -> bytes:
-        items = [
-            line
-            for delivery in reply.deliveries
-            for line in lines(self._context.engine, delivery, reply.token, reply.until_ms)
-        ]
-        tail = b'],"token":%b,"lease_until":%b}\n' % (
-            json.encode(reply.token),
-            json.encode(_until(reply.until_ms) if reply.deliveries else ""),
-        )
-        return b'{"messages":[' + b",".join(items) + tail
+    def _read(self, command: c.Claim, delivery: Delivery, reply: Claimed, items: list[bytes]) -> CorruptLog | None:
+        """Add a delivery's messages. What is damaged rests like what failed: it must not be claimed again at once."""
+        damage: CorruptLog | None = None
+        first = delivery.first
+        while first < delivery.end:
+            before = len(items)
+            try:
+                items.extend(lines(self._context.engine, replace(delivery, first=first), reply.token, reply.until_ms))
+                break
+            except CorruptLog as error:
+                logger.error("not delivered: %s", error)
+                damage = error
+                at = first + len(items) - before
+                first = min(delivery.end, max(at + 1, error.end_offset))
+                held = (c.Held(delivery.partition, at, first, reply.token),)
+                aside = c.Nack(command.topic, command.group, command.owner, held, "the record cannot be read")
+                self._context.engine.submit_to(aside, lambda _: None)
+        return damage
 
     def _give_back(self, command: c.Claim, reply: Claimed) -> None:
         """Nobody is there any more to take it."""
@@ -94,6 +113,12 @@ class ClaimsFace:
             raise BadRequest("partition and offset are required")
         command = c.AckThrough(body.topic, body.group, body.owner, body.partition, body.offset, body.token)
         return self._context.ask(command, settled)
+
+
+def _claimed(reply: Claimed, items: list[bytes]) -> bytes:
+    until = json.encode(_until(reply.until_ms) if reply.deliveries else "")
+    tail = b'],"token":%b,"lease_until":%b}\n' % (json.encode(reply.token), until)
+    return b'{"messages":[' + b",".join(items) + tail
 
 
 def held_runs(items: list[HeldItem]) -> tuple[c.Held, ...]:
