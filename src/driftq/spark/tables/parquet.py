@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from msgspec import json
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -141,12 +141,13 @@ class ParquetTable:
         kind = StructType.fromJson(json.decode(schema))
         if not paths:
             return self._spark.createDataFrame([], kind)
-        found = (
-            self._spark.read.schema(kind)
-            .option("basePath", self.path)
-            .parquet(*(str(self.root / path) for path in paths))
-        )
+        found = self._reader(kind, self.root).parquet(*(str(self.root / path) for path in paths))
         return found.select(*(f"`{field.name}`" for field in kind.fields))
+
+    def _reader(self, kind: StructType, base: Path) -> DataFrameReader:
+        """Whatever the session says: a file that is gone or broken is an error, not an absence of rows."""
+        strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "basePath": str(base)}
+        return self._spark.read.schema(kind).options(**strict)
 
     # --------------------------------------------------------------------------------------------------------- compact
 
@@ -205,8 +206,7 @@ class ParquetTable:
 
     def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[Span]]]:
         kind = StructType.fromJson(json.decode(schema))
-        rows = self._spark.read.schema(kind).option("basePath", str(folder)).parquet(str(folder))
-        rows = rows.withColumn("_file", F.col("_metadata.file_path"))
+        rows = self._reader(kind, folder).parquet(str(folder)).withColumn("_file", F.col("_metadata.file_path"))
         found: defaultdict[str, list[Span]] = defaultdict(list)
         counts: defaultdict[str, int] = defaultdict(int)
         if set(LOG_COLUMNS) <= set(kind.names):

@@ -1,0 +1,32 @@
+"""A driver to be killed: archives a topic in small micro-batches and says when each begins.
+
+python archive_driver.py URL TABLE TOPIC MAX_OFFSETS COMPACT_FILES
+"""
+
+from __future__ import annotations
+
+import sys
+
+from driftq.spark import driftq_session
+from driftq.spark.pipelines import archive
+from driftq.spark.pipelines.configuration import checked
+
+if __name__ == "__main__":
+    url, table, topic, max_offsets, compact_files = sys.argv[1:]
+    configuration = checked(
+        {
+            "pipeline": {"name": "archive", "trigger": "1 millisecond"},
+            "source": {"url": url, "topics": [topic], "max_offsets": int(max_offsets)},
+            "sink": {"table": table},
+            "archive": {"compact_files": int(compact_files)},
+        }
+    )
+    commit_batch = archive.commit_batch
+
+    def told(rows, target, writer, batch_id):
+        print("batch", batch_id, flush=True)
+        commit_batch(rows, target, writer, batch_id)
+
+    archive.commit_batch = told
+    spark = driftq_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    archive.start_archive(spark, configuration).awaitTermination()

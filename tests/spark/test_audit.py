@@ -1,0 +1,186 @@
+"""An audit is exact when the table is, and finds every way in which it is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import driftq
+from driftq.spark.pipelines.archive import dated
+from driftq.spark.pipelines.audit import audit, finish_audit
+from driftq.spark.pipelines.configuration import checked
+from driftq.spark.pipelines.running import Stop
+from driftq.spark.pipelines.verdicts import Report
+from driftq.spark.tables import ParquetTable
+from tests.support.server import Server, running
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from driftq.client.api import DriftQ
+
+ROWS = 50
+
+
+class Archived(NamedTuple):
+    """A topic with two partitions of 50, and its table."""
+
+    server: Server
+    broker: DriftQ
+    table: Path
+
+
+@pytest.fixture(scope="module")
+def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+    folder = tmp_path_factory.mktemp("audit")
+    with running(str(folder / "broker")) as server, driftq.connect(server.url) as broker:
+        broker.topics.create("orders", partitions=2)
+        for partition in (0, 1):
+            with broker.producer("orders") as producer:
+                for number in range(ROWS):
+                    producer.send(f"value {number}", key=f"k{number}", partition=partition)
+        rows = spark.read.format("driftq").options(url=server.url, subscribe="orders").load()
+        ParquetTable(spark, str(folder / "table"), ("topic", "date")).commit("w", 0, dated(rows))
+        yield Archived(server, broker, folder / "table")
+
+
+def first_file(table: Path) -> Path:
+    return min(table.glob("topic=*/*/*.parquet"))
+
+
+def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    def act(table: Path) -> None:
+        path = first_file(table)
+        pq.write_table(change(pq.ParquetFile(path).read().sort_by("offset")), path)
+
+    return act
+
+
+def without_a_row(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows.slice(0, 20), rows.slice(21)])
+
+
+def with_a_row_twice(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, rows.slice(20, 1)])
+
+
+def with_one_row_in_place_of_another(rows: pa.Table) -> pa.Table:
+    """The count stays the same."""
+    return pa.concat_tables([rows.slice(0, 20), rows.slice(19, 1), rows.slice(21)])
+
+
+def with_another_byte(rows: pa.Table) -> pa.Table:
+    values = rows.column("value").to_pylist()
+    values[20] = values[20][:-1] + b"!"
+    return rows.set_column(rows.schema.get_field_index("value"), "value", pa.array(values, pa.binary()))
+
+
+def with_two_values_exchanged(rows: pa.Table) -> pa.Table:
+    """The same rows, counted and hashed without their offsets."""
+    for name in ("key", "value"):
+        values = rows.column(name).to_pylist()
+        values[20], values[21] = values[21], values[20]
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values, pa.binary()))
+    return rows
+
+
+def with_a_row_that_nobody_sent(rows: pa.Table) -> pa.Table:
+    more = rows.slice(ROWS - 1, 1)
+    return pa.concat_tables([rows, more.set_column(more.schema.get_field_index("offset"), "offset", [[ROWS]])])
+
+
+def copied_file(table: Path) -> None:
+    path = first_file(table)
+    shutil.copy(path, path.with_name("copy.parquet"))
+
+
+TAMPERED: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
+    "a row is deleted": (rewritten(without_a_row), {"missing": 1}),
+    "a row is doubled": (rewritten(with_a_row_twice), {"repeated": 1}),
+    "a row takes another's place": (rewritten(with_one_row_in_place_of_another), {"missing": 1, "repeated": 1}),
+    "a byte is changed": (rewritten(with_another_byte), {"changed": 1}),
+    "two values change places": (rewritten(with_two_values_exchanged), {"changed": 2}),
+    "a row is invented": (rewritten(with_a_row_that_nobody_sent), {"extra": 1}),
+    "a file is copied": (copied_file, {"repeated": ROWS}),
+}
+
+
+def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: int = 20) -> Report:
+    tables = [ParquetTable(spark, str(table))]
+    return audit(spark, tables, archived.broker, {"url": archived.server.url}, mismatches=mismatches)
+
+
+def test_a_table_that_was_left_alone_is_exact(spark: SparkSession, archived: Archived) -> None:
+    said: list[str] = []
+    configuration = checked(
+        {
+            "pipeline": {"name": "audit"},
+            "source": {"url": archived.server.url, "topics": ["orders"]},
+            "sink": {"table": str(archived.table)},
+        }
+    )
+
+    assert finish_audit(spark, configuration, Stop(), said.append) == 0
+
+    assert said[0].startswith("orders/0: offsets 0–49, 50 rows, checksum ")
+    assert said[-1] == "verdict: exact. 100 rows of 2 partitions are what the log holds, each once"
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_table_that_was_changed_differs(spark: SparkSession, archived: Archived, tmp_path: Path, what: str) -> None:
+    act, counts = TAMPERED[what]
+    table = tmp_path / "table"
+    shutil.copytree(archived.table, table)
+    act(table)
+
+    report = audited(spark, archived, table, mismatches=2)
+
+    assert report.code == 1, what
+    assert dict(report.counts) == counts, report.lines()
+    assert report.problems, "the table's own commits notice it too"
+    assert len(report.mismatches) == min(2, sum(counts.values()))
+    assert [each.differs for each in report.partitions].count(True) == 1
+    assert report.lines()[-1] == "verdict: the table DIFFERS from the log"
+
+
+def test_a_file_that_is_gone_is_named(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    shutil.copytree(archived.table, table)
+    gone = first_file(table)
+    gone.unlink()
+
+    report = audited(spark, archived, table)
+
+    assert report.code == 1
+    assert any(gone.name in each and "is gone" in each for each in report.problems)
+
+
+def test_a_table_with_no_rows_proves_nothing(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:
+    report = audited(spark, archived, tmp_path / "nothing")
+
+    assert report.code == 2
+    assert report.doubts == ("the table holds no rows",)
+
+
+def test_a_log_that_is_gone_leaves_the_commits_to_speak(
+    spark: SparkSession, archived: Archived, tmp_path: Path
+) -> None:
+    """Audited against a broker that has never heard of the topic."""
+    table = tmp_path / "table"
+    shutil.copytree(archived.table, table)
+    with running(None) as other, driftq.connect(other.url) as broker:
+        tables = [ParquetTable(spark, str(table))]
+        whole = audit(spark, tables, broker, {"url": other.url})
+        rewritten(with_another_byte)(table)
+        changed = audit(spark, tables, broker, {"url": other.url})
+
+    assert whole.code == 2
+    assert "offsets 0–49 are not in the log any more" in whole.lines()[0]
+    assert changed.code == 1
+    assert any("some of them are others" in each for each in changed.problems)
