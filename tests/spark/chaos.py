@@ -16,19 +16,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import driftq
-from tests.spark.cluster import HOSTS, Cluster, environment, kill_group, package_zip, standalone, wait_until
+from tests.spark.cluster import HOSTS, LOOK_S, Cluster, environment, kill_group, package_zip, standalone
 from tests.spark.reading import logs_of
 from tests.support.server import Server
+from tests.support.waiting import until_now
 
 KINDS = ("broker", "driver", "executor", "python", "worker")
 PARTITIONS = 3
 ROWS_PER_BATCH = 900
-FINISH_S = 420.0
+FINISH_S = 1_200.0
 
 
 class Chaos:
@@ -98,10 +101,15 @@ class Chaos:
         """Strike while rows are on their way: the nth kill waits for the nth share of them."""
         for number, kind in enumerate(kinds):
             share = 2 * self.rows * number // (len(kinds) + 1)
-            wait_until(lambda share=share: self._goes_on() and self.written() > share, f"rows for {kind}", FINISH_S)
-            time.sleep(self.chance.uniform(0, 1.5))
+            self._until(lambda share=share: not self._goes_on() or self.written() > share)
+            if not self._goes_on():
+                break  # everything is copied: there is nothing left to disturb
+            threading.Event().wait(self.chance.uniform(0, 1.5))  # not to wait for anything: to meet any moment
             self.strike(kind)
-        wait_until(lambda: not self._goes_on(), "the end of the queries", FINISH_S)
+        self._until(lambda: not self._goes_on())
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        until_now(condition, FINISH_S, pause_s=LOOK_S)
 
     def _goes_on(self) -> bool:
         """Start the driver again when it gave up; that is what whoever runs it does."""

@@ -11,15 +11,18 @@ checkpoints.
 from __future__ import annotations
 
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from driftq.spark import driftq_session
+from tests.spark.cluster import SHORT_LIVED
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": SHORT_LIVED,
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "2",
     "spark.sql.shuffle.partitions": "3",
@@ -46,7 +49,7 @@ def troubled(batches: Iterator[Any]) -> Iterator[Any]:
     if first and number % 11 == 4:
         raise RuntimeError("a task that fails the first time")
     if first and number % 11 == 8:
-        time.sleep(2.0)
+        threading.Event().wait(2.0)
 
 
 def main(url: str, folder: str, master: str, package: str, rows: str) -> None:

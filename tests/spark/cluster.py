@@ -6,39 +6,41 @@ host. Everything is killed at the end by the process groups that were started he
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import driftq
 from driftq.spark.java import java_home
+from tests.support.waiting import until_now
 
 START_S = 90.0
+LOOK_S = 0.1
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # what lives for a minute needs no second compiler
 HOSTS = ("127.0.0.1", "localhost")
 _MASTER = re.compile(r"spark://[\w.]+:\d+")
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = START_S) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
+@functools.cache
+def _java() -> str:
+    return java_home()
 
 
 def environment() -> dict[str, str]:
     return {
         **os.environ,
-        "JAVA_HOME": java_home(),
+        "JAVA_HOME": _java(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
     }
 
 
@@ -57,8 +59,7 @@ class Cluster:
         self._count = 0
         self._master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0")
         log = folder / "master.log"
-        wait_until(lambda: "Starting Spark master at" in log.read_text(), "the master")
-        wait_until(lambda: "elected leader" in log.read_text(), "the master's election")
+        until_now(lambda: "elected leader" in log.read_text(), START_S, pause_s=LOOK_S)
         found = _MASTER.search(log.read_text())
         assert found is not None
         self.url = found[0]
@@ -74,7 +75,8 @@ class Cluster:
             "--work-dir", str(self.folder / "work"), self.url,
         )  # fmt: skip
         self.workers.append(worker)
-        wait_until(lambda: "Successfully registered" in (self.folder / f"{name}.log").read_text(), name)
+        log = self.folder / f"{name}.log"
+        until_now(lambda: "Successfully registered" in log.read_text(), START_S, pause_s=LOOK_S)
 
     def kill_worker(self, index: int) -> None:
         """With its executors; another one takes its place."""

@@ -1,4 +1,4 @@
-"""On a real cluster, a master and two workers: the package is shipped, everything is killed, and every row is there once.
+"""A real cluster, a master and two workers: the package is shipped, everything is killed, and every row is there once.
 
 One run is one seed (`--seed`); `make spark-chaos N=100` goes on and on.
 """
@@ -12,6 +12,7 @@ import pytest
 from tests.spark.chaos import KINDS, one_run
 
 
+@pytest.mark.timeout(1_800)
 def test_every_row_is_there_once_when_broker_driver_executor_python_and_worker_are_killed(
     tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

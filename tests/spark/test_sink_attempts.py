@@ -16,7 +16,7 @@ from driftq.client.api import DriftQ
 from driftq.spark.fetching import transport_of
 from driftq.spark.sinkplan import WriteOptions, write_options
 from driftq.spark.staging import forget
-from driftq.spark.writing import SinkRefused, Written, forget_batch, publish_batch, write_rows
+from driftq.spark.writing import DriftqStreamWriter, SinkRefused, Written, forget_batch, publish_batch, write_rows
 from tests.spark.reading import logs_of, topic_records
 from tests.support.server import Server
 
@@ -53,19 +53,20 @@ def test_what_is_staged_is_unseen_until_it_is_published_in_the_order_of_tasks_an
     first = write_rows(options, "q", 0, 0, rows(0, 25))
     assert numbers_of(server) == []
 
-    publish_batch(options, 0, [first, later])
+    DriftqStreamWriter(options).commit([later, None, first], 0)
 
     assert numbers_of(server) == list(range(50))
 
 
 def test_attempts_that_do_not_count_are_never_seen(orders: Server) -> None:
-    """Two attempts of task 0, as speculation or a lost executor make them; one message reaches the driver."""
+    """Attempts of task 0 as speculation or a lost executor make them, each with rows of its own: the plan shuffles.
+    The message of one reaches the driver."""
     options = options_of(orders, topic="orders")
-    lost = write_rows(options, "q", 0, 0, rows(0, 25))
+    lost = write_rows(options, "q", 0, 0, rows(100, 125))
     counted = write_rows(options, "q", 0, 0, rows(0, 25))
 
     publish_batch(options, 0, [counted])
-    zombie = write_rows(options, "q", 0, 0, rows(0, 25))  # it is still at work when everything is over
+    zombie = write_rows(options, "q", 0, 0, rows(200, 225))  # it is still at work when everything is over
     publish_batch(options, 1, [write_rows(options, "q", 1, 0, rows(25, 30))])
 
     assert Counter(numbers_of(orders)) == Counter(range(30))
