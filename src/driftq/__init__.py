@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from driftq.client.api import connect_async as connect_async
     from driftq.client.message import AsyncMessage as AsyncMessage
     from driftq.client.message import Message as Message
+    from driftq.client.running import run as run
     from driftq.client.tasks import task as task
     from driftq.client.verdicts import Reject as Reject
     from driftq.client.verdicts import Release as Release
     from driftq.client.verdicts import Retry as Retry
-    from driftq.client.worker import run as run
     from driftq.client.worker import worker as worker
 
 _PLACES = {
@@ -33,7 +33,7 @@ _PLACES = {
     "DriftQ": "api",
     "AsyncDriftQ": "api",
     "worker": "worker",
-    "run": "worker",
+    "run": "running",
     "task": "tasks",
     "Message": "message",
     "AsyncMessage": "message",

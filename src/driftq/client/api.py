@@ -12,23 +12,25 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from driftq.client import admincalls, calls, lookcalls, streamcalls
 from driftq.client.blocking import Transport
 from driftq.client.claims import Held, Place, settle
-from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Asked, Patience
 from driftq.client.http import address_of
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
-from driftq.client.producer import AsyncProducer, Producer
 from driftq.client.streams import AsyncStream, Stream
 from driftq.client.verdicts import ACK, Ending
 from driftq.client.words import Awaiting, Blocking, word
-from driftq.client.writing import ProducerOptions
 from driftq.wire.queue import ClaimReply, SettleReply
+
+if TYPE_CHECKING:
+    from driftq.client.evented import AsyncTransport
+    from driftq.client.producer import AsyncProducer, Producer
+    from driftq.client.writing import ProducerOptions
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 CONSUME_WAIT_MS = 20_000
@@ -193,6 +195,8 @@ class DriftQ(BrokerWords, Blocking):
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> Producer:
         """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
+        from driftq.client.producer import Producer  # noqa: PLC0415  # it brings in asyncio
+
         return Producer(self._transport, topic, producer_id, **options)
 
     def stream(self, path: str, content_type: str = "") -> Stream:
@@ -200,6 +204,8 @@ class DriftQ(BrokerWords, Blocking):
 
     def asynchronous(self) -> AsyncDriftQ:
         """A client of the same broker that is awaited."""
+        from driftq.client.evented import AsyncTransport  # noqa: PLC0415  # asyncio is for those who await
+
         client = AsyncDriftQ(owner=self.owner)
         client._connect(AsyncTransport(self._transport.address, self._transport.patience))
         return client
@@ -221,6 +227,8 @@ class AsyncDriftQ(BrokerWords, Awaiting):
     """A broker, asked by calls that are awaited."""
 
     def __init__(self, url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> None:
+        from driftq.client.evented import AsyncTransport  # noqa: PLC0415
+
         address = address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
         self.owner = owner or default_owner()
         self._connect(AsyncTransport(address, patience))
@@ -269,6 +277,8 @@ class AsyncDriftQ(BrokerWords, Awaiting):
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
+        from driftq.client.producer import AsyncProducer  # noqa: PLC0415
+
         return AsyncProducer(self._transport, topic, producer_id, **options)
 
     def stream(self, path: str, content_type: str = "") -> AsyncStream:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import select
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from driftq.client.errors import Closed, NotConnected, OutcomeUnknown
 from driftq.client.flows import (
@@ -36,6 +35,9 @@ from driftq.client.flows import (
     resumed,
 )
 from driftq.client.http import Address, Reply, ReplyReader, request_bytes
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 

@@ -6,13 +6,13 @@ made here and in the other flows. Nothing here knows a socket, and time and chan
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Generator
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from driftq.client.errors import DriftQError, NotConnected, OutcomeUnknown, Refused, ServerFailed, Unavailable
 from driftq.client.http import Headers, Reply
+from driftq.client.names import chance as any_chance
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ def asking(
     known: Acquaintance,
     *,
     now_s: Callable[[], float] = time.monotonic,
-    chance: Callable[[], float] = random.random,
+    chance: Callable[[], float] = any_chance,
 ) -> Flow[T]:
     """Ask until there is an answer that counts, or the time is over."""
     began_s = now_s()

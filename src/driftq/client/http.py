@@ -5,13 +5,15 @@ The parser is httptools, fed with whatever arrives. A reply can be taken whole, 
 
 from __future__ import annotations
 
-import ssl
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 import httptools
 
 from driftq.client.errors import InvalidCall, OutcomeUnknown
+
+if TYPE_CHECKING:
+    import ssl
 
 VERSION_TEXT = "driftq-python/1"
 
@@ -30,7 +32,11 @@ class Address(NamedTuple):
         return f"http{'s' if self.secure else ''}://{self.host}:{self.port}{self.base_path}"
 
     def tls(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if self.secure else None
+        if not self.secure:
+            return None
+        import ssl  # noqa: PLC0415  # 25 ms that only those pay who need it
+
+        return ssl.create_default_context()
 
 
 def address_of(url: str, token: str = "") -> Address:

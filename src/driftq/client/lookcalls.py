@@ -6,14 +6,16 @@ Reading a partition is not claiming: nobody's group moves, and the reader keeps 
 from __future__ import annotations
 
 import base64
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.calls import Value, body_of, get, item, post, reading, refusal, segment
 from driftq.client.flows import Call
 from driftq.client.http import Reply
-from driftq.wire import records
 from driftq.wire.message import Envelope, read_head
 from driftq.wire.queue import Delivered
+
+if TYPE_CHECKING:
+    from driftq.wire.records import Record
 
 READ_BYTES = 1 << 20
 
@@ -57,6 +59,8 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_byte
 
 def _messages(data: bytes, partition: int, offset: int) -> list[Delivered]:
     """The first batch may begin before what was asked for."""
+    from driftq.wire import records  # noqa: PLC0415  # checksums and compression, for those who read packed records
+
     found: list[Delivered] = []
     for batch in records.split(data):
         header = records.read_header(batch)
@@ -66,7 +70,7 @@ def _messages(data: bytes, partition: int, offset: int) -> list[Delivered]:
     return found
 
 
-def _delivered(record: records.Record, partition: int, offset: int, at_ms: int) -> Delivered:
+def _delivered(record: Record, partition: int, offset: int, at_ms: int) -> Delivered:
     head = read_head(record.head)
     try:
         value, packed = record.value.decode(), None

@@ -9,23 +9,25 @@ from __future__ import annotations
 import base64
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
 from driftq.client.blocking import Transport
 from driftq.client.claims import Place, settle_one
 from driftq.client.effects import AsyncEffect, Effect
-from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Call
 from driftq.client.outcome import AsyncOutcome, Outcome
-from driftq.client.streamproducer import AsyncIdempotentProducer, IdempotentProducer
 from driftq.client.streams import AsyncStream, Stream
 from driftq.client.verdicts import ACK, Ending, Verdict, ending_of
 from driftq.client.words import Awaiting, Blocking, own
-from driftq.client.writing import ProducerOptions
 from driftq.wire.message import DeadLetter, Envelope, Routing
 from driftq.wire.queue import Delivered
+
+if TYPE_CHECKING:
+    from driftq.client.evented import AsyncTransport
+    from driftq.client.streamproducer import AsyncIdempotentProducer, IdempotentProducer
+    from driftq.client.writing import ProducerOptions
 
 T = TypeVar("T")
 

@@ -15,6 +15,11 @@ def random_bits(count: int) -> int:
     return int.from_bytes(os.urandom(8), "little") & ((1 << count) - 1)
 
 
+def chance() -> float:
+    """From 0 up to 1."""
+    return random_bits(53) / (1 << 53)
+
+
 def default_owner() -> str:
     """A name for this process that no other has."""
     return f"{socket.gethostname()[:64]}:{os.getpid()}:{os.urandom(3).hex()}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
@@ -17,13 +17,15 @@ from driftq.client import calls
 from driftq.client.blocking import Transport
 from driftq.client.calls import Value
 from driftq.client.claims import Held, ack_part
-from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Call
 from driftq.client.http import Reply
 from driftq.client.names import random_name
 from driftq.client.words import Awaiting, Blocking, own
 from driftq.wire.message import Envelope
 from driftq.wire.queue import ProduceItem
+
+if TYPE_CHECKING:
+    from driftq.client.evented import AsyncTransport
 
 
 class Settling(Held, Protocol):

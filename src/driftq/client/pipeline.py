@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,6 +18,7 @@ from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnkno
 from driftq.client.evented import AsyncTransport, Wire
 from driftq.client.flows import Call, Patience
 from driftq.client.http import Reply, request_bytes
+from driftq.client.names import chance
 from driftq.client.window import IN_FLIGHT_MAX, Done, Sending, Window
 
 Encode = Callable[[Batch, int, int], Call[Any]]  # a batch, its epoch and its seq
@@ -114,7 +114,7 @@ class Pipeline:
                     self._epoch,
                     in_flight_max=self._options.in_flight_max,
                     is_fixed=self._is_fixed,
-                    pause_s=lambda failures: self._patience.pause_s(failures, random.random()),
+                    pause_s=lambda failures: self._patience.pause_s(failures, chance()),
                 )
             while window.has_room() or window.fatal is not None:
                 batch = self._gathering.take(lane, now_s, linger_s)
@@ -135,7 +135,7 @@ class Pipeline:
             self._failures = 0
         except NotConnected:
             self._failures += 1
-            self._connect_at_s = time.monotonic() + self._patience.pause_s(self._failures, random.random())
+            self._connect_at_s = time.monotonic() + self._patience.pause_s(self._failures, chance())
 
     def _write(self, window: Window[Batch], sending: Sending[Batch], now_s: float) -> None:
         if self._wire is None:

@@ -11,11 +11,10 @@ What both clients do is here once, as flows; `Stream` blocks, `AsyncStream` is a
 from __future__ import annotations
 
 import base64
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import msgspec
 
@@ -23,15 +22,18 @@ from driftq.client import streamcalls
 from driftq.client.blocking import Transport
 from driftq.client.calls import Value
 from driftq.client.errors import InvalidCall, NotConnected, OutcomeUnknown, Refused, TailMoved
-from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Acquaintance, Call, Flow, Give, Leave, Live, More, Open, Patience, Pause, asking
 from driftq.client.http import Reply
+from driftq.client.names import chance
 from driftq.client.sse import Events
 from driftq.client.streamcalls import Appended, Chunk, StreamInfo
-from driftq.client.streamproducer import AsyncIdempotentProducer, IdempotentProducer
 from driftq.client.words import Awaiting, Blocking, own
-from driftq.client.writing import ProducerOptions
 from driftq.wire import streams as w
+
+if TYPE_CHECKING:
+    from driftq.client.evented import AsyncTransport
+    from driftq.client.streamproducer import AsyncIdempotentProducer, IdempotentProducer
+    from driftq.client.writing import ProducerOptions
 
 LiveKind = Literal["auto", "long-poll", "sse"]
 POLL_MS = 60_000  # longer than a broker lets a poll wait
@@ -203,7 +205,7 @@ class StreamWords:
             if live is not None:
                 yield Leave(live)
             if failures:
-                yield Pause(self._patience.pause_s(failures, random.random()))
+                yield Pause(self._patience.pause_s(failures, chance()))
 
 
 class _Heard:
@@ -260,6 +262,8 @@ class Stream(StreamWords, Blocking):
         self, producer_id: str = "", *, epoch: int | None = None, **options: Unpack[ProducerOptions]
     ) -> IdempotentProducer:
         """A producer whose appends happen once."""
+        from driftq.client.streamproducer import IdempotentProducer  # noqa: PLC0415  # it brings in asyncio
+
         return IdempotentProducer(self, producer_id, epoch=epoch, **options)
 
 
@@ -280,4 +284,6 @@ class AsyncStream(StreamWords, Awaiting):
         self, producer_id: str = "", *, epoch: int | None = None, **options: Unpack[ProducerOptions]
     ) -> AsyncIdempotentProducer:
         """A producer whose appends happen once."""
+        from driftq.client.streamproducer import AsyncIdempotentProducer  # noqa: PLC0415
+
         return AsyncIdempotentProducer(self, producer_id, epoch=epoch, **options)

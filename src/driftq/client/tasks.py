@@ -21,9 +21,9 @@ from driftq.client import admincalls, calls
 from driftq.client.api import AsyncDriftQ, DriftQ
 from driftq.client.errors import InvalidCall
 from driftq.client.message import MessageWords
+from driftq.client.subscription import Handler, Subscription, WorkOptions
 from driftq.client.verdicts import Reject
 from driftq.client.worker import Worker
-from driftq.client.working import Handler, Subscription, WorkOptions
 from driftq.wire.queue import ProduceItem
 
 P = ParamSpec("P")

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from driftq.client.blocking import Transport
-from driftq.client.evented import AsyncTransport
 from driftq.client.flows import Asked
+
+if TYPE_CHECKING:
+    from driftq.client.blocking import Transport
+    from driftq.client.evented import AsyncTransport
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,24 +6,24 @@
     charge(message)          # still a function, for tests
     charge.run(broker)       # until SIGTERM; then it finishes what it has begun
 
-The function may be plain (it runs on threads) or async. This module is the decorator and the process around it; how the
-messages move is in `working`.
+The function may be plain (it runs on threads) or async. This module is the decorator; the process around it is in
+`running`, and how the messages move is in `working`. Both are fetched when a worker runs.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import inspect
-import signal
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
-from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
-from driftq.client.background import new_loop
-from driftq.client.errors import InvalidCall
-from driftq.client.working import Counts, Handler, Subscription, Working, WorkOptions
+from driftq.client.api import AsyncDriftQ, DriftQ
+from driftq.client.subscription import Counts, Handler, Subscription, WorkOptions
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from driftq.client.working import Working
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,14 +49,20 @@ class Worker(Generic[P, R]):
 
     def working(self, client: AsyncDriftQ) -> Working:
         """The machinery for one run of this worker."""
+        from driftq.client.working import Working  # noqa: PLC0415
+
         return Working(self.subscription, self.options, self.handler(), client, is_async=self.is_async)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> Counts:
         """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to be claimed now."""
+        from driftq.client.running import run  # noqa: PLC0415
+
         return run(self, broker=broker, drain=drain)[0]
 
     async def run_async(self, broker: Broker = "", *, drain: bool = False, stop: asyncio.Event | None = None) -> Counts:
         """The same on the loop that runs. Set `stop` (or cancel) to end it."""
+        from driftq.client.running import run_async  # noqa: PLC0415
+
         return (await run_async(self, broker=broker, drain=drain, stop=stop))[0]
 
 
@@ -86,58 +92,3 @@ def worker(
         return Worker(function, Subscription(topic, group, task, label, start), options)
 
     return decorate
-
-
-def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[Counts]:
-    """Run workers in this process until SIGTERM or SIGINT. A second signal ends them at once."""
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_until_signal(workers, broker, drain))
-
-
-async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool) -> list[Counts]:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-
-    def on_signal() -> None:
-        if stop.is_set():
-            task.cancel()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: somebody else has the signals
-            loop.add_signal_handler(number, on_signal)
-    return await run_async(*workers, broker=broker, drain=drain, stop=stop)
-
-
-async def run_async(
-    *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, stop: asyncio.Event | None = None
-) -> list[Counts]:
-    """Run workers on the loop that runs."""
-    if not workers:
-        raise InvalidCall("nothing to run: name at least one worker")
-    stop = stop or asyncio.Event()
-    client = _client(broker)
-    try:
-        tasks = [asyncio.create_task(each.working(client).run(stop, drain=drain)) for each in workers]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            stop.set()  # if one has failed, the others end in order
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    finally:
-        if client is not broker:
-            await client.close()
-
-
-def _client(broker: Broker) -> AsyncDriftQ:
-    """Workers run on a loop; a blocking client only says where the broker is."""
-    if isinstance(broker, AsyncDriftQ):
-        return broker
-    if isinstance(broker, DriftQ):
-        return broker.asynchronous()
-    return connect_async(broker)

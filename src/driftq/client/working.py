@@ -14,15 +14,16 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from driftq.client import calls
 from driftq.client.blocking import Transport
 from driftq.client.claims import Place, settle
-from driftq.client.errors import DriftQError, InvalidCall, Refused
+from driftq.client.errors import DriftQError, Refused
 from driftq.client.message import AsyncMessage, Message
+from driftq.client.subscription import Counts, Handler, Subscription, WorkOptions
 from driftq.client.verdicts import RELEASE, Ending, Verdict, ending_of
 from driftq.wire.queue import Delivered
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("driftq.worker")
 
 Handled = Message | AsyncMessage
-Handler = Callable[[Any], Awaitable[Any] | Any]
 
 CLAIM_WAIT_MS = 20_000
 CLAIM_MAX = 10_000
@@ -41,60 +41,6 @@ RETRY_S = 1.0
 TICK_S = 0.1
 LAST_SETTLE_S = 5.0
 YIELD_EVERY = 100
-
-
-class Subscription(NamedTuple):
-    """What a worker claims."""
-
-    topic: str
-    group: str
-    task: str | None = None
-    label: str | None = None
-    start: str = "earliest"
-
-
-class WorkOptions(NamedTuple):
-    """How a worker works; see `driftq.worker`."""
-
-    concurrency: int = 1
-    prefetch: int | None = None
-    lease_ms: int = 30_000
-    timeout_ms: int = 300_000
-    drain_ms: int = 30_000
-
-    def check(self) -> None:
-        if self.concurrency < 1 or (self.prefetch is not None and self.prefetch < 0):
-            raise InvalidCall("concurrency is at least 1, prefetch at least 0")
-        if self.lease_ms < 100:
-            raise InvalidCall("a lease shorter than 100 ms cannot be kept alive")
-
-    @property
-    def held_max(self) -> int:
-        """Messages that run or wait here at the same time."""
-        return self.concurrency + (self.concurrency if self.prefetch is None else self.prefetch)
-
-
-class Counts:
-    """What a run did."""
-
-    __slots__ = ("acked", "failed", "lost", "rejected", "released", "timed_out")
-
-    def __init__(self) -> None:
-        self.acked = self.failed = self.rejected = self.released = self.lost = self.timed_out = 0
-
-    def count(self, verb: str, many: int) -> None:
-        match verb:
-            case "ack/batch":
-                self.acked += many
-            case "nack/batch":
-                self.failed += many
-            case "reject":
-                self.rejected += many
-            case _:
-                self.released += many
-
-    def __repr__(self) -> str:
-        return " ".join(f"{name}={getattr(self, name)}" for name in self.__slots__)
 
 
 class Running:

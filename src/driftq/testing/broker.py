@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from driftq.client.api import DriftQ
-from driftq.client.worker import Worker, run_async
-from driftq.client.working import Counts
+from driftq.client.running import run_async
+from driftq.client.subscription import Counts
+from driftq.client.worker import Worker
 from driftq.core.replies import Swept
 from driftq.engine.engine import Engine
 from driftq.server import http

@@ -12,9 +12,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.message import AsyncMessage, Message
+from driftq.client.subscription import Counts, Handler
 from driftq.client.verdicts import Ending
 from driftq.client.worker import Worker
-from driftq.client.working import Counts, Handled, Handler, Working
+from driftq.client.working import Handled, Working
 
 if TYPE_CHECKING:
     from driftq.testing.broker import MemoryBroker
