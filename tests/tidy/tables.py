@@ -92,6 +92,14 @@ TABLES: tuple[Table, ...] = (
         ("option", "default", "meaning"),
         lambda module: module.table(),
     ),
+    Table(
+        "spark-sink-options",
+        "Spark source and sink",
+        "docs/reference/spark.md",
+        "driftq.spark.sinkplan",
+        ("option", "default", "meaning"),
+        lambda module: module.table(),
+    ),
 )
 
 

@@ -80,6 +80,11 @@ PASSED_OVER = ("offset", "timestamp", "queue_state", "attempts", "last_error")  
 SCHEDULED = ("deadline", "routing_label", "task", "priority")  # what staged messages cannot carry
 
 
+def table() -> list[tuple[str, str, str]]:
+    """The options for docs/reference/spark.md."""
+    return [(f"`{option.name}`", option.default, option.meaning) for option in SINK_OPTIONS]
+
+
 class WriteOptions(NamedTuple):
     """Everything a write was asked for, checked."""
 
