@@ -19,6 +19,7 @@ from driftq.spark.staging import forget
 from driftq.spark.writing import DriftqStreamWriter, SinkRefused, Written, forget_batch, publish_batch, write_rows
 from tests.spark.reading import logs_of, topic_records
 from tests.support.server import Server
+from tests.support.waiting import until_now
 
 
 def options_of(server: Server, **given: object) -> WriteOptions:
@@ -205,17 +206,17 @@ def test_a_full_topic_is_waited_for_as_long_as_the_broker_says(server: Server, b
 
     thread = threading.Thread(target=write_more)
     thread.start()
-    refused = 0
-    while not refused:
-        text = server.call("GET", "/v1/metrics").body.decode()
-        refused = sum("429" in line or "overload" in line for line in text.splitlines() if not line.startswith("#"))
+    until_now(lambda: 'driftq_produce_rejected_total{reason="partition_buffer_full"}' in metrics_of(server), 20)
     assert not done.is_set()
-    with broker:
-        broker.ack(broker.claim("orders", "slow", max=30))
+    broker.ack(broker.claim("orders", "slow", max=30))
     thread.join(20)
 
     assert done.is_set()
     assert numbers_of(server) == list(range(50))
+
+
+def metrics_of(server: Server) -> str:
+    return server.call("GET", "/v1/metrics").body.decode()
 
 
 @pytest.mark.parametrize("mode", ["staged", "direct"])
