@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -168,6 +169,32 @@ def test_windows_count_ends_failures_and_latencies_of_what_happened_in_them(spar
     assert (first["p50_ms"], first["p99_ms"], first["max_ms"]) == (40, 60, 60)
     assert first["error_rate"] == pytest.approx(1 / 3)
     assert (second["failed"], second["dead"], second["error_rate"], second["p50_ms"]) == (1, 1, 1.0, None)
+
+
+def test_an_end_counts_for_the_tenant_and_label_of_its_message_unless_it_comes_too_late(spark: SparkSession) -> None:
+    def told(event: str, offset: int, second: int) -> dict[str, Any]:
+        at = (NOON + timedelta(seconds=second)).isoformat()
+        value = {"event": event, "topic": "orders", "partition": 0, "offset": offset, "group": "g", "at": at}
+        return {"topic": "orders.history", "value": json.dumps(value).encode()}
+
+    source = messages(
+        spark,
+        {"tenant_id": "acme", "routing_label": "hot"},
+        {"tenant_id": "bee"},
+        told("delivered", 0, 2),
+        told("acked", 0, 3),
+        told("failed", 1, 4),
+        told("acked", 1, 90),
+        {"topic": "orders.history", "value": b"not an event"},
+    )
+
+    found = metrics.endings(source, latency_max="1 minute").collect()
+
+    assert sorted((row["tenant_id"], row["label"], row["kind"], row["latency_ms"]) for row in found) == [
+        ("acme", "hot", "acked", 3_000),
+        ("bee", "", "failed", None),
+    ]
+    assert metrics.arrivals(source).count() == 2
 
 
 def test_a_run_is_summed_up_and_told_with_children_under_their_parents(spark: SparkSession) -> None:

@@ -161,6 +161,7 @@ class Showcase:
         metrics = {
             "sink.table": str(self._tables / "metrics"), "pipeline.trigger": "5 seconds", "pipeline.id": "metrics",
             "metrics.window": "10 seconds", "metrics.watermark": "5 seconds", "metrics.history": True,
+            "metrics.latency_max": "10 seconds",
         }  # fmt: skip
         return load("archive", values={**given, **archive}), load("metrics", values={**given, **metrics})
 

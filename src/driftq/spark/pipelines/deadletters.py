@@ -18,6 +18,7 @@ from driftq.client.api import DriftQ
 from driftq.wire.fingerprints import LENGTH_MAX, MARK, VARIABLE
 
 DEAD_PREFIX = "dlq."
+REDRIVE_GROUP = "driftq.redrive"  # the broker's own: what it has settled was sent back
 SLICE_MAX = 500
 _HEAD = (
     "dlq STRUCT<topic: STRING, partition: INT, offset: BIGINT, `group`: STRING, attempts: INT, lease_losses: INT, "

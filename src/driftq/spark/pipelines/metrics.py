@@ -30,9 +30,9 @@ def arrivals(source: DataFrame, watermark: str = "1 minute") -> DataFrame:
     return sent.withWatermark("at", watermark) if source.isStreaming else sent
 
 
-def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "15 minutes") -> DataFrame:
+def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "1 minute") -> DataFrame:
     """Ends and failures, with the tenant and label of their messages. An end that comes more than `latency_max` after
-    its message is not counted: that is how long Spark remembers messages."""
+    its message is not counted: that is how long Spark remembers messages, and how long it holds windows back."""
     sent = (
         histories.messages(source)
         .select(

@@ -97,7 +97,7 @@ def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[by
             kwargs |= {"stdout": log, "stderr": log}
         gateway = importlib.import_module("pyspark.java_gateway").launch_gateway(settings, kwargs)
         context._ensure_initialized(gateway=gateway)
-    spark = driftq_session(master or "local[*]" if local else master, name=name, conf=conf)
+    spark = driftq_session(master, name=name, conf=conf)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

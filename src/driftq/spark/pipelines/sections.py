@@ -84,7 +84,9 @@ class Metrics(Section, frozen=True):
     window: Annotated[Interval, told("the length of a window")] = "1 minute"
     watermark: Annotated[Interval, told("how late a message may be and still count")] = "1 minute"
     history: Annotated[bool, told("count ends and failures from TOPIC.history, and how long messages took")] = False
-    latency_max: Annotated[Interval, told("with history: ends later than this are not counted")] = "15 minutes"
+    latency_max: Annotated[Interval, told("with history: ends later than this do not count; windows wait so long")] = (
+        "1 minute"
+    )
 
 
 class DeadLetters(Section, frozen=True):

@@ -7,9 +7,13 @@ is in their own modules.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
+
+from driftq.client.api import DriftQ
 from driftq.client.errors import NotFound
 from driftq.spark.pipelines import deadletters, dedupe, histories, metrics, route, runs, transform
 from driftq.spark.pipelines.archive import start_archive
@@ -59,6 +63,9 @@ def start_metrics(spark: SparkSession, configuration: Configuration) -> Streamin
     source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
     happened = metrics.arrivals(source, settings.watermark)
     if settings.history:
+        # One broker, one clock, and every micro-batch reads both logs to their end: the log that is ahead says what
+        # time it is. By default Spark would wait for the other, and a quiet history would hold all windows back.
+        spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", "max")
         happened = happened.unionByName(metrics.endings(source, settings.watermark, settings.latency_max))
     return to_table(metrics.windowed(happened, settings.window), configuration)
 
@@ -101,9 +108,7 @@ def finish_deadletters(spark: SparkSession, configuration: Configuration, stop: 
     settings = configuration.deadletters
     with broker_of(configuration) as broker:
         topics = [name.removeprefix(deadletters.DEAD_PREFIX) for name in configuration.source.topics]
-        dead = [deadletters.DEAD_PREFIX + name for name in topics]
-        found = options(configuration, dead) | {"includeHead": "true"}
-        letters = deadletters.letters(spark.read.format("driftq").options(**found).load())
+        letters = reduce(DataFrame.unionByName, (_letters(spark, configuration, broker, topic) for topic in topics))
         if settings.group:
             letters = letters.where(letters["group"] == settings.group)
         if settings.fingerprint:
@@ -127,6 +132,18 @@ def finish_deadletters(spark: SparkSession, configuration: Configuration, stop: 
             left = done.wanted - done.redriven - done.failed
             say(f"{topic}: {done.redriven:,} sent back, {done.failed:,} refused, {left:,} not sent now")
         return 1 if failed else 0
+
+
+def _letters(spark: SparkSession, configuration: Configuration, broker: DriftQ, topic: str) -> DataFrame:
+    """The letters of a topic that were not sent back yet: those that the broker's own group has not settled."""
+    dead = deadletters.DEAD_PREFIX + topic
+    found = options(configuration, [dead]) | {"includeHead": "true"}
+    try:
+        broker.groups.describe(dead, deadletters.REDRIVE_GROUP)
+    except NotFound:
+        return deadletters.letters(spark.read.format("driftq").options(**found).load())
+    rows = spark.read.format("driftq").options(**found, queueState=deadletters.REDRIVE_GROUP).load()
+    return deadletters.letters(rows.where("queue_state != 'settled'"))
 
 
 def kind_lines(found: list[Row]) -> list[str]:
