@@ -59,13 +59,16 @@ class Run:
 class LogSegment:
     """What is known in memory about one segment file."""
 
-    __slots__ = ("closed", "end_offset", "first_offset", "firsts", "open_run", "path", "runs", "size_bytes", "wrong")
+    __slots__ = (
+        "closed", "end_offset", "first_offset", "firsts", "loaded", "open_run", "path", "runs", "size_bytes", "wrong",
+    )  # fmt: skip
 
     def __init__(self, path: str, first_offset: int) -> None:
         self.path = path
         self.first_offset = first_offset
         self.end_offset = first_offset
         self.size_bytes = HEADER_BYTES
+        self.loaded = True  # False: only its place is known, not its runs
         self.closed = False  # True: damaged at its end, so nothing is added to it
         self.open_run: Run | None = None  # only a run begun by this process is added to: others may be damaged
         self.wrong = "the records are missing"  # what a read that finds nothing here says
@@ -138,6 +141,10 @@ def encode_index(store: bytes, log_id: int, segment: LogSegment) -> bytes:
     fields = _INDEX.pack(_INDEX_MAGIC, 0, store, log_id, segment.first_offset, segment.end_offset, count)
     rest = fields[8:] + entries
     return _INDEX_MAGIC + checksum(rest) + rest
+
+
+def index_path(segment: LogSegment) -> str:
+    return segment.path.removesuffix(".log") + ".index"
 
 
 def read_index(data: bytes, store: bytes, log_id: int, segment: LogSegment) -> bool:

@@ -13,18 +13,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from driftq.storage.damage import CorruptLog
-from driftq.storage.disk import Disk, DiskFull, File
+from driftq.storage.disk import Disk, DiskFull
 from driftq.storage.logcache import OpenFiles, RunCache
-from driftq.storage.logfiles import (
-    HEADER_BYTES,
-    LogSegment,
-    encode_header,
-    encode_index,
-    read_index,
-    read_run,
-    walk,
-    wrong_header,
-)
+from driftq.storage.logfiles import LogSegment, encode_header, encode_index, index_path, read_run
+from driftq.storage.logloading import load
 from driftq.storage.logstate import GivenUp, LogState
 from driftq.storage.logstore import Placed, Span, batch_ms
 from driftq.storage.syncing import LogSync
@@ -98,7 +90,7 @@ class SegmentLogStore:
         for log in self._dirty.values():
             for segment in log.dirty.values():
                 index = encode_index(self._store, log.log_id, segment)
-                work.add_file(segment.path, _index_path(segment), index)
+                work.add_file(segment.path, index_path(segment), index)
             if log.new_names:
                 work.add_folder(log.folder)
             log.dirty = {}
@@ -212,6 +204,8 @@ class SegmentLogStore:
         if not log.opened:
             self._open_log(log)
         at = log.find(offset)
+        if at >= 0 and not log.segments[at].loaded:
+            self._load(log, log.segments[at], log.segments[at].end_offset)
         if at < 0 or offset >= log.segments[at].end_offset:
             following = log.segments[at + 1].first_offset if at + 1 < len(log.segments) else log.end
             if at < 0:
@@ -238,9 +232,7 @@ class SegmentLogStore:
         log = self._logs.get(log_id)
         if log is None:
             return 0
-        if not log.opened:
-            self._open_log(log)
-        for segment in log.segments:
+        for segment in self._loaded(log):
             # A segment that a full disk left without a run has nothing to offer.
             for run, run_end in zip(segment.runs, [*segment.firsts[1:], segment.end_offset], strict=False):
                 if run.last_ms >= at_ms and run_end > log.start:
@@ -254,11 +246,9 @@ class SegmentLogStore:
         log = self._logs.get(log_id)
         if log is None:
             return []
-        if not log.opened:
-            self._open_log(log)
         return [
             Span(segment.first_offset, segment.end_offset, segment.size_bytes, segment.last_ms())
-            for segment in log.segments
+            for segment in self._loaded(log)
         ]
 
     # ---------------------------------------------------------------------------------------- beginning and ending
@@ -321,60 +311,37 @@ class SegmentLogStore:
     def _open_log(self, log: LogState) -> None:
         """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
         end = log.written
-        log.segments = []
         firsts = [int(name[:-4]) for name in self._disk.list(log.folder) if name.endswith(".log")]
         kept = [first for first in firsts if first < end]
         for first in firsts[len(kept) :]:
             self._remove(f"{log.folder}/{first:020d}.log")
             log.new_names = True
-        for first in kept:
-            segment = LogSegment(f"{log.folder}/{first:020d}.log", first)
-            self._load_segment(log, segment, end)
-            log.segments.append(segment)
+        log.segments = [LogSegment(f"{log.folder}/{first:020d}.log", first) for first in kept]
+        for segment, following in zip(log.segments, kept[1:], strict=False):
+            # All of it lies below what was synced: its index is read when somebody wants the records.
+            segment.end_offset = following
+            segment.loaded = False
+        if log.segments:
+            self._load(log, log.segments[-1], end, is_last=True)
         log.opened = True
         if log.new_names:
             self._dirty[log.log_id] = log
         if len(log.segments) > 1 and log.segments[1].first_offset <= log.start:
             self._trimmed[log.log_id] = log
 
-    def _load_segment(self, log: LogState, segment: LogSegment, end: int) -> None:
-        file = self._files[segment.path]
-        size = file.size()
-        wrong = wrong_header(file.read_at(0, HEADER_BYTES), self._store, log.log_id, segment.first_offset)
-        if wrong:
-            segment.wrong = wrong  # it holds nothing that can be trusted, and a read says so
-            return
-        index = _index_path(segment)
-        if self._disk.exists(index):
-            beside = self._disk.open(index)
-            if not read_index(beside.read_at(0, beside.size()), self._store, log.log_id, segment):
-                segment.cut(0)
-            beside.close()
-        if segment.end_offset > end:
-            self._cut(file, segment, end)
-        elif segment.end_offset < end and size > segment.size_bytes:
-            # The index is older than the snapshot, or gone: walk through what it does not cover.
-            for walked in walk(file, segment.size_bytes, size, segment.end_offset):
-                if walked.first_offset >= end:
-                    break
-                segment.add(walked.first_offset, walked.records, walked.batch, walked.at_ms)
-            log.dirty[segment.path] = segment
-            self._dirty[log.log_id] = log
-        segment.closed = size < segment.size_bytes
-        if size > segment.size_bytes and segment.end_offset == end:
-            file.truncate("log.cut", segment.size_bytes)
+    def _load(self, log: LogState, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
+        if load(self._disk, self._files[segment.path], self._store, log.log_id, segment, end, is_last=is_last):
             log.dirty[segment.path] = segment
             self._dirty[log.log_id] = log
 
-    def _cut(self, file: File, segment: LogSegment, end: int) -> None:
-        """Forget what lies behind `end`. The run that holds it is read again, batch by batch."""
-        at = segment.find(end)
-        stop = segment.runs[at].position + segment.runs[at].size_bytes
-        segment.cut(at)
-        for walked in walk(file, segment.size_bytes, stop, segment.end_offset):
-            if walked.first_offset >= end:
-                break
-            segment.add(walked.first_offset, walked.records, walked.batch, walked.at_ms)
+    def _loaded(self, log: LogState) -> list[LogSegment]:
+        """All segments of a log, with their runs."""
+        if not log.opened:
+            self._open_log(log)
+        for segment in log.segments:
+            if not segment.loaded:
+                self._load(log, segment, segment.end_offset)
+        return log.segments
 
     def _remove(self, path: str) -> None:
         self._files.forget(path)
@@ -387,7 +354,3 @@ class SegmentLogStore:
         for path in [f"{folder}/{name}" for name in self._disk.list(folder)]:
             self._files.forget(path)
             self._disk.remove("log.remove", path)
-
-
-def _index_path(segment: LogSegment) -> str:
-    return segment.path.removesuffix(".log") + ".index"
