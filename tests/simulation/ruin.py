@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from random import Random
 
+from driftq.core.broker import Broker
+from driftq.core.facts import Fact
 from driftq.core.frames import decode
 from driftq.engine import checkpoint
 from driftq.engine.recovery import Opened, open_folder
@@ -26,8 +28,42 @@ from tests.support.simdisk import Fault, SimDisk
 FLIPS_AT_ONCE = 12
 
 
-def try_flips(world: World, chance: Random) -> None:
+class Expected:
+    """What the frames of a run fold to, up to one lsn and another: frames are folded once, as long as lsns rise."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._broker = empty_broker(world.swarm)
+        self._lsn = 0
+        self._images: dict[int, list[Fact]] = {}
+
+    def forget(self) -> None:
+        """The run went on: frames that were not durable may be others now."""
+        self._images.clear()
+
+    def images(self, lsn: int) -> list[Fact]:
+        found = self._images.get(lsn)
+        if found is None:
+            found = self._images[lsn] = list(self._at(lsn).snapshot())
+        return found
+
+    def _at(self, lsn: int) -> Broker:
+        world, broker, first = self._world, self._broker, self._lsn
+        if lsn == world.audit.lsn:
+            return world.audit.restarts.shadow
+        if lsn < first:
+            broker, first = empty_broker(world.swarm), 0
+        for frame in world.frames[first:lsn]:
+            for fact in decode(frame):
+                broker.apply(fact)
+        if broker is self._broker:
+            self._lsn = lsn
+        return broker
+
+
+def try_flips(world: World, chance: Random, expected: Expected) -> None:
     """Turn bits in copies of the disk as it is now, one copy for each."""
+    expected.forget()
     for _ in range(FLIPS_AT_ONCE):
         disk = world.disk.copy(chance.randrange(1 << 30))
         disk.restart()
@@ -37,8 +73,8 @@ def try_flips(world: World, chance: Random) -> None:
         disk.flip(path, bit)
         world.faults.counts["flip"] += 1
         if folds:
-            _fold(world, disk, f"bit {bit} of {path} turned")
-        _judge(world, disk, f"bit {bit} of {path} turned", "flips")
+            _fold(world, disk, f"bit {bit} of {path} turned", expected)
+        _judge(world, disk, f"bit {bit} of {path} turned", "flips", expected)
 
 
 def _somewhere(disk: SimDisk, chance: Random, part: str) -> tuple[str, int]:
@@ -51,7 +87,7 @@ def _somewhere(disk: SimDisk, chance: Random, part: str) -> tuple[str, int]:
     return path, chance.randrange(8 * size)
 
 
-def _fold(world: World, disk: SimDisk, what: str) -> None:
+def _fold(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
     """A checkpoint over damage must fail, or be right: what it vouches for is trimmed from the journal afterwards."""
     opened = world.opened
     lsn = opened.journal.closed_lsn()
@@ -66,11 +102,7 @@ def _fold(world: World, disk: SimDisk, what: str) -> None:
     if newest is None or newest.lsn != lsn:
         return
     found = [fact for frame in snapshots.read_frames(disk, newest, opened.folder.store) for fact in decode(frame)]
-    expected = empty_broker(world.swarm)
-    for frame in world.frames[:lsn]:
-        for fact in decode(frame):
-            expected.apply(fact)
-    demand(found == list(expected.snapshot()), "flips", f"{what}: a checkpoint over damage is wrong")
+    demand(found == expected.images(lsn), "flips", f"{what}: a checkpoint over damage is wrong")
     world.counts["folds right"] += 1
 
 
@@ -89,10 +121,10 @@ def begin_lying(world: World) -> None:
 def end_lying(world: World, chance: Random) -> None:
     world.disk.lie = False
     world.disk.crash(chance.choice(("none", "random")))
-    _judge(world, world.disk, "the device lied", "lies")
+    _judge(world, world.disk, "the device lied", "lies", Expected(world))
 
 
-def _judge(world: World, disk: SimDisk, what: str, kind: str) -> None:
+def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected) -> None:
     try:
         opened = open_folder(disk, FOLDER, bytes(16), world.swarm.limits, NoChance(), world.swarm.options)
     except (Damaged, FormatTooNew):
@@ -104,7 +136,8 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str) -> None:
     vouched = max(world.audit.watermark_lsn, opened.report.snapshot_lsn)
     demand(tail >= vouched, kind, f"{what}: the journal ends at {tail} though {vouched} was vouched for")
     demand(tail <= len(world.frames), kind, f"{what}: {tail} frames, more than were written")
-    _same_state(world, opened, tail, what, kind)
+    same = list(opened.broker.snapshot()) == expected.images(tail)
+    demand(same, kind, f"{what}: another state was started")
     unread = _unreadable(world, opened, what, kind)
     if kind == "lies":
         world.counts["lies unnoticeable" if tail < world.durable_lsn else "lies harmless"] += 1
@@ -112,17 +145,6 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str) -> None:
         world.counts["flips found by a read"] += 1
     else:
         world.counts["flips in the open tail" if tail < world.durable_lsn else "flips harmless"] += 1
-
-
-def _same_state(world: World, opened: Opened, tail: int, what: str, kind: str) -> None:
-    if tail == world.audit.lsn:
-        expected = world.audit.restarts.shadow
-    else:
-        expected = empty_broker(world.swarm)
-        for frame in world.frames[:tail]:
-            for fact in decode(frame):
-                expected.apply(fact)
-    demand(list(opened.broker.snapshot()) == list(expected.snapshot()), kind, f"{what}: another state was started")
 
 
 def _unreadable(world: World, opened: Opened, what: str, kind: str) -> bool:

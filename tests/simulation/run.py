@@ -18,7 +18,7 @@ from driftq.core.replies import Claimed, Rejected, Reply
 from tests.simulation import actors, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
-from tests.simulation.ruin import begin_lying, end_lying, try_flips
+from tests.simulation.ruin import Expected, begin_lying, end_lying, try_flips
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
@@ -179,6 +179,7 @@ class Play:
         swarm = world.swarm
         self.world = world
         self.ruin = Random(f"ruin {swarm.seed}")
+        self._expected = Expected(world)
         self._cast: list[actors.Actor] = []
         self._totals: list[int] = []
         for name, weight in swarm.weights.items():
@@ -203,7 +204,7 @@ class Play:
             if flips and self.ruin.random() < 0.03:
                 world.guarded(world.commit_all)
                 if world.is_quiet():
-                    try_flips(world, self.ruin)
+                    try_flips(world, self.ruin, self._expected)
 
 
 def finish(world: World) -> None:

@@ -13,13 +13,20 @@ SECTOR_BYTES = 512
 class Bytes:
     """A file's content in both worlds."""
 
-    __slots__ = ("durable", "pending", "shown")
+    __slots__ = ("apart", "durable", "pending", "shown")
 
     def __init__(self) -> None:
         self.shown = bytearray()
         self.durable = bytearray()
         # (position, bytes) for a write, (size, None) for a new size.
         self.pending: list[tuple[int, bytes | None]] = []
+        self.apart = False  # whether the two worlds may differ although nothing is pending: a sync failed
+
+    def copy(self) -> Bytes:
+        twin = Bytes()
+        twin.shown, twin.durable = self.shown[:], self.durable[:]
+        twin.pending, twin.apart = self.pending[:], self.apart
+        return twin
 
 
 class Folder:
@@ -36,6 +43,23 @@ class Folder:
         move = (source, target, node)
         apply_move(self.shown, move)
         self.moves.append(move)
+
+    def copy(self, known: dict[int, Bytes | Folder]) -> Folder:
+        """The folder with everything in it. What has several names, or one that is still on its way, is one thing in
+        the copy, too: `known` has the copies by the number of what they are copies of."""
+        twin = Folder()
+        for names, copied in ((self.shown, twin.shown), (self.durable, twin.durable)):
+            for name, node in names.items():
+                copied[name] = _copied(node, known)
+        twin.moves = [(source, target, _copied(node, known)) for source, target, node in self.moves]
+        return twin
+
+
+def _copied(node: Bytes | Folder, known: dict[int, Bytes | Folder]) -> Bytes | Folder:
+    twin = known.get(id(node))
+    if twin is None:
+        twin = known[id(node)] = node.copy(known) if isinstance(node, Folder) else node.copy()
+    return twin
 
 
 def apply_move(names: dict[str, Bytes | Folder], move: tuple[str, str, Bytes | Folder]) -> None:

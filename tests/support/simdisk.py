@@ -10,13 +10,14 @@ was ever durable. Nothing here knows what the bytes mean.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from enum import Enum
 
 from driftq.storage.disk import DiskFailed, DiskFull
 from tests.support.simcontent import Bytes, Folder, apply_move, put, resize, sectors, settle
+
+LARGE_BYTES = 4_096  # from here on copying once is worth a view
 
 
 class Crash(BaseException):
@@ -48,7 +49,10 @@ class SimFile:
         return len(self._content.shown)
 
     def read_at(self, position: int, size: int) -> bytes:
-        return bytes(self._content.shown[position : position + size])
+        if size < LARGE_BYTES:
+            return bytes(self._content.shown[position : position + size])
+        with memoryview(self._content.shown) as shown:
+            return bytes(shown[position : position + size])
 
     def write_at(self, label: str, position: int, data: bytes) -> None:
         disk, content = self._disk, self._content
@@ -81,6 +85,7 @@ class SimFile:
                 return
         if fault in (Fault.EIO, Fault.ENOSPC, Fault.SHORT):
             content.pending.clear()
+            content.apart = True
             raise DiskFailed(label, self.path, "simulated failure of a sync")
         raise Crash(label)
 
@@ -113,6 +118,7 @@ class SimDisk:
         self.fault_counts: dict[str, int] = {}
         self.on_call: Callable[[str], Fault | None] | None = None
         self._root = Folder()
+        self._known: dict[str, Bytes | Folder] = {}  # what was found by its path, as long as that is there
 
     # ---------------------------------------------------------------------------------------------- failing on purpose
 
@@ -173,6 +179,7 @@ class SimDisk:
             self.grow(label, path, content, allocate_bytes)
             content.pending.append((allocate_bytes, None))
         folder.move("", name, content)
+        self._known[path] = content
         if fault is not None:
             raise Crash(label)
         return SimFile(self, content, path)
@@ -191,6 +198,7 @@ class SimDisk:
         if name not in folder.shown or isinstance(folder.shown.get(new_name), Folder):
             raise DiskFailed(label, source, "there is nothing to rename, or a folder in the way")
         self.used_bytes -= _size(folder.shown.get(new_name))
+        self._known.clear()  # a folder's paths change with its own
         folder.move(name, new_name, folder.shown[name])
         if fault is not None:
             raise Crash(label)
@@ -202,6 +210,7 @@ class SimDisk:
         if not isinstance(content, Bytes):
             raise DiskFailed(label, path, "no such simulated file")
         self.used_bytes -= len(content.shown)
+        self._known.pop(path, None)
         folder.move(name, "", content)
         if fault is not None:
             raise Crash(label)
@@ -225,6 +234,7 @@ class SimDisk:
         gone = folder.shown.get(name)
         if not isinstance(gone, Folder) or gone.shown:
             raise DiskFailed(label, path, "not an empty simulated folder")
+        self._known.pop(path, None)
         folder.move(name, "", gone)
         if fault is not None:
             raise Crash(label)
@@ -260,10 +270,15 @@ class SimDisk:
         return fault
 
     def _find(self, path: str) -> Bytes | Folder | None:
+        known = self._known.get(path)
+        if known is not None:
+            return known
         node: Bytes | Folder | None = self._root
         for name in path.split("/"):
             if name:
                 node = node.shown.get(name) if isinstance(node, Folder) else None
+        if node is not None:
+            self._known[path] = node
         return node
 
     def _parent(self, label: str, path: str) -> tuple[Folder, str]:
@@ -285,21 +300,27 @@ class SimDisk:
         assert keep in ("none", "all", "random")
         self.life += 1
         self.on_call = None
-        self._lose(self._root, keep)
-        self.used_bytes = sum(map(len, self.files().values()))
+        self._known.clear()
+        self.used_bytes = self._lose(self._root, keep)
 
-    def _lose(self, folder: Folder, keep: str) -> None:
-        chance = {"none": 0.0, "all": 1.0}.get(keep, 0.5)
-        for move in folder.moves:
-            if self.random.random() < chance:
-                apply_move(folder.durable, move)
-        folder.moves.clear()
-        folder.shown = dict(folder.durable)
+    def _lose(self, folder: Folder, keep: str) -> int:
+        """Lose names and writes; returns how many bytes are left."""
+        if folder.moves:
+            chance = {"none": 0.0, "all": 1.0}.get(keep, 0.5)
+            for move in folder.moves:
+                if self.random.random() < chance:
+                    apply_move(folder.durable, move)
+            folder.moves.clear()
+            folder.shown = dict(folder.durable)
+        left_bytes = 0
         for _, node in sorted(folder.shown.items()):
             if isinstance(node, Folder):
-                self._lose(node, keep)
+                left_bytes += self._lose(node, keep)
             else:
-                self._lose_writes(node, keep)
+                if node.pending or node.apart:
+                    self._lose_writes(node, keep)
+                left_bytes += len(node.shown)
+        return left_bytes
 
     def _lose_writes(self, content: Bytes, keep: str) -> None:
         if content.pending:
@@ -314,6 +335,7 @@ class SimDisk:
                 else:
                     put(content.durable, position, data)
             content.pending.clear()
+        content.apart = False
         if content.shown != content.durable:
             content.shown = bytearray(content.durable)
 
@@ -353,6 +375,7 @@ class SimDisk:
         folder, name = self._parent("put", path)
         content = Bytes()
         content.shown, content.durable = bytearray(data or b""), bytearray(data or b"")
+        self._known.pop(path, None)
         for names in (folder.shown, folder.durable):
             names.pop(name, None)
             if data is not None:
@@ -360,10 +383,10 @@ class SimDisk:
 
     def copy(self, seed: int) -> SimDisk:
         """The same disk again, with chance of its own: to try several ends of one story."""
-        on_call, self.on_call = self.on_call, None
-        twin = copy.deepcopy(self)
-        self.on_call = on_call
-        twin.random = random.Random(seed)
+        twin = SimDisk(seed, capacity_bytes=self.capacity_bytes)
+        twin.used_bytes, twin.life, twin.lie, twin.calls = self.used_bytes, self.life, self.lie, self.calls
+        twin.counts, twin.fault_counts = dict(self.counts), dict(self.fault_counts)
+        twin._root = self._root.copy({})
         return twin
 
 

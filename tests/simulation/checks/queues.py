@@ -374,20 +374,27 @@ class QueuesCheck:
                 held = {offset: entry.lease for offset, entry in progress.entries.items() if entry.held}
                 for first, end, lease in progress.held:
                     for offset in range(first, end):
-                        demand(offset not in held, "Q1", f"{at}: offset {offset} is held twice")
+                        if offset in held:
+                            raise Violation("Q1", f"{at}: offset {offset} is held twice")
                         held[offset] = lease
                 resting = {offset: entry.retry_at_ms for offset, entry in progress.entries.items() if not entry.held}
                 settled = {offset for first, end in progress.settled for offset in range(first, end)}
                 ready = {offset for first, end in progress.ready for offset in range(first, end)}
-                demand(progress.floor == places.floor, "Q1", f"{at}: floor {progress.floor}, not {places.floor}")
-                demand(settled == places.settled, "Q1", f"{at}: settled {settled ^ places.settled} differs")
-                demand(resting == places.resting, "Q1", f"{at}: resting {resting}, not {places.resting}")
-                demand(ready == places.unseen, "Q1", f"{at}: unseen {ready ^ places.unseen} differs")
+                if progress.floor != places.floor:
+                    raise Violation("Q1", f"{at}: floor {progress.floor}, not {places.floor}")
+                if settled != places.settled:
+                    raise Violation("Q1", f"{at}: settled {settled ^ places.settled} differs")
+                if resting != places.resting:
+                    raise Violation("Q1", f"{at}: resting {resting}, not {places.resting}")
+                if ready != places.unseen:
+                    raise Violation("Q1", f"{at}: unseen {ready ^ places.unseen} differs")
                 mine = {offset: (each.token, each.until_ms) for offset, each in places.held.items()}
                 theirs = {offset: (lease.token, lease.until_ms) for offset, lease in held.items() if lease}
-                demand(mine == theirs, "Q1", f"{at}: held {theirs}, not {mine}")
-                demand(progress.in_flight == len(held), "Q1", f"{at}: counts {progress.in_flight} in flight")
-                demand(progress.resting == len(resting), "Q1", f"{at}: counts {progress.resting} resting")
+                if mine != theirs:
+                    raise Violation("Q1", f"{at}: held {theirs}, not {mine}")
+                if (progress.in_flight, progress.resting) != (len(held), len(resting)):
+                    counted = f"{progress.in_flight} in flight and {progress.resting} resting"
+                    raise Violation("Q1", f"{at}: counts {counted}, not {len(held)} and {len(resting)}")
                 times = [each.until_ms for each in places.held.values()]
                 times += [at_ms for at_ms in places.resting.values() if at_ms > now_ms]
                 if times:
