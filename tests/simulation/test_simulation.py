@@ -14,7 +14,7 @@ from tests.simulation.many import known_seeds, run_many
 from tests.simulation.planted import planted
 from tests.simulation.run import run_seed
 
-SEEDS = {"dev": 40, "ci": 380, "release": 20_000}  # 500 again when seed 389 is understood
+SEEDS = {"dev": 40, "ci": 500, "release": 20_000}
 OPERATIONS = {"dev": 1_500, "ci": 4_000, "release": 5_000}
 
 
@@ -33,7 +33,7 @@ def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed, hal
     tally = run_many(range(seed + half * count, seed + (half + 1) * count), OPERATIONS[profile], processes)
     broken = [f"seed {number}: {error}" for number, error in tally.broken]
     assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
-    if profile == "release":
+    if profile != "dev":
         assert not tally.never(), "something that should have happened never did"
 
 
