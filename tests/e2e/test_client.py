@@ -7,6 +7,7 @@ import gc
 import inspect
 import socket
 import threading
+import warnings
 
 import pytest
 
@@ -15,6 +16,7 @@ from driftq.client import api
 from driftq.client.flows import Patience
 from driftq.client.words import Awaiting, Blocking
 from tests.support.server import Server, running
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -309,3 +311,31 @@ def test_an_async_client_outlives_its_loop(server, topic):
         assert topic in asyncio.run(broker.topics.list())
     del broker
     gc.collect()  # connections of loops that are over are closed by nobody else, and Python says so: here, not later
+
+
+def test_a_client_that_nobody_closes_leaves_no_socket_to_the_collector(server):
+    broker = driftq.connect(f"http://127.0.0.1:{server.port}")
+    broker.topics.list()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always", ResourceWarning)
+        del broker
+        gc.collect()
+    assert not heard
+
+
+def test_closing_an_async_client_closes_the_sockets_of_calls_that_are_under_way(server, broker, topic):
+    async def talk() -> None:
+        client = driftq.connect_async(f"http://127.0.0.1:{server.port}")
+        claiming = asyncio.ensure_future(client.claim(topic, "g", wait_ms=30_000))
+        transport = client._transport
+        await until(lambda: _connected(transport), 10)
+        await client.close()
+        assert not transport._wires
+        with pytest.raises(driftq.errors.DriftQError):
+            await claiming
+
+    asyncio.run(talk())
+
+
+async def _connected(transport) -> bool:
+    return bool(transport._wires)

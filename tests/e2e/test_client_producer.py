@@ -228,3 +228,25 @@ def test_nobody_there_is_said_soon_and_says_what_to_do():
     broker = driftq.connect("http://127.0.0.1:9", patience=Patience(first_contact_ms=200))
     with pytest.raises(driftq.errors.NotConnected, match="driftq serve"):
         broker.topics.list()
+
+
+def test_many_messages_are_given_in_one_call_and_wait_for_room():
+    values = [b"%d" % number for number in range(5_000)]
+
+    async def produce(port: int) -> None:
+        async with driftq.connect_async(f"http://127.0.0.1:{port}") as broker, broker.producer("t") as orders:
+            receipts = await orders.send_many(values, partition=1)
+            assert len(await receipts) == 5_000
+
+    with running(None) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
+        broker.topics.create("t", partitions=2)
+        with broker.producer("t", buffer_bytes=50_000, batch_bytes=10_000) as orders:
+            receipts = orders.send_many(values)
+            assert [receipt.offset for receipt in receipts.result(60)] == list(range(5_000))
+            keyed = orders.send_many(["x", {"y": 1}], "k").result(60)
+            assert len({receipt.partition for receipt in keyed}) == 1
+        asyncio.run(produce(server.port))
+        found = stored(server, "t", 2)
+        assert [value for value in found[0] if value.isdigit()] == values
+        assert [value for value in found[1] if value.isdigit()] == values
+        assert sorted(value for part in found for value in part if not value.isdigit()) == [b"x", b'{"y":1}']
