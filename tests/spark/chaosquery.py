@@ -30,7 +30,7 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.quantile": "0.3",
-    "spark.speculation.minTaskRuntime": "200ms",
+    "spark.speculation.minTaskRuntime": "1s",
     "spark.task.maxFailures": "8",
 }
 
@@ -49,7 +49,7 @@ def troubled(batches: Iterator[Any]) -> Iterator[Any]:
     if first and number % 11 == 4:
         raise RuntimeError("a task that fails the first time")
     if first and number % 11 == 8:
-        threading.Event().wait(2.0)
+        threading.Event().wait(3.0)
 
 
 def main(url: str, folder: str, master: str, package: str, rows: str) -> None:
