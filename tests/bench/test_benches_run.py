@@ -32,11 +32,12 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.commit", ["--runs", "1", "--seconds", "0.1"]),
         ("bench.checkpoint", ["--seconds", "1.5", "--segment-mb", "1"]),
         ("bench.streams", ["--runs", "1", "--seconds", "0.2", "--readers", "5", "--history-mb", "1"]),
+        ("bench.spark", ["--runs", "1", "--rows", "20000", "--only", "100 B"]),
         ("bench.recover", ["--runs", "1", "--messages", "2000", "--keys", "500", "--streams", "50"]),
     ],
 )
 def test_a_benchmark_ends_and_says_what_it_found(module, arguments, tmp_path):
-    if module in {"bench.client", "bench.commit", "bench.checkpoint", "bench.streams", "bench.recover"}:
+    if module in {"bench.spark", "bench.client", "bench.commit", "bench.checkpoint", "bench.streams", "bench.recover"}:
         arguments = [*arguments, "--folder", str(tmp_path)]
     for result in results(module, *arguments):
         missing = EVERY_LINE - result.keys() - ({"cpu_us_per_op"} if is_a_size(result) else set())

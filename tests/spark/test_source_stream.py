@@ -90,11 +90,16 @@ def test_a_query_that_goes_on_tells_its_lag_and_meets_new_rows(spark, read, brok
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
+
+    def read_so_far() -> int:
+        assert query.isActive, query.exception()
+        return sum(each.numInputRows for each in query.recentProgress)
+
     try:
-        until_now(lambda: spark.table("seen").count() == 30, 60)
+        until_now(lambda: read_so_far() == 30, 90)
         fill(broker, "t", 5)
-        until_now(lambda: spark.table("seen").count() == 35, 60)
-        until_now(lambda: sum(each.numInputRows for each in query.recentProgress) == 35, 60)
+        until_now(lambda: read_so_far() == 35, 90)
+        assert spark.table("seen").select("offset").distinct().count() == 35
         sources = [each.sources[0] for each in query.recentProgress if each.numInputRows]
     finally:
         query.stop()

@@ -130,6 +130,11 @@ def test_a_head_that_cannot_be_read_counts_as_none():
     assert [row["deadline"] for row in found] == [None] * 5
 
 
+def test_a_head_that_is_two_counts_as_none():
+    data = run([Record(b"v", b"", b"{},{}"), Record(b"w", b"", b'{"envelope":{"run_id":"r"}}')])
+    assert [row["run_id"] for row in rows(data, 0, 2, ENVELOPE)] == [None, "r"]
+
+
 def test_the_whole_head_is_a_column_too():
     text = encode_head(FULL)
     found = rows(run([Record(b"a", b"", text), Record(b"b")]), 0, 2, (*BASE, *HEAD))

@@ -60,6 +60,12 @@ def test_a_new_log_is_read_from_its_start_and_the_checkpoint_says_so():
     assert offsets.ranges(reached(5), following) == [Range("t", 1, 2, 4, "then")]
 
 
+def test_between_a_place_and_itself_lies_nothing_even_if_a_log_was_new_there():
+    place = offsets.step(reached(5), [span(0, 5), span(2, 4, partition=1)], Limits())
+    assert place.begins
+    assert offsets.ranges(place, place) == []
+
+
 def test_nothing_new_is_the_same_place():
     here = reached(5)
     assert offsets.step(here, [span(0, 5)], Limits(partitions_min=8)) is here
