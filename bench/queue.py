@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import shutil
 import tempfile
@@ -22,11 +23,12 @@ import uvloop
 
 from bench.commit import bare_sync_ms
 from bench.report import emit, median, quantile
-from bench.wireclient import WireClient, post
+from bench.wireclient import WireClient, post, pump
 from driftq.wire.records import Record, pack
 from tests.support.server import Server
 
 VALUE = "v" * 100
+PACKED = "application/x-driftq-batch"
 ROOMY = ("queue.in_flight_max=100000000", "limits.partition_messages=100000000", "limits.partition_bytes=100000000000")
 
 
@@ -73,23 +75,23 @@ class Bench:
             client.close()
         return done / wall_s, 1e6 * spent_s / max(1, done), latencies
 
+    async def pump(self, connections: int, make: Callable[[], bytes]) -> tuple[float, float, list[float]]:
+        """The same for single requests, from the leanest client."""
+        before_s = cpu_s(self.server)
+        rate, latencies = await pump(self.server.port, make, connections, self.seconds)
+        return rate, 1e6 * (cpu_s(self.server) - before_s) / max(1, len(latencies)), latencies
+
 
 async def produce(bench: Bench, connections: int) -> None:
     request = post("/v1/produce", json.dumps({"topic": "t", "value": VALUE}).encode())
-
-    async def step(client: WireClient) -> int:
-        status, body = await client.send(request)
-        assert status == 200, body
-        return 1
-
-    rate, cpu_us, latencies = await bench.load(connections, step)
+    rate, cpu_us, latencies = await bench.pump(connections, lambda: request)
     emit("queue", f"produce {bench.mode} c={connections}", rate, "messages/s", cpu_us_per_op=cpu_us,
          per_cpu_s=1e6 / cpu_us, p50_ms=1e3 * median(latencies), p99_ms=1e3 * quantile(latencies, 0.99))  # fmt: skip
 
 
 async def packed(bench: Bench, in_flight: int) -> None:
     batch = pack([Record(VALUE.encode())] * 1_000)
-    request = post("/v1/produce/packed?topic=t", batch, "application/x-driftq-batch")
+    request = post("/v1/produce/packed?topic=t", batch, PACKED)
 
     async def step(client: WireClient) -> int:
         for status, body in await asyncio.gather(*(client.send(request) for _ in range(in_flight))):
@@ -118,19 +120,20 @@ async def claim(bench: Bench, most: int) -> None:
     """Claim and ack in batches, on four connections."""
     ask = post("/v1/claim", json.dumps({"topic": "t", "group": "claims", "owner": "o", "max": most}).encode())
 
-    async def step(client: WireClient) -> int:
-        status, body = await client.send(ask)
-        assert status == 200, body
-        messages = json.loads(body)["messages"]
-        assert messages, "the bench ran out of messages"
-        held = [{"partition": m["partition"], "offset": m["offset"], "token": m["token"]} for m in messages]
-        done = {"topic": "t", "group": "claims", "messages": held}
+    rate, cpu_us, _ = await bench.load(4, lambda client: claim_and_ack(client, "t", "claims", ask))
+    emit("queue", f"claim {most} + ack {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
+
+
+async def claim_and_ack(client: WireClient, topic: str, group: str, ask: bytes) -> int:
+    status, body = await client.send(ask)
+    assert status == 200, body
+    messages = json.loads(body)["messages"]
+    held = [{"partition": m["partition"], "offset": m["offset"], "token": m["token"]} for m in messages]
+    if held:  # a small backlog may be taken by the others
+        done = {"topic": topic, "group": group, "messages": held}
         status, body = await client.send(post("/v1/ack/batch", json.dumps(done).encode()))
         assert status == 200, body
-        return len(messages)
-
-    rate, cpu_us, _ = await bench.load(4, step)
-    emit("queue", f"claim {most} + ack {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
+    return len(messages)
 
 
 async def acks(bench: Bench) -> None:
@@ -184,7 +187,68 @@ async def latency(bench: Bench, per_s: int = 500) -> None:
          p99_ms=1e3 * quantile(seen, 0.99))  # fmt: skip
 
 
-async def run(bench: Bench, only: set[str]) -> None:
+async def backlog(bench: Bench, few: int, many: int) -> None:
+    """The cost of a produce and of a claim with its ack, with few and with many messages waiting for the group."""
+    found = {}
+    for count in (few, many):
+        name = f"backlog{count}"
+        bench.call("/v1/topics", {"name": name})
+        bench.call(f"/v1/claim?topic={name}&group=g&owner=o", None)
+        await fill(bench, name, count)
+        request = post("/v1/produce", json.dumps({"topic": name, "value": VALUE}).encode())
+        produced = await bench.pump(16, lambda request=request: request)
+        ask = post("/v1/claim", json.dumps({"topic": name, "group": "g", "owner": "o", "max": 100}).encode())
+        refill = post(f"/v1/produce/packed?topic={name}", pack([Record(VALUE.encode())] * 100), PACKED)
+
+        async def step(client: WireClient, name: str = name, ask: bytes = ask, refill: bytes = refill) -> int:
+            count = await claim_and_ack(client, name, "g", ask)
+            await client.send(refill)  # the backlog stays as it is
+            return count
+
+        claimed = await bench.load(4, step)
+        found[count] = produced[:2], claimed[:2]
+        for what, (rate, cpu_us) in zip(("produce", "claim 100 + ack"), found[count], strict=True):
+            case = f"{what} {bench.mode}, {count:,} messages of backlog"
+            emit("queue", case, rate, "messages/s", cpu_us_per_op=cpu_us)
+    for index, what in enumerate(("produce", "claim 100 + ack")):
+        ratio = found[many][index][1] / found[few][index][1]
+        emit("queue", f"{what} {bench.mode}, CPU at {many:,} of backlog over {few:,}", ratio, "times")
+
+
+async def fill(bench: Bench, topic: str, count: int) -> None:
+    batch = pack([Record(VALUE.encode())] * min(1_000, count))
+    request = post(f"/v1/produce/packed?topic={topic}", batch, PACKED)
+    client = await WireClient.connect(bench.server.port)
+    for _ in range(max(1, count // 1_000)):
+        status, body = await client.send(request)
+        assert status == 200, body
+    client.close()
+
+
+async def keys(bench: Bench, few: int, many: int) -> None:
+    """The cost of a produce with an idempotency key that is new, with few and with many keys remembered."""
+    bench.call("/v1/topics", {"name": "keyed"})
+    numbers = itertools.count()
+
+    def message() -> dict[str, object]:
+        return {"value": VALUE, "envelope": {"idempotency_key": f"key-{next(numbers):012}"}}
+
+    found = {}
+    for count in (few, many):
+        while next(numbers) < count:
+            messages = [message() for _ in range(min(10_000, count))]
+            bench.call("/v1/produce/batch", {"topic": "keyed", "messages": messages})
+        rate, cpu_us, _ = await bench.pump(
+            16, lambda: post("/v1/produce", json.dumps({"topic": "keyed", **message()}).encode())
+        )
+        found[count] = cpu_us
+        case = f"produce with a key {bench.mode}, {count:,} keys remembered"
+        emit("queue", case, rate, "messages/s", cpu_us_per_op=cpu_us)
+    ratio = found[many] / found[few]
+    emit("queue", f"produce with a key {bench.mode}, CPU at {many:,} keys over {few:,}", ratio, "times")
+
+
+async def run(bench: Bench, only: set[str], many: int) -> None:
     def wanted(name: str) -> bool:
         return not only or name in only
 
@@ -201,6 +265,9 @@ async def run(bench: Bench, only: set[str]) -> None:
         await acks(bench)
     if wanted("latency"):
         await latency(bench)
+    if wanted("flat"):
+        await backlog(bench, 1_000, many)
+        await keys(bench, 10, many)
     if wanted("produce"):
         await produce(bench, 64)  # again, with everything above as history: must be as before
 
@@ -208,7 +275,8 @@ async def run(bench: Bench, only: set[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--only", default="", help="produce,packed,consume,claim,acks,latency")
+    parser.add_argument("--only", default="", help="produce,packed,consume,claim,acks,latency,flat")
+    parser.add_argument("--many", type=int, default=1_000_000, help="messages of backlog, and keys, that are many")
     parser.add_argument("--mode", choices=("memory", "durable", "both"), default="both")
     arguments = parser.parse_args()
     only = {name for name in arguments.only.split(",") if name}
@@ -220,7 +288,7 @@ def main() -> None:
             bench = Bench(where, arguments.seconds)
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(run(bench, only))
+                    runner.run(run(bench, only, arguments.many))
             finally:
                 bench.server.stop()
     finally:

@@ -24,7 +24,7 @@ from pathlib import Path
 import uvloop
 
 from bench.report import emit, median, quantile
-from bench.wireclient import WireClient, post
+from bench.wireclient import WireClient, post, pump
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = """
@@ -111,20 +111,8 @@ class Streams:
     async def append(self, path: str, body: bytes, content_type: str, flights: int, seconds: float) -> float:
         """Appends a second, one connection for each in flight."""
         request = post(path, body, content_type)
-        until_s = time.perf_counter() + seconds
-        counts = [0] * flights
-
-        async def fly(number: int) -> None:
-            client = await WireClient.connect(self.target.port)
-            while time.perf_counter() < until_s:
-                status, _ = await client.send(request)
-                assert status in (200, 204), status
-                counts[number] += 1
-            client.close()
-
-        began_s = time.perf_counter()
-        await asyncio.gather(*(fly(number) for number in range(flights)))
-        return sum(counts) / (time.perf_counter() - began_s)
+        rate, _ = await pump(self.target.port, lambda: request, flights, seconds)
+        return rate
 
     async def fill(self, path: str, body: bytes, content_type: str, count: int) -> None:
         request = post(path, body, content_type)

@@ -4,7 +4,9 @@ that what is measured is the server."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 import httptools
@@ -49,6 +51,64 @@ class WireClient(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+
+class Pump(asyncio.Protocol):
+    """Sends a request as soon as the one before is answered, until the time is over. There is neither a future nor a
+    task on the way: what it measures is the server, and the same of every server."""
+
+    def __init__(self, make: Callable[[], bytes], until_s: float) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.latencies: list[float] = []
+        self._make = make
+        self._until_s = until_s
+        self._sent_s = 0.0
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._send()
+
+    def _send(self) -> None:
+        assert self._transport is not None
+        request = self._make()
+        self._sent_s = time.perf_counter()
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_complete(self) -> None:
+        now_s = time.perf_counter()
+        self.latencies.append(now_s - self._sent_s)
+        status = self._parser.get_status_code()
+        if status not in (200, 204):
+            self.done.set_exception(AssertionError(f"the server answered {status}"))
+        elif now_s < self._until_s:
+            self._send()
+        else:
+            self.done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the server hung up"))
+
+
+async def pump(port: int, make: Callable[[], bytes], connections: int, seconds: float) -> tuple[float, list[float]]:
+    """Requests a second over so many connections, and how long each took."""
+    loop = asyncio.get_running_loop()
+    began_s = time.perf_counter()
+    found = [
+        await loop.create_connection(lambda: Pump(make, began_s + seconds), "127.0.0.1", port)
+        for _ in range(connections)
+    ]
+    await asyncio.gather(*(each.done for _, each in found))
+    wall_s = time.perf_counter() - began_s
+    for transport, _ in found:
+        transport.close()
+    latencies = [latency for _, each in found for latency in each.latencies]
+    return len(latencies) / wall_s, latencies
 
 
 def post(path: str, body: bytes, content_type: str = "application/json") -> bytes:

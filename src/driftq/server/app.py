@@ -184,7 +184,8 @@ class App:
             return handler(request)
         for prefix, below in self._prefixes:
             if request.raw_path.startswith(prefix):
-                return below(request, request.raw_path[len(prefix) :])
+                request.head.handler = _bound(below, request.raw_path[len(prefix) :])
+                return request.head.handler(request)  # type: ignore[no-any-return]
         return self._match(request)
 
     def _match(self, request: Request) -> Answer:
@@ -198,6 +199,10 @@ class App:
                 handler = methods.get(request.method)
                 return handler(request, *values) if handler is not None else _not_allowed(methods)
         return error_response(404, "NOT_FOUND", f"there is no {path}")
+
+
+def _bound(below: ParameterHandler, rest: bytes) -> Handler:
+    return lambda request: below(request, rest)
 
 
 def _values(segments: list[str], given: list[str]) -> list[str] | None:

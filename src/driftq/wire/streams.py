@@ -139,11 +139,17 @@ def split_json(body: bytes) -> list[bytes]:
 
     Each keeps the very bytes it came with, so numbers of any size, key order and escapes survive. Raises `NotJson`.
     """
+    return [bytes(message) for message in json_messages(body)]
+
+
+def json_messages(body: bytes) -> Sequence[bytes]:
+    """The same for whoever only measures and joins them: pieces of the body that were not copied out of it."""
     try:
-        body.decode()
-        if body.lstrip()[:1] == b"[":
-            return [bytes(element) for element in _elements.decode(body)]
-        return [bytes(_value.decode(body))]
+        if not body.isascii():
+            body.decode()
+        if body[:1] == b"[" or body.lstrip()[:1] == b"[":
+            return _elements.decode(body)
+        return [_value.decode(body)]
     except UnicodeDecodeError:
         raise NotJson("the body is not UTF-8") from None
     except msgspec.DecodeError as error:

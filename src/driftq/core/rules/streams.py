@@ -130,7 +130,8 @@ def append(case: Case, command: c.AppendStream) -> Reply:
     by = command.producer
     if stream.closed:
         return _append_to_closed(stream, log, command)
-    if command.count and media_type(command.content_type) != media_type(stream.created.content_type):
+    given, held = command.content_type, stream.created.content_type
+    if command.count and given != held and media_type(given) != media_type(held):
         message = f"the stream holds {stream.created.content_type}, not {command.content_type or 'an unnamed type'}"
         return Rejected(Code.CONFLICT, message)
     if not command.count and not command.close:

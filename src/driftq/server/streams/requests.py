@@ -16,7 +16,7 @@ from driftq.core.producers import SERVER_EPOCH
 from driftq.server.http import BadRequest, Request
 from driftq.server.http.request import percent_decoded
 from driftq.wire import streams as w
-from driftq.wire.records import COUNT_MAX, Record, pack, pack_one
+from driftq.wire.records import COUNT_MAX, pack_columns, pack_one
 from driftq.wire.times import from_rfc3339
 
 PATH_BYTES_MAX = 1_024
@@ -159,7 +159,7 @@ def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) 
     if not w.is_json(content_type):
         return Packed(pack_one(body), 1)
     try:
-        messages = w.split_json(body)
+        messages = w.json_messages(body)
     except w.NotJson as error:
         raise BadRequest(f"not JSON: {error}") from None
     if not messages:
@@ -167,10 +167,10 @@ def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) 
             return NOTHING
         raise BadRequest("an empty array appends nothing")
     if len(messages) == 1:
-        return Packed(pack_one(messages[0]), 1)
+        return Packed(pack_one(bytes(messages[0])), 1)
     if len(messages) > COUNT_MAX:
         raise BadRequest(f"{len(messages)} messages in one append; at most {COUNT_MAX} are allowed", 413)
-    return Packed(pack([Record(message) for message in messages]), len(messages))
+    return Packed(pack_columns(messages), len(messages))
 
 
 class Appending(NamedTuple):
@@ -190,7 +190,9 @@ def append_command(request: Request, path: str, stream_type: str | None) -> Appe
     if body:
         if not content_type:
             raise BadRequest("an append needs a Content-Type")
-        fits = stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
+        fits = stream_type == content_type or (
+            stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
+        )
         # A body of another type is refused whatever it holds, so it is not looked at.
         packed = packed_body(content_type, body) if fits else Packed(pack_one(body), 1)
     elif not close:
