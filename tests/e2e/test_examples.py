@@ -50,15 +50,63 @@ def test_no_example_is_without_a_test(path):
     assert path.name in ELSEWHERE | {"agent_pipeline.py", "payment_worker.py", "batch_ingest.py"}
 
 
-def test_every_block_of_the_quickstart_runs():
+def test_every_block_of_the_quickstart_runs(tmp_path):
     text = (EXAMPLES.parent / "docs" / "quickstart.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 5
-    program = "\n".join(blocks) + "\nprint('end of the page')\nbroker.close()\n"
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks].count("python") >= 5
+    printed = ""
     with running(None) as server:
-        environment = {**os.environ, "DRIFTQ_URL": f"http://127.0.0.1:{server.port}"}
-        command = [sys.executable, "-c", program]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
-    assert ended.returncode == 0, ended.stderr
-    assert "charging 500 cents, attempt 1" in ended.stdout
-    assert "end of the page" in ended.stdout
+        environment = {**os.environ, "DRIFTQ_URL": f"http://127.0.0.1:{server.port}", "XDG_CONFIG_HOME": str(tmp_path)}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        with subprocess.Popen(
+            [sys.executable, "-u", "-c", PASTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=environment, cwd=tmp_path,
+        ) as python:  # fmt: skip
+            for kind, block in blocks:
+                printed += pasted(python, block) if kind == "python" else typed(block, environment)
+            assert python.stdin is not None
+            python.stdin.close()
+            assert python.wait(60) == 0
+    for shown in re.findall(r"^```text\n(orders: created.*?)^```", text, re.MULTILINE | re.DOTALL):
+        assert shown in printed
+    assert "charging 250 cents, attempt 1" in printed
+    assert "charging 500 cents, attempt 1" in printed
+    assert "{'step': 'test'}" in printed
+    assert '{"step":"test"}' in printed
+
+
+def typed(block: str, environment: dict[str, str]) -> str:
+    """What a block prints in a shell."""
+    ended = subprocess.run(
+        ["sh", "-e", "-c", block], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    assert ended.returncode == 0, block + ended.stderr
+    return ended.stdout
+
+
+def pasted(python: subprocess.Popen[str], block: str) -> str:
+    """What a block prints behind those before it."""
+    assert python.stdin is not None
+    assert python.stdout is not None
+    python.stdin.write(block + "\0")
+    python.stdin.flush()
+    printed = ""
+    while (line := python.stdout.readline()) != "end of the block\n":
+        assert line, f"this block failed:\n{block}"
+        printed += line
+    return printed
+
+
+# Blocks come in on stdin, each with a zero at its end, and are run one after the other in one place.
+PASTED = """
+import sys
+place = {"__name__": "__main__"}
+rest = ""
+while data := sys.stdin.read(1):
+    if data != chr(0):
+        rest += data
+        continue
+    exec(rest, place)
+    rest = ""
+    print("end of the block")
+"""
