@@ -140,6 +140,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "start = max(case.state.logs[f.STAGING_LOG].end,",
         ),
     ),
+    "event_untold": (Bug("core.rules.events:_Teller._runs", "in ranges:", "in ranges[1:]:"),),
+    "states_hide_the_delayed": (Bug("core.rules.states:_pending", "progress.entries_in(first, stop)", "[]"),),
     "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
     "outcome_without_commits": (
         Bug("core.rules.outcome:outcome", "[effects.commit(case, part) for part in command.commits]", "[]"),

@@ -138,6 +138,7 @@ def _filled(result: Result, world: World) -> Result:
     audit = world.audit
     result.counts["restarts compared"] = audit.restarts.restarts
     result.counts["dead letters"] = audit.letters.count
+    result.counts["events told"] = audit.tales.count
     result.counts["published"] = audit.staging.published
     result.counts["stream histories"] = audit.streams.histories
     result.counts["stream calls"] = audit.streams.calls

@@ -72,7 +72,7 @@ class Subscriber(Actor):
 
 
 class Looker(Actor):
-    """Asks where logs end, what exists, what is remembered of a producer."""
+    """Asks where logs end, where groups stand, what exists, what is remembered of a producer."""
 
     kind = "looker"
 
@@ -82,7 +82,12 @@ class Looker(Actor):
         if roll < 0.35:
             self.ask(c.ReadStream(self.random.choice(PATHS), chance() < 0.5))
         elif roll < 0.7:
-            self.ask(c.ReadPartition(self.topic(), int(chance() * self.world.swarm.partitions)))
+            partition = int(chance() * self.world.swarm.partitions)
+            self.ask(c.ReadPartition(self.topic(), partition))
+            offset = None if chance() < 0.6 else int(chance() * 40)
+            self.ask(
+                c.ReadStates(self.topic(), f"g{int(chance() * 2)}", partition, offset, limit=1 + int(chance() * 9))
+            )
         elif roll < 0.9:
             path = self.random.choice(PATHS)
             self.ask(c.ReadProducer(path, f"stream{int(chance() * 2)}/{path}/{self.random.choice('ud')}"))

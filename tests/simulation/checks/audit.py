@@ -22,6 +22,7 @@ from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.restarts import RestartsCheck
 from tests.simulation.checks.staging import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
+from tests.simulation.checks.tales import TalesCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.wakes import WakesCheck
 from tests.simulation.op import Op
@@ -44,11 +45,13 @@ class Audit:
         self.staging = StagingCheck(self.ledger, swarm.limits)
         self.effects = EffectsCheck(self.queues)
         self.wakes = WakesCheck()
+        self.tales = TalesCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
-        # The letters look at places before the queues move on; the ledger comes last, so that others see the old ends.
+        # Letters and tales look at places before the queues move on; the ledger comes last, so that others see the old
+        # ends.
         self._checks: tuple[Any, ...] = (
-            self.restarts, self.letters, self.producers, self.streams, self.staging, self.queues, self.effects,
-            self.wakes, self.ledger,
+            self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
+            self.effects, self.wakes, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
@@ -68,6 +71,7 @@ class Audit:
             for fold in self._folds[type(fact)]:
                 fold(fact, op)
         self.letters.finish(op)
+        self.tales.finish(op)
         self.queues.finish(op)
 
     def reply(self, op: Op, reply: Reply) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core import facts as f
-from driftq.core.groups import DEAD_PREFIX
+from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.core.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
@@ -134,7 +134,7 @@ class Ledger:
             raise Violation("L3", f"a batch in log {fact.log_id} is stamped for another place")
         if fact.log_id == self.paths.get(WAKES) and batch not in self._sent:
             demand(unpack(batch)[0].value.startswith(b'{"type":"wake"'), "L2", f"{op} wrote to the stream of wakes")
-        elif not log.dead_of:
+        elif not log.dead_of and not log.topic.endswith(HISTORY_SUFFIX):
             self._was_sent(batch, op)
             if getattr(op.command, "once", None) is None:
                 self._is_new(log.log_id, batch, op)
