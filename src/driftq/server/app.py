@@ -185,7 +185,7 @@ class App:
         for prefix, below in self._prefixes:
             if request.raw_path.startswith(prefix):
                 request.head.handler = _bound(below, request.raw_path[len(prefix) :])
-                return request.head.handler(request)  # type: ignore[no-any-return]
+                return request.head.handler(request)
         return self._match(request)
 
     def _match(self, request: Request) -> Answer:
