@@ -95,6 +95,22 @@ def test_a_terminal_gets_colour_and_no_stranger_moves_its_cursor(environ, broker
     assert rb"\x1b[2Jgone\x07" in written
 
 
+def test_long_work_shows_how_far_it_is_and_leaves_only_its_result(environ, broker, tmp_path):
+    broker.topics.create("bulk")
+    (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(20_000)))
+    for way in ((), ("--packed",)):
+        argv = ("produce", "bulk", *way, "--lines", str(tmp_path / "lines"))
+        written, code = on_terminal(environ, 80, *argv)
+        assert code == 0
+        assert b"producing to bulk" in written
+        assert CURSOR.sub(b"", written).split(b"\r")[-2].strip().endswith(b"bulk: 20000 produced")
+    broker.reject(broker.claim("bulk", "g", max=500))
+    written, code = on_terminal(environ, 80, "dlq", "redrive", "bulk")
+    assert code == 0
+    assert b"redriving to bulk" in written
+    assert b"500 of 500 sent back" in written
+
+
 def test_a_terminal_is_asked_before_something_is_deleted(environ, broker):
     broker.topics.create("precious")
     ours, theirs = pty.openpty()

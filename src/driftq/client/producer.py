@@ -121,6 +121,10 @@ class Producer(BlockingWriter):
     ) -> Receipt:
         """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
         raw = value if type(value) is bytes else calls.raw_bytes(value)
+        if not (key or head or callback):
+            receipt = self._gathering.put_plain(partition or 0, raw)
+            if receipt is not None:
+                return receipt
         raw_key, lane = self._lanes[key]
         if partition is not None:
             lane = partition
@@ -163,6 +167,10 @@ class AsyncProducer(AsyncWriter):
         if self._pipeline is None:
             await self._find()
         raw = value if type(value) is bytes else calls.raw_bytes(value)
+        if not (key or head or callback):
+            receipt = self._gathering.put_plain(partition or 0, raw)
+            if receipt is not None:
+                return receipt
         raw_key, lane = self._lanes[key]
         if partition is not None:
             lane = partition

@@ -45,15 +45,17 @@ def test_a_batch_has_no_more_messages_than_a_broker_takes():
     assert max(sizes) <= COUNT_MAX + ROOM_BYTES // OVERHEAD_BYTES
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("way", ["one", "plain", "many"])
 @pytest.mark.parametrize("buffer_bytes", [1_000, 50_000])
-def test_no_more_is_held_than_the_buffer_has(many, buffer_bytes):
+def test_no_more_is_held_than_the_buffer_has(way, buffer_bytes):
     chance = random.Random(7)
     found = gathering(batch_bytes=4_000, buffer_bytes=buffer_bytes)
     for _ in range(300):
         lane, value = chance.randrange(3), b"x" * chance.randrange(400)
-        if many:
+        if way == "many":
             found.put_many(lane, [value] * 3, b"k", 0, Receipts())
+        elif way == "plain":
+            found.put_plain(lane, value)
         else:
             found.put(lane, value, b"", b"", None)
         assert found.held_bytes <= buffer_bytes
@@ -101,17 +103,19 @@ def test_keys_and_heads_are_columns_from_the_first_that_has_one():
     found = gathering()
     found.put(0, b"a", b"", b"", None)
     found.put(0, b"b", b"k", b"", None)
+    found.put_plain(0, b"p")
     found.put_many(0, [b"c", b"d"], b"", 0, Receipts())
     found.put_many(0, [b"e"], b"m", 0, Receipts())
     batch = found.take(0, NOW_S, 0.0)
     assert batch is not None
-    assert batch.values == [b"a", b"b", b"c", b"d", b"e"]
-    assert batch.keys == [b"", b"k", b"", b"", b"m"]
-    assert batch.heads == [b""] * 5
+    assert batch.values == [b"a", b"b", b"p", b"c", b"d", b"e"]
+    assert batch.keys == [b"", b"k", b"", b"", b"", b"m"]
+    assert batch.heads == [b""] * 6
 
 
 def test_a_closed_gathering_takes_nothing():
     found = gathering()
     found.closed = True
     assert found.put(0, b"a", b"", b"", None) is None
+    assert found.put_plain(0, b"a") is None
     assert found.put_many(0, [b"a"], b"", 0, Receipts()) == 0
