@@ -176,6 +176,7 @@ def test_partitions_that_a_table_has_never_seen_begin_at_their_start() -> None:
     assert text == '{"a": {"0": 5, "1": -2}, "b": {"0": -2}}'
 
 
+@pytest.mark.timeout(900)  # every driver starts a Java of its own
 def test_a_driver_that_is_killed_again_and_again_archives_every_message_once(
     spark: SparkSession, server: Server, broker: DriftQ, tmp_path: Path, seed: int
 ) -> None:
@@ -187,7 +188,7 @@ def test_a_driver_that_is_killed_again_and_again_archives_every_message_once(
     settings = [server.url, str(table), "orders", "75", "3"]
 
     for _ in range(KILLS):
-        killed_after(settings, batches=chance.randint(1, 3), delay_s=chance.uniform(0.0, 1.5))
+        killed_after(settings, batches=chance.randint(1, 3), delay_s=chance.uniform(0.0, 0.8))
     configuration = configured(server, table, ["orders"], max_offsets=1_000, compact_files=3)
     run(spark, configuration)
 
@@ -210,6 +211,6 @@ def killed_after(settings: list[str], *, batches: int, delay_s: float) -> None:
         for _ in range(batches):
             line = driver.stdout.readline()
             assert line.startswith("batch"), "the driver ended by itself"
-        select.select([driver.stdout], [], [], delay_s / 4)
+        select.select([driver.stdout], [], [], delay_s)
         os.killpg(driver.pid, signal.SIGKILL)
     assert driver.returncode == -signal.SIGKILL

@@ -17,12 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from driftq.client.api import DriftQ
+from driftq.client.errors import NotFound
 from driftq.spark.pipelines.configuration import BadConfiguration
 from driftq.spark.pipelines.running import Say, Stop
 from driftq.spark.pipelines.sections import Configuration
 from driftq.spark.pipelines.verdicts import Extent, LogName
 from driftq.spark.pipelines.wiring import broker_of, options, reach
 from driftq.spark.tables import open_table
+from driftq.spark.tables.parquet import local_folder
+from driftq.wire.admin import TopicInfo
 from driftq.wire.times import from_rfc3339
 
 OFFSET_MAX = (1 << 62) - 1
@@ -52,6 +55,7 @@ class Wanted(NamedTuple):
     to_offset: int = 0
     from_ms: int | None = None
     to_ms: int | None = None
+    made: str = ""  # when the target was made: a topic that was deleted and made again has nothing of this
 
     def writer(self) -> str:
         """The name of this replay: the same for the same wish, so that it is granted once."""
@@ -105,7 +109,9 @@ def replayed(rows: DataFrame, *, jobs: bool = False) -> DataFrame:
 
 def survey(rows: DataFrame) -> list[Part]:
     """What is there, partition by partition."""
-    is_job = F.col("task").isNotNull() if "task" in rows.columns else F.lit(False)
+    is_job = F.lit(False)
+    if set(JOBS) <= set(rows.columns):
+        is_job = (F.coalesce("task", F.lit("")) != "") | (F.coalesce("priority", F.lit(0)) != 0)
     found = rows.groupBy("topic", "partition").agg(
         F.count(F.lit(1)).alias("rows"),
         F.min("offset").alias("first"),
@@ -147,12 +153,19 @@ def _offsets(logs: Mapping[LogName, Extent], offset: int) -> str:
 
 
 def extents(broker: DriftQ, topics: tuple[str, ...]) -> dict[LogName, Extent]:
-    """What the topics hold now. Raises `NotFound` for one that does not exist."""
+    """What the topics hold now."""
     return {
         (topic, each.partition): Extent(each.start_offset, each.end_offset)
         for topic in topics
-        for each in broker.topics.describe(topic).partitions
+        for each in _described(broker, topic).partitions
     }
+
+
+def _described(broker: DriftQ, topic: str) -> TopicInfo:
+    try:
+        return broker.topics.describe(topic)
+    except NotFound:
+        raise BadConfiguration(f"there is no topic {topic}; make it with: driftq topics create {topic}") from None
 
 
 def write(rows: DataFrame, wanted: Wanted, asked: Mapping[str, str], *, direct: bool = False) -> None:
@@ -167,20 +180,25 @@ def write(rows: DataFrame, wanted: Wanted, asked: Mapping[str, str], *, direct: 
 def wanted_of(configuration: Configuration) -> Wanted:
     settings = configuration.replay
     topics = configuration.source.topics
-    if bool(settings.table) == bool(topics) and not settings.table:
+    if not settings.table and not topics:
         raise BadConfiguration("replay needs replay.table or source.topics (--topic NAME): what is to be replayed")
     if configuration.sink.topic in topics and not settings.table:
         raise BadConfiguration(f"replaying {configuration.sink.topic!r} into itself doubles it; name another topic")
     return Wanted(
         configuration.sink.topic,
         topics,
-        settings.table,
+        absolute(settings.table),
         configuration.sink.format,
         settings.from_offset,
         settings.to_offset,
         _time_ms("from_time", settings.from_time),
         _time_ms("to_time", settings.to_time),
     )
+
+
+def absolute(path: str) -> str:
+    """The same table has one name, wherever the command is run."""
+    return path if not path or "://" in path else str(local_folder(path))
 
 
 def _time_ms(name: str, text: str) -> int | None:
@@ -194,16 +212,17 @@ def finish_replay(spark: SparkSession, configuration: Configuration, stop: Stop,
     """Say what there is to replay and, unless it is a dry run, write it."""
     wanted = wanted_of(configuration)
     with broker_of(configuration) as broker:
+        wanted = wanted._replace(made=_described(broker, wanted.target).created_at)
         logs = {} if wanted.table else extents(broker, wanted.topics)
     rows = source(spark, wanted, {} if wanted.table else options(configuration), logs)
     parts = survey(rows)
     for part in parts:
         say(part.line())
     count, jobs = sum(part.rows for part in parts), sum(part.jobs for part in parts)
-    direct = configuration.sink.mode == "direct"
-    if jobs and not direct:
-        say(f'{jobs:,} of them are jobs (task, priority), which cannot be staged: set sink.mode = "direct"')
-        return 0 if configuration.replay.dry_run else 1
+    mode = configuration.sink.mode
+    if jobs and mode == "staged":
+        raise BadConfiguration(f"{jobs:,} of the rows are jobs, which cannot be staged; leave sink.mode empty")
+    direct = mode == "direct" or (jobs > 0 and not mode)
     if configuration.replay.dry_run:
         say(f"dry run: {count:,} rows would be written to {wanted.target} as {wanted.writer()}")
         return 0

@@ -30,6 +30,7 @@ from driftq.spark.tables.schemas import grown
 from driftq.spark.tables.seam import Committed, Compacted, Outcome
 
 TURN_WAIT_S = 600.0
+ONE_TASK_BYTES = 8 << 20
 
 
 def now_ms() -> int:
@@ -207,6 +208,8 @@ class ParquetTable:
     def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[Span]]]:
         kind = StructType.fromJson(json.decode(schema))
         rows = self._reader(kind, folder).parquet(str(folder)).withColumn("_file", F.col("_metadata.file_path"))
+        if sum(path.stat().st_size for path in folder.rglob("*.parquet")) < ONE_TASK_BYTES:
+            rows = rows.coalesce(1)  # One task and no shuffle: most of what a small batch costs is the number of tasks.
         found: defaultdict[str, list[Span]] = defaultdict(list)
         counts: defaultdict[str, int] = defaultdict(int)
         if set(LOG_COLUMNS) <= set(kind.names):
