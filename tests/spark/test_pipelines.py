@@ -46,7 +46,7 @@ def ran(spark: SparkSession, configuration: Configuration) -> list[str]:
     """Run what is there to its end; the lines that were said."""
     said: list[str] = []
     name = configuration.pipeline.name
-    watch({name: STARTS[name](spark, configuration)}, Stop(), said.append)
+    watch({name: lambda: STARTS[name](spark, configuration)}, Stop(), said.append)
     return said
 
 
@@ -155,7 +155,7 @@ def test_windows_close_when_their_time_has_passed(spark, server, broker, tmp_pat
     broker.topics.create("orders", history=True)
     for number in range(6):
         broker.send("orders", str(number), tenant="acme" if number % 2 else "bee")
-    broker.ack(broker.claim("orders", "g", max=4))
+    broker.ack(broker.claim("orders", "g", max=4, lease_ms=60_000))
     began_s = time.monotonic()
     until_now(lambda: time.monotonic() > began_s + 1.3, 10)  # time itself is the condition: windows end by it
     broker.send("orders", "later")

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ class Showcase:
         from driftq.cli.pipeline import needs_spark
 
         needs_spark()
-        from driftq.spark.pipelines.running import Stop, sheltered, signals, watch
+        from driftq.spark.pipelines.running import QueryFailed, Stop, sheltered, signals, watch
 
         self._tables.mkdir(parents=True, exist_ok=True)
         self.say(f"spark: starting, which takes some seconds; its own lines go to {self._tables / 'spark.log'}")
@@ -139,11 +140,15 @@ class Showcase:
                 from driftq.spark.pipelines.starting import STARTS
 
                 archive, metrics = self._configurations(broker.url)
-                queries = {each.pipeline.name: STARTS[each.pipeline.name](spark, each) for each in (archive, metrics)}
+                both = (archive, metrics)
+                starts = {each.pipeline.name: partial(STARTS[each.pipeline.name], spark, each) for each in both}
                 self.say(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
                 round_ = _Round(self, spark, broker, workload, asked, stop, archive, metrics)
-                watch(queries, stop, self.say, round_.look)
+                watch(starts, stop, self.say, round_.look)
                 code = 0 if asked.urgent else self.audit(spark, archive)
+        except QueryFailed as error:
+            self.say(f"spark: {error}. What was committed stays; start again to go on")
+            return Exit.FAILED
         finally:
             spark.stop()
         self.say(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
@@ -159,7 +164,7 @@ class Showcase:
             "pipeline.id": "archive",
         }
         metrics = {
-            "sink.table": str(self._tables / "metrics"), "pipeline.trigger": "5 seconds", "pipeline.id": "metrics",
+            "sink.table": str(self._tables / "metrics"), "pipeline.trigger": "10 seconds", "pipeline.id": "metrics",
             "metrics.window": "10 seconds", "metrics.watermark": "5 seconds", "metrics.history": True,
             "metrics.latency_max": "10 seconds",
         }  # fmt: skip

@@ -32,11 +32,10 @@ def execute(configuration: Configuration, say: Say, tell: Say) -> int:
         try:
             if kind in FINISHES:
                 return FINISHES[kind](spark, configuration, stop, tell)
-            query = STARTS[kind](spark, configuration)
+            say(f"{name}: running{', until all that is there is done' if configuration.pipeline.once else ''}")
+            watch({name: lambda: STARTS[kind](spark, configuration)}, stop, say)
         except PySparkException as error:
             raise QueryFailed(f"{name}: {cause(str(error))}") from None
-        say(f"{name}: running{', until all that is there is done' if configuration.pipeline.once else ''}")
-        watch({name: query}, stop, say)
         say(f"{name}: {'stopped; start it again to go on' if stop.wanted else 'done'}")
     return 0
 

@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.25
 GRACE_S = 120.0
+# A machine that is busy takes its time to start Python processes; Spark would give up on them after 15 seconds.
+PATIENT = {"spark.python.authenticate.socketTimeout": "120s"}
+
+# Spark gives a Python source ten seconds to come up, and no setting changes that. Nothing has happened yet then.
+HICCUP = "failed to connect back"
+STARTS_MAX = 10
 
 Say = Callable[[str], None]
+Start = Callable[[], "StreamingQuery"]
 
 
 class QueryFailed(Exception):
@@ -86,6 +94,8 @@ def session(configuration: Configuration, name: str) -> Iterator[SparkSession]:
 def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[bytes] | None = None) -> SparkSession:
     """A session whose Java and Python processes are in a process group of their own. Otherwise a Ctrl-C in a terminal
     would end them in the middle of the micro-batch that is to be finished."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+    conf = {**PATIENT, **conf}
     context = importlib.import_module("pyspark").SparkContext
     local = master is None or master.startswith("local")
     if context._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ and local:
@@ -102,35 +112,60 @@ def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[by
     return spark
 
 
-def watch(
-    queries: Mapping[str, StreamingQuery], stop: Stop, say: Say, meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Tell of every micro-batch until all queries have ended or the end is wanted; then end them in order. Raises
-    `QueryFailed` for one that ended by itself with an error; the others are ended too. `meanwhile` is called between
-    two looks."""
-    told = dict.fromkeys(queries, -1)
-
-    def tell() -> None:
-        for name, query in queries.items():
-            for progress in _fresh(query, told[name]):
-                told[name] = progress["batchId"]
-                if progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0:
-                    say(progress_line(name, progress))
-
+def watch(starts: Mapping[str, Start], stop: Stop, say: Say, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Start queries and tell of every micro-batch until all have ended or the end is wanted; then end them in order.
+    Raises `QueryFailed` for one that ended by itself with an error; the others are ended too. `meanwhile` is called
+    between two looks."""
+    watched = [Watched(name, start, say) for name, start in starts.items()]
     try:
         while not stop.wait(LOOK_S):
-            tell()
+            ended = [each.look() for each in watched]
             meanwhile()
-            if any(map(_failed, queries.values())) or not any(query.isActive for query in queries.values()):
+            if all(ended) or any(end_ and each.error for end_, each in zip(ended, watched)):
                 break
     finally:
-        for query in queries.values():
-            end(query, stop)
-    tell()
-    for name, query in queries.items():
-        error = query.exception()
-        if error is not None:
-            raise QueryFailed(f"{name}: {cause(str(error))}")
+        for each in watched:
+            end(each.query, stop)
+    for each in watched:
+        each.tell()
+        if each.error:
+            raise QueryFailed(f"{each.name}: {each.error}")
+
+
+class Watched:
+    """A query, what was told of it, and how often it had to be started."""
+
+    def __init__(self, name: str, start: Start, say: Say) -> None:
+        self.name = name
+        self.query = start()
+        self._start = start
+        self._say = say
+        self._told = -1
+        self._left = STARTS_MAX
+
+    @property
+    def error(self) -> str:
+        """Why it failed; empty while it runs, and when it ended well."""
+        failed = None if self.query.isActive else self.query.exception()
+        return "" if failed is None else cause(str(failed))
+
+    def look(self) -> bool:
+        """Tell what is new. True when it has ended, for good or ill; one that could not begin is started again."""
+        self.tell()
+        if self.query.isActive:
+            return False
+        if HICCUP not in self.error or not self._left:
+            return True
+        self._left -= 1
+        self._say(f"{self.name}: the machine was too busy to start a process in time; starting again")
+        self.query = self._start()
+        return False
+
+    def tell(self) -> None:
+        for progress in _fresh(self.query, self._told):
+            self._told = progress["batchId"]
+            if progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0:
+                self._say(progress_line(self.name, progress))
 
 
 def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> None:
@@ -143,10 +178,6 @@ def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> None:
         time.sleep(0.02)
     if query.isActive:
         query.stop()
-
-
-def _failed(query: StreamingQuery) -> bool:
-    return not query.isActive and query.exception() is not None
 
 
 def _last(query: StreamingQuery) -> int:
