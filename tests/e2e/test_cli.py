@@ -107,6 +107,14 @@ def test_one_message_says_where_it_went_and_twice_is_once(topic):
     assert as_json("produce", topic, "other")["offset"] >= 0
 
 
+def test_a_key_that_makes_one_message_happen_once_is_not_given_to_many(topic, broker):
+    for word in ("--idempotency-key", "--id"):
+        assert "one message's" in run("produce", topic, "a", "b", word, "k", code=Exit.USAGE)
+    lines = "".join(json.dumps({"value": text, "envelope": {"idempotency_key": text}}) + "\n" for text in "aab")
+    assert as_json("produce", topic, "--ndjson", "-", text=lines)["produced"] == 3
+    assert [each.value for each in broker.topics.peek(topic)] == ["a", "b"]
+
+
 def test_everything_that_can_be_said_of_a_message_arrives(topic, broker):
     run(
         "produce", topic, "v", "--key", "k", "--task", "mail", "--id", "j1", "--priority", "3", "--tenant", "acme",

@@ -66,6 +66,9 @@ def command(
         if sys.stdin.isatty():
             showing.remark("Reading messages from this terminal, one a line; Ctrl-D ends it.")
         lines = sys.stdin.buffer
+    alone = len(values) + len(files) == 1 and not (lines or ndjson)
+    if not alone and (words["idempotency_key"] or words["id"]):
+        raise click.UsageError("an idempotency key or an id is one message's; with --ndjson each line can have its own")
     said = messages.said_of(words)
     sources = _sources(values, files, lines, ndjson, said)
     if packed:
