@@ -11,10 +11,9 @@ import pytest
 from driftq.spark.pipelines.running import Stop, cause, lag, progress_line, signals
 
 
-def progress(*sources: dict[str, Any], rows: int = 1_500, late: int = 0) -> dict[str, Any]:
+def progress(*sources: dict[str, Any], late: int = 0) -> dict[str, Any]:
     return {
         "batchId": 7,
-        "numInputRows": rows,
         "durationMs": {"triggerExecution": 500},
         "stateOperators": [{"numRowsDroppedByWatermark": late}],
         "sources": list(sources),
@@ -22,14 +21,20 @@ def progress(*sources: dict[str, Any], rows: int = 1_500, late: int = 0) -> dict
 
 
 def source(latest: Any, reached: Any) -> dict[str, Any]:
-    return {"latestOffset": latest, "endOffset": reached}
+    return {"latestOffset": latest, "endOffset": reached, "numInputRows": 1_500}
 
 
 def test_a_micro_batch_is_one_line() -> None:
     told = progress(source({"offsets": {"a": {"0": 9, "1": 3}}}, {"offsets": {"a": {"0": 4, "1": 3}}}))
 
     assert progress_line("archive", told) == "archive: batch 7, 1,500 rows, 3,000 rows/s, 0.5 s, lag 5"
-    assert progress_line("m", progress(rows=1, late=2)) == "m: batch 7, 1 row, 2 rows/s, 0.5 s, lag 0, 2 too late"
+    assert progress_line("m", progress(late=2)) == "m: batch 7, 0 rows, 0 rows/s, 0.5 s, lag 0, 2 too late"
+
+
+def test_a_frame_that_is_read_twice_counts_once() -> None:
+    once = source({"offsets": {"a": {"0": 9}}}, {"offsets": {"a": {"0": 4}}})
+
+    assert progress_line("m", progress(once, dict(once))) == progress_line("m", progress(once))
 
 
 @pytest.mark.parametrize(

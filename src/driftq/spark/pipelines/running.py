@@ -198,7 +198,7 @@ def _fresh(query: StreamingQuery, after: int) -> list[Any]:
 
 def progress_line(name: str, progress: Any) -> str:
     """One micro-batch in one line."""
-    rows = int(progress["numInputRows"])
+    rows = sum(int(source.get("numInputRows", 0)) for source in _sources(progress))
     took_ms = int(progress["durationMs"].get("triggerExecution", 0))
     parts = [
         f"{name}: batch {progress['batchId']}",
@@ -218,12 +218,18 @@ def progress_line(name: str, progress: Any) -> str:
 def lag(progress: Any) -> int | None:
     """Messages that are in the log and not in this micro-batch or an earlier one; None if the source does not say."""
     behind = 0
-    for source in progress["sources"]:
+    for source in _sources(progress):
         latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
         if latest is None or reached is None:
             return None
         behind += sum(max(0, offset - reached.get(place, 0)) for place, offset in latest.items())
     return behind
+
+
+def _sources(progress: Any) -> list[Any]:
+    """The sources of a query. A plan that uses one frame several times reads it as often, and Spark counts each."""
+    names = ("description", "startOffset", "endOffset", "latestOffset")
+    return list({repr([source.get(name) for name in names]): source for source in progress["sources"]}.values())
 
 
 def _offsets(text: Any) -> dict[tuple[str, str], int] | None:
