@@ -15,7 +15,7 @@ from driftq.server.http.response import Deferred, FileResponse, Reply, Response,
 from driftq.server.http.stream import FilePump, Stream
 
 if TYPE_CHECKING:
-    from driftq.server.http.connection import Connection
+    from driftq.server.http.answering import Answering
 
 
 async def _result_of(awaitable: Awaitable[Reply]) -> Reply:
@@ -27,8 +27,8 @@ class Exchange:
 
     __slots__ = ("_connection", "_task", "outlet", "reply", "request")
 
-    def __init__(self, connection: Connection, request: Request) -> None:
-        self._connection: Connection | None = connection
+    def __init__(self, connection: Answering, request: Request) -> None:
+        self._connection: Answering | None = connection
         self._task: asyncio.Task[Any] | None = None
         self.request = request
         self.reply: Reply | None = None
