@@ -77,6 +77,11 @@ class HeldRanges:
 
     def add(self, first: int, end: int, lease: Lease) -> None:
         """Add a range; neighbours under the same lease become one."""
+        if not self.firsts or (first >= self.ends[-1] and lease is not self.leases[-1]):
+            self.firsts.append(first)
+            self.ends.append(end)
+            self.leases.append(lease)
+            return
         index = bisect_right(self.firsts, first)
         if index < len(self.firsts) and self.firsts[index] == end and self.leases[index] is lease:
             end = self.ends[index]
@@ -94,6 +99,10 @@ class HeldRanges:
         index = bisect_right(firsts, first) - 1
         if index < 0 or ends[index] <= first:
             index += 1
+        elif firsts[index] == first and ends[index] == end:
+            whole = (first, end, leases[index])
+            del firsts[index], ends[index], leases[index]
+            return [whole]
         pieces: list[Piece] = []
         while index < len(firsts) and firsts[index] < end:
             start, stop, lease = firsts[index], ends[index], leases[index]

@@ -73,18 +73,18 @@ class Progress:
 
     def next_ms(self) -> int | None:
         """When a lease ends or a resting message becomes due, whichever is first."""
-        lease_ms = self.lease_heap[0][0] if self.lease_heap else None
-        rest_ms = self.resting_heap[0][0] if self.resting_heap else None
-        if lease_ms is None or rest_ms is None:
-            return lease_ms if rest_ms is None else rest_ms
-        return min(lease_ms, rest_ms)
+        leases, rests = self.lease_heap, self.resting_heap
+        if not rests:
+            return leases[0][0] if leases else None
+        return min(leases[0][0], rests[0][0]) if leases else rests[0][0]
 
     # --- folding facts ---
 
     def lease(self, fact: Leased) -> None:
         lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        entries = self.entries
         for first, end in fact.ranges:
-            entry = self.entries.get(first)
+            entry = entries.get(first) if entries else None
             if entry is not None:
                 assert end == first + 1 and not entry.held, (
                     "a message with a history is leased alone, and not while held"
@@ -101,13 +101,15 @@ class Progress:
             lease.live += end - first
             self.in_flight += end - first
         self._push_lease(lease)
-        self._tidy_resting()
+        if self.resting_heap:
+            self._tidy_resting()
 
     def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str, str] | None) -> None:
-        if self.ready:
+        if self.ready.firsts:
             self.ready.discard(first, end)
         self.held.add(first, end, lease)
-        self.top_version = max(self.top_version, self.fresh_version)
+        if self.fresh_version > self.top_version:
+            self.top_version = self.fresh_version
         if lane is not None:
             key = LaneKey(*lane)
             self.lane_cursors[key] = max(self.lane_cursors.get(key, 0), end)
@@ -169,18 +171,21 @@ class Progress:
         for low, high, lease in self.held.cut(first, end):
             self.in_flight -= high - low
             self._drop(lease, high - low)
-        for offset in self.entries_in(first, end):
-            self._forget(offset)
-        if self.ready:
+        if self.entries:
+            for offset in self.entries_in(first, end):
+                self._forget(offset)
+        if self.ready.firsts:
             self.ready.discard(first, end)
+        settled = self.settled
         if first <= self.floor:
             self.floor = max(self.floor, end)
+            while settled.firsts and settled.firsts[0] <= self.floor:
+                self.floor = max(self.floor, settled.pop_front()[1])
         else:
-            self.settled.add(first, end)
-        while self.settled and self.settled.firsts[0] <= self.floor:
-            self.floor = max(self.floor, self.settled.pop_front()[1])
+            settled.add(first, end)
         self._tidy_leases()
-        self._tidy_resting()
+        if self.resting_heap:
+            self._tidy_resting()
 
     def trim(self, start: int) -> None:
         """Retention took everything below `start`."""
@@ -281,10 +286,10 @@ class Progress:
             self._drop(entry.lease, 1)
 
     def _push_lease(self, lease: Lease) -> None:
+        """What was tidy stays so: a live lease comes, none goes."""
         self.live_leases += 1
         self.pushed += 1
         heapq.heappush(self.lease_heap, (lease.until_ms, self.pushed, lease))
-        self._tidy_leases()
 
     def _drop(self, lease: Lease, count: int) -> None:
         lease.live -= count

@@ -206,13 +206,12 @@ class State:
             self.logs[log_id].readers.remove(fact.group_id)
 
     def _leased(self, fact: f.Leased) -> None:
-        group = self.groups[fact.group_id]
-        partition = self.logs[fact.log_id].partition
-        group.turn = (partition + 1) % len(group.progress)
-        progress = group.progress[partition]
+        group, log = self.groups[fact.group_id], self.logs[fact.log_id]
+        progress = group.progress[log.partition]
+        group.turn = (log.partition + 1) % len(group.progress)
         progress.lease(fact)
-        if self.logs[fact.log_id].tracked:
-            self.histories.lease(self.logs[fact.log_id], fact)
+        if log.tracked.firsts:
+            self.histories.lease(log, fact)
         self.schedule(progress)
         self._passed(fact.at_ms)
 
@@ -235,16 +234,19 @@ class State:
         self.schedule(progress)
 
     def _settled(self, fact: f.Settled) -> None:
-        progress = self.progress_of(fact.group_id, fact.log_id)
+        log = self.logs[fact.log_id]
+        progress = self.groups[fact.group_id].progress[log.partition]
         for first, end in fact.ranges:
             progress.settle(first, end)
-        if self.logs[fact.log_id].tracked:
-            self.histories.settle(self.logs[fact.log_id], fact)
+        if log.tracked.firsts:
+            self.histories.settle(log, fact)
         self.schedule(progress)
         self._passed(fact.at_ms)
 
     def schedule(self, progress: Progress) -> None:
-        self.deadlines.push(("group", progress.group_id, progress.log_id), progress.next_ms())
+        at_ms = progress.next_ms()
+        if at_ms is not None:
+            self.deadlines.push(("group", progress.group_id, progress.log_id), at_ms)
 
     # --- streams ---
 
