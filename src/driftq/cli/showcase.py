@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import driftq
 from driftq.cli.exits import Exit
 from driftq.cli.sample import GROUP, PARTITIONS, TOPIC, Workload
+from driftq.client.errors import DriftQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,7 @@ class Showcase:
         self.say = say
 
     def run(self) -> int:
-        """Everything, in order. The exit code is the audit's at the end."""
+        """Everything, in order. Ends with 1 when the last audit finds a difference."""
         self.say("DriftQ, the whole of it. Ctrl-C stops everything in order; start it again and it goes on.")
         broker = Broker(self._data, self._listen, self.say)
         try:
@@ -109,7 +110,8 @@ class Showcase:
             return Exit.OK
         finally:
             broker.stop()
-            self.say("broker: stopped. Everything is on disk; `make run` goes on from here.")
+            if broker.url:
+                self.say("broker: stopped. Everything is on disk; the same command goes on from here.")
 
     def _work(self, broker: Broker) -> int:
         self.say(f"broker: every call at {broker.url}/v1/docs, figures at {broker.url}/v1/metrics")
@@ -138,6 +140,7 @@ class Showcase:
         try:
             with signals(asked):
                 from driftq.spark.pipelines.starting import STARTS
+                from driftq.spark.pipelines.verdicts import DIFFERS
 
                 archive, metrics = self._configurations(broker.url)
                 both = (archive, metrics)
@@ -145,14 +148,14 @@ class Showcase:
                 self.say(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
                 round_ = _Round(self, spark, broker, workload, asked, stop, archive, metrics)
                 watch(starts, stop, self.say, round_.look)
-                code = 0 if asked.urgent else self.audit(spark, archive)
-        except QueryFailed as error:
+                differs = not asked.urgent and self.audit(spark, archive) == DIFFERS
+        except (QueryFailed, DriftQError) as error:
             self.say(f"spark: {error}. What was committed stays; start again to go on")
             return Exit.FAILED
         finally:
             spark.stop()
         self.say(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
-        return code
+        return Exit.REFUSED if differs else Exit.OK
 
     def _configurations(self, url: str) -> tuple[Configuration, Configuration]:
         from driftq.spark.pipelines.configuration import load
