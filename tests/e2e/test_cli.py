@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -322,6 +325,32 @@ def test_the_server_tells_about_itself(topic, server):
     assert as_json("health") == {"alive": True, "status": "ready"}
     assert run("version").splitlines()[0] == f"client  {driftq.__version__}"
     assert as_json("version")["server"]["version"] == driftq.__version__
+
+
+def test_a_server_that_is_not_ready_is_said_to_be_so_at_once():
+    class Recovering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            ready = self.path == "/v1/healthz"
+            body = b'{"status":"ok"}' if ready else b'{"error":"UNAVAILABLE","message":"recovering: not ready yet"}'
+            self.send_response(200 if ready else 503)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Recovering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        argv = ["health", "--url", f"http://127.0.0.1:{server.server_port}"]
+        began_s = time.monotonic()
+        result = CliRunner().invoke(main, argv)
+        taken_s = time.monotonic() - began_s
+        server.shutdown()
+        thread.join()
+    assert result.exit_code == Exit.IN_USE
+    assert "recovering" in result.stdout
+    assert taken_s < 4
 
 
 def test_bench_measures_and_leaves_nothing_behind(broker):

@@ -9,7 +9,7 @@ import click
 
 from driftq import __version__
 from driftq.cli import showing
-from driftq.cli.asking import Asked, asks
+from driftq.cli.asking import Asked, asks, connect_once
 from driftq.cli.exits import Exit
 
 
@@ -64,11 +64,12 @@ def health(asked: Asked) -> None:
     """
     from driftq.client.errors import Unavailable
 
-    asked.broker.healthy()
-    try:
-        found: dict[str, Any] = {"alive": True, **asked.broker.ready()}
-    except Unavailable as error:
-        found = {"alive": True, "status": error.message}
+    with connect_once(asked.place) as broker:
+        broker.healthy()
+        try:
+            found: dict[str, Any] = {"alive": True, **broker.ready()}
+        except Unavailable as error:
+            found = {"alive": True, "status": error.message}
     if asked.as_json:
         showing.document(found)
     else:

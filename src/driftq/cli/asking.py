@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from driftq.client.errors import DriftQError, Refused
 
 ANSWER_MS = 15_000
+ONCE_MS = 5_000
 COMPLETION_MS = 400  # a key press waits no longer for a server
 
 
@@ -55,6 +56,17 @@ def _connect(place: places.Place, answer_ms: int) -> DriftQ:
     from driftq.client.flows import Patience
 
     patience = Patience(timeout_ms=answer_ms, deadline_ms=answer_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, patience=patience)
+
+
+def connect_once(place: places.Place) -> DriftQ:
+    """For a question whose answer may be no: nothing is asked twice."""
+    import driftq
+    from driftq.client.flows import Patience
+
+    # A pause that is longer than the deadline is one that nobody waits for.
+    pause_ms = 4 * ONCE_MS
+    patience = Patience(ONCE_MS, ONCE_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0)
     return driftq.connect(place.url, token=place.token, patience=patience)
 
 
