@@ -350,7 +350,7 @@ def test_a_server_that_is_not_ready_is_said_to_be_so_at_once():
         thread.join()
     assert result.exit_code == Exit.IN_USE
     assert "recovering" in result.stdout
-    assert taken_s < 4
+    assert taken_s < 12  # who asks again and again does so for 15 s
 
 
 def test_bench_measures_and_leaves_nothing_behind(broker):
