@@ -144,11 +144,32 @@ def test_the_progress_tells_how_far_the_query_is_behind(server, broker):
     assert "lag" not in reader.reportLatestOffset()
     reader.latestOffset(start, ReadMaxRows(4))
     told = reader.reportLatestOffset()
+    assert told is not None
     assert told["offsets"] == {"t": {"0": 10}}
     assert told["lag"]["offsets"] == 6
     assert 0 <= told["lag"]["seconds"] < 60
     reader.latestOffset(start, ALL)
     assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0}
+
+
+def test_a_report_does_not_end_a_query_when_the_broker_is_away(server, broker):
+    fill(broker, "t", 1)
+    now_s = [100.0]
+    reader = stream_reader(server, lambda: now_s[0], subscribe="t", retryMs="200ms")
+    reader.latestOffset(reader.initialOffset(), ALL)
+    server.kill()
+    assert reader.reportLatestOffset() is not None, "what was seen a moment ago is still good"
+    now_s[0] += 5
+    assert reader.reportLatestOffset() is None
+
+
+def test_a_run_to_the_end_of_now_can_begin_when_a_topic_is_gone(server, broker):
+    fill(broker, "t", 3)
+    reader = stream_reader(server, subscribe="t", failOnDataLoss="false")
+    place = reader.latestOffset(reader.initialOffset(), ALL)
+    broker.topics.delete("t")
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(place, ALL)["offsets"] == {}
 
 
 def test_dead_letters_and_histories_are_topics_like_others(server, broker):

@@ -20,10 +20,9 @@ from driftq.client.http import Reply, address_of
 from driftq.spark.offsets import Range
 from driftq.spark.options import Connection, ReadOptions
 
-FIRST_CONTACT_MS = 10_000
 ATTEMPT_MS = 30_000
 
-_transports: dict[Connection, Transport] = {}
+_transports: dict[tuple[Connection, int], Transport] = {}
 
 
 class DataLoss(Exception):
@@ -36,13 +35,15 @@ class DataLoss(Exception):
         )
 
 
-def transport_of(connection: Connection) -> Transport:
-    """One for each broker and process."""
-    found = _transports.get(connection)
+def transport_of(connection: Connection, *, first_contact_ms: int | None = None) -> Transport:
+    """One for each broker and process. A task waits for a broker that starts again even if it never met it; who plans
+    a query hears soon that nobody is there."""
+    first_contact_ms = connection.retry_ms if first_contact_ms is None else min(first_contact_ms, connection.retry_ms)
+    found = _transports.get((connection, first_contact_ms))
     if found is None:
-        first_contact_ms = min(FIRST_CONTACT_MS, connection.retry_ms)
         patience = Patience(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
-        found = _transports[connection] = Transport(address_of(connection.url, connection.token), patience)
+        found = Transport(address_of(connection.url, connection.token), patience)
+        _transports[connection, first_contact_ms] = found
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from driftq.client import admincalls, streamcalls
 from driftq.client.blocking import Transport
 from driftq.client.errors import Gone, NotFound, Refused
-from driftq.spark.fetching import fetch_call, records_path
+from driftq.spark.fetching import fetch_call, records_path, transport_of
 from driftq.spark.offsets import LogName, Range, Reached, Span
 from driftq.spark.options import BadOption, ReadOptions
 from driftq.wire.records import read_header
@@ -23,28 +23,37 @@ from driftq.wire.times import to_rfc3339
 LOOKS_MAX = 8
 PAGE = 1_000
 
+FIRST_CONTACT_MS = 10_000
+
 NOWHERE = Reached({})
 
 
-def spans_of(transport: Transport, options: ReadOptions, reached: Reached = NOWHERE) -> list[Span]:
+def planning(options: ReadOptions) -> Transport:
+    return transport_of(options.connection, first_contact_ms=FIRST_CONTACT_MS)
+
+
+def spans_of(options: ReadOptions, reached: Reached | None = NOWHERE) -> list[Span]:
     """Every log that the options name, as it is now. One that is named, was never read and is not there is an error;
-    one that was read and is gone is simply left out, and the planner sees the loss."""
+    one that was read and is gone is simply left out, and the planner sees the loss. Where it is not known what was
+    read (None), whatever is missing is left out."""
+    transport = planning(options)
     if options.streams:
         return list(_stream_spans(transport, options, reached))
     names = list(options.topics) or list(dict.fromkeys(topic for topic, _ in options.assigned))
     if options.pattern:
         fits = re.compile(options.pattern)
         names = [name for name in transport.ask(admincalls.list_topics()) if fits.fullmatch(name)]
-    read_before = {topic for topic, _ in reached.offsets}
+    before = reached.offsets.keys() if reached is not None else set(options.assigned)
+    read_before = {topic for topic, _ in before}
     found: list[Span] = []
     for name in names:
         try:
             found.extend(_topic_spans(transport, name))
         except NotFound as error:
-            if name not in read_before and not options.pattern:
+            if reached is not None and name not in read_before and not options.pattern:
                 raise BadOption(f"there is no topic {name} at {options.connection.url}: {error.message}") from None
     if options.assigned:
-        missing = set(options.assigned) - {span.log for span in found} - reached.offsets.keys()
+        missing = set(options.assigned) - {span.log for span in found} - before
         if missing:
             topic, partition = min(missing)
             raise BadOption(f"assign names {topic}/{partition}, which is not there")
@@ -63,7 +72,8 @@ def _topic_spans(transport: Transport, topic: str) -> list[Span]:
     ]
 
 
-def _stream_spans(transport: Transport, options: ReadOptions, reached: Reached) -> Iterator[Span]:
+def _stream_spans(transport: Transport, options: ReadOptions, reached: Reached | None) -> Iterator[Span]:
+    strict, reached = reached is not None, reached or NOWHERE
     for name in options.streams:
         found = False
         for listed in _listed(transport, name):
@@ -76,7 +86,7 @@ def _stream_spans(transport: Transport, options: ReadOptions, reached: Reached) 
             with contextlib.suppress(NotFound, Gone):  # it went between two questions
                 told = transport.ask(fetch_call(records_path(listed.stream, 0, stream=True), None, 0, 0))
                 yield Span(*log, told.start, told.end, made=told.made)
-        if not found and not name.endswith("*") and (name, 0) not in reached.offsets:
+        if strict and not found and not name.endswith("*") and (name, 0) not in reached.offsets:
             raise BadOption(f"there is no stream {name} at {options.connection.url}")
 
 
@@ -96,8 +106,9 @@ def _listed(transport: Transport, name: str) -> Iterator[streamcalls.ListedStrea
         after = page.after
 
 
-def offsets_at(transport: Transport, spans: Sequence[Span], at_ms: int) -> dict[LogName, int]:
+def offsets_at(options: ReadOptions, spans: Sequence[Span], at_ms: int) -> dict[LogName, int]:
     """For each log the first offset at or after a time; its end when there is none."""
+    transport = planning(options)
     found = {}
     for topic in dict.fromkeys(span.topic for span in spans):
         for each in transport.ask(admincalls.offsets(topic, at=to_rfc3339(at_ms))).partitions:
@@ -105,9 +116,10 @@ def offsets_at(transport: Transport, spans: Sequence[Span], at_ms: int) -> dict[
     return {span.log: found.get(span.log, span.end) for span in spans}
 
 
-def oldest_s(transport: Transport, options: ReadOptions, waiting: Sequence[Range], now_s: float) -> float:
+def oldest_s(options: ReadOptions, waiting: Sequence[Range], now_s: float) -> float:
     """The age of the oldest record that waits, looked up where most wait: a progress report is no place for hundreds of
     questions."""
+    transport = planning(options)
     found_ms: list[int] = []
     for each in waiting[:LOOKS_MAX]:
         with contextlib.suppress(Refused):

@@ -21,10 +21,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from driftq.client.errors import DriftQError
 from driftq.spark import columns, offsets
 from driftq.spark.fetching import DataLoss, ahead, runs, transport_of
 from driftq.spark.filters import Window, clipped, window_of
-from driftq.spark.finding import NOWHERE, offsets_at, oldest_s, spans_of
+from driftq.spark.finding import offsets_at, oldest_s, spans_of
 from driftq.spark.offsets import Limits, Range, Reached, Span
 from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
 from driftq.spark.states import state_arrays
@@ -32,6 +33,9 @@ from driftq.spark.tabling import tables
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+FRESH_S = 1.0
 
 
 class Task(InputPartition):
@@ -60,14 +64,14 @@ def read_task(
 def starting(options: ReadOptions, spans: list[Span], default: int) -> offsets.Offsets:
     """Where a query begins the first time."""
     if options.starting_ms is not None:
-        return offsets_at(transport_of(options.connection), spans, options.starting_ms)
+        return offsets_at(options, spans, options.starting_ms)
     asked = default if options.starting is None else options.starting
     return offsets.resolved(asked, spans, "startingOffsets", BadOption)
 
 
 def ending(options: ReadOptions, spans: list[Span]) -> offsets.Offsets:
     if options.ending_ms is not None:
-        return offsets_at(transport_of(options.connection), spans, options.ending_ms)
+        return offsets_at(options, spans, options.ending_ms)
     return offsets.resolved(options.ending, spans, "endingOffsets", BadOption)
 
 
@@ -82,7 +86,7 @@ class DriftqReader(DataSourceReader):
         self.columns = columns.chosen(schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        spans = spans_of(transport_of(self.options.connection), self.options)
+        spans = spans_of(self.options)
         first = Reached(starting(self.options, spans, EARLIEST), made={span.topic: span.made for span in spans})
         lost = offsets.losses(first, spans)
         if lost and self.options.fail_on_loss:
@@ -112,9 +116,8 @@ class FilteringReader(DriftqReader):
             (each.topic, each.partition): Span(each.topic, each.partition, each.start, each.end) for each in planned
         }
         left = [] if self.options.streams else list(logs.values())
-        transport = transport_of(self.options.connection)
         times = [
-            offsets_at(transport, left, at_ms) if at_ms is not None else {}
+            offsets_at(self.options, left, at_ms) if at_ms is not None else {}
             for at_ms in (self.window.from_ms, self.window.until_ms)
         ]
         return [Task(each) for each in clipped(planned, self.window, *times)]
@@ -147,9 +150,11 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._moved_s = now_s()
         self._target: list[Span] | None = None
         self._reached: Reached | None = None
+        self._seen: list[Span] = []
+        self._seen_s = float("-inf")
 
     def initialOffset(self) -> dict[str, Any]:
-        spans = spans_of(transport_of(self.options.connection), self.options)
+        spans = spans_of(self.options)
         first = starting(self.options, spans, LATEST)
         return offsets.to_json(Reached(first, made={span.topic: span.made for span in spans if span.made}))
 
@@ -161,11 +166,11 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = spans_of(transport_of(self.options.connection), self.options)
+        self._target = spans_of(self.options, None)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         reached = offsets.from_json(start)
-        spans = spans_of(transport_of(self.options.connection), self.options, reached)
+        spans = self._see(spans_of(self.options, reached))
         lost = offsets.losses(reached, spans)
         if lost and self.options.fail_on_loss:
             raise DataLoss("; ".join(lost.values()))
@@ -186,16 +191,24 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs and how far the query is behind them, for its progress."""
-        transport = transport_of(self.options.connection)
+        """The ends of the logs and how far the query is behind them, for its progress. What was seen a moment ago is
+        good enough, and a broker that does not answer is a matter for the next batch, not for a report."""
         reached = self._reached
-        spans = spans_of(transport, self.options, reached or NOWHERE)
-        told = offsets.to_json(Reached({span.log: span.end for span in spans}))
-        if reached is not None:
-            count = offsets.behind(reached, spans)
-            seconds = oldest_s(transport, self.options, offsets.waiting(reached, spans), time.time()) if count else 0.0
-            told["lag"] = {"offsets": count, "seconds": seconds}
+        try:
+            if self._now_s() - self._seen_s > FRESH_S:
+                self._see(spans_of(self.options, None))
+            told = offsets.to_json(Reached({span.log: span.end for span in self._seen}))
+            if reached is not None:
+                waiting = offsets.waiting(reached, self._seen)
+                seconds = oldest_s(self.options, waiting, time.time()) if waiting else 0.0
+                told["lag"] = {"offsets": offsets.behind(reached, self._seen), "seconds": seconds}
+        except DriftQError:
+            return None
         return told
+
+    def _see(self, spans: list[Span]) -> list[Span]:
+        self._seen, self._seen_s = spans, self._now_s()
+        return spans
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         return [Task(each) for each in offsets.ranges(offsets.from_json(start), offsets.from_json(end))]
