@@ -5,6 +5,7 @@ Data files are a few bytes of text here; what is in them does not matter to the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from driftq.spark.tables.commits import CommitLog, TableDamaged
 from driftq.spark.tables.ledger import Commit, DataFile, Known, Ledger, Span, judge_batch
 from driftq.spark.tables.locks import TableBusy, held
 
+ATTEMPTS = itertools.count()  # every attempt has a folder of its own
 SCHEMA = '{"type":"struct","fields":[]}'
 
 
@@ -44,7 +46,7 @@ def append(log: CommitLog, batch_id: int) -> bool:
     with log.turn(1.0) as ledger:
         if isinstance(judge_batch(ledger, "w", batch_id), Known):
             return False
-        attempt = f"attempt-{batch_id}-{ledger.version + 1}"
+        attempt = f"attempt-{next(ATTEMPTS)}"
         added = tuple(
             staged(log, attempt, f"topic=t/v{ledger.version + 1}-{n}.parquet", 2 * batch_id + n) for n in (0, 1)
         )
@@ -56,7 +58,7 @@ def compact(log: CommitLog) -> None:
     with log.turn(1.0) as ledger:
         old = tuple(ledger.files)
         spans = [span for file in ledger.files.values() for span in file.spans]
-        attempt = f"compact-{ledger.version + 1}"
+        attempt = f"compact-{next(ATTEMPTS)}"
         path = f"topic=t/v{ledger.version + 1}-c.parquet"
         staged(log, attempt, path, 0)
         text = "".join((log.root / name).read_text() for name in sorted(old))
