@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from random import Random
 
-from tests.simulation.swarm import RARE, FaultPlan
+from tests.simulation.swarm import RARE, SELDOM, FaultPlan
 from tests.support.simdisk import Fault, SimDisk
 
 KINDS = {"eio": Fault.EIO, "enospc": Fault.ENOSPC, "short": Fault.SHORT}
@@ -35,11 +35,11 @@ class Faults:
         return 1 + int(self.random.expovariate(1 / mean)) if mean else 1 << 60
 
     def _label_gap(self) -> int:
-        return (
-            self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
-            if self.plan.label
-            else 0
-        )
+        if not self.plan.label:
+            return 0
+        if self.plan.label in SELDOM:
+            return 1
+        return self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
 
     def arm(self, disk: SimDisk) -> None:
         """For a new life of the process: the disk forgets its hook when it crashes."""
