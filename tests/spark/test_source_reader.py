@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,22 @@ def test_topics_that_fit_the_pattern_join_a_running_query_from_their_start(serve
     fill(broker, "in.b", 2, partitions=2)
     assert rows(reader, start, first) == [("in.a", 0, 0), ("in.a", 0, 1)]
     assert rows(reader, first, reader.latestOffset(first, ALL)) == [("in.b", 0, 0), ("in.b", 1, 0)]
+
+
+def test_the_memory_of_a_task_does_not_follow_its_range(server, broker):
+    fill(broker, "t", 24_000, value=b"v" * 1_000)
+    reader = stream_reader(server, subscribe="t", fetchBytes="512k")
+    start = reader.initialOffset()
+    (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
+    next(reader.read(task))  # what is imported at first use is no matter here
+    tracemalloc.start()
+    try:
+        count = sum(table.num_rows for table in reader.read(task))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 24_000
+    assert peak_bytes < 8 << 20, "a few fetches, not the 24 MB of the range"
 
 
 def test_the_progress_tells_how_far_the_query_is_behind(server, broker):
