@@ -23,8 +23,8 @@ from tests.support.server import Server, running
 from tests.support.waiting import until_now
 from tests.tidy.sources import SRC
 
-WAIT_S = 240  # Spark starts slowly on a busy machine
-LONG = pytest.mark.timeout(600)
+WAIT_S = 400  # Spark starts slowly on a busy machine
+LONG = pytest.mark.timeout(1_200)
 # Whoever runs these has Spark; this is how a Python without it looks.
 WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from driftq.cli.main import main; main()"
 
