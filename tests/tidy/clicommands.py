@@ -48,5 +48,5 @@ def _row(name: str, leaf: Leaf) -> tuple[str, str, str]:
 def _option(option: click.Option, leaf: Leaf) -> str:
     if option.opts[0] in ALWAYS:
         return ""
-    metavar = "" if option.is_flag else f" {option.make_metavar(leaf.context)}"
+    metavar = "" if option.is_flag else f" {option.make_metavar(leaf.context).replace('INTEGER RANGE', 'N')}"
     return f"`{'`, `'.join(option.opts)}{metavar}` {option.help}"
