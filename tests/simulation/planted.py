@@ -84,11 +84,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(found.held).items()", HELD),),
     "cursor_is_highest_ack": (Bug("core.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
     "floor_past_unacked": (
-        Bug(
-            "core.progress:Progress.settle",
-            "self.settled.firsts[0] <= self.floor",
-            "self.settled.firsts[0] <= self.floor + 1",
-        ),
+        Bug("core.progress:Progress.settle", "settled.firsts[0] <= self.floor", "settled.firsts[0] <= self.floor + 1"),
     ),
     "attempts_not_persisted": (Bug("core.progress:Progress.place_entry", "Entry(image.attempts,", "Entry(0,"),),
     "version_not_raised": (Bug("core.progress:Progress.lease", "entry.version += 1", "pass"),),
