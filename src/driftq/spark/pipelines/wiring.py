@@ -14,7 +14,7 @@ from driftq.client.api import DriftQ
 from driftq.client.flows import Patience
 from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.tables import Refused, TableRefused, open_table
+from driftq.spark.tables import Compaction, Refused, TableRefused, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 OFFSETS_MAX = 500_000
+COMPACT_FILES = 64  # every micro-batch leaves some small ones
 
 
 def broker_of(configuration: Configuration, patience: Patience | None = None) -> DriftQ:
@@ -88,6 +89,8 @@ def to_table(
         outcome = table.commit(writer, batch_id, rows)
         if isinstance(outcome, Refused):
             raise TableRefused(path, outcome)
+        if kind == "parquet":  # other formats rewrite all there is, which belongs into a job of its own
+            table.compact(Compaction(files_min=COMPACT_FILES))
 
     return _started(frame.writeStream.foreachBatch(commit), configuration, mode)
 
