@@ -21,12 +21,16 @@ from typing import TYPE_CHECKING
 
 import driftq
 from bench.queue import ROOMY, cpu_s
-from bench.report import emit, median
+from bench.report import emit, median, spend
 from driftq.spark import driftq_session
+from driftq.spark.packing import Packer
+from driftq.spark.sinkplan import write_options
 from tests.support.server import Server
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+PACKED_ROWS = 50_000
 
 
 @contextlib.contextmanager
@@ -78,6 +82,28 @@ def rate(spark: SparkSession, rows: int, runs: int) -> None:
             emit("spark_sink", f"{mode} {size_bytes} B{' keyed' if keyed else ''}", count / wall_s, "rows/s",
                  rows=count, server_cpu_us_per_op=1e6 * server_cpu_s / count, noop_s=median(noop[1:]))  # fmt: skip
         frame.unpersist()
+
+
+def packing(rows: int) -> None:
+    """The part of it that is ours and runs in a task: rows that are Arrow already into bytes for the broker."""
+    import pyarrow as pa
+
+    values = pa.array(["x" * 100] * PACKED_ROWS)
+    names = [f"user:{number % 1000}" for number in range(PACKED_ROWS)]
+    for case, columns in (("plain", {}), ("keyed", {"key": names}), ("envelope", {"run_id": names})):
+        batch = pa.record_batch({"value": values, **columns})
+
+        def run(batch: pa.RecordBatch = batch) -> int:
+            packer = Packer(write_options({"topic": "out"}, streaming=True), lambda _: 4, 0)
+            for _ in range(max(1, rows // PACKED_ROWS)):
+                for chunk in packer.add(batch):
+                    chunk.pack()
+            for chunk in packer.finish():
+                chunk.pack()
+            return packer.rows
+
+        spent = spend(run)
+        emit("spark_sink", f"packing 100 B {case}", spent.per_s, "rows/cpu-s", cpu_us_per_op=spent.cpu_us)
 
 
 def fixed(spark: SparkSession, seconds: float) -> None:
@@ -132,11 +158,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--only", default="rate,fixed,freshness")
+    parser.add_argument("--only", default="packing,rate,fixed,freshness")
     given = parser.parse_args()
+    wanted = given.only.split(",")
+    if "packing" in wanted:
+        packing(given.rows)
+    if wanted == ["packing"]:
+        return
     spark = driftq_session("local[2]", name="bench")
     spark.sparkContext.setLogLevel("ERROR")
-    wanted = given.only.split(",")
     if "rate" in wanted:
         rate(spark, given.rows, given.runs)
     if "fixed" in wanted:
