@@ -298,6 +298,18 @@ def test_a_topic_that_was_made_again_is_another_topic(server, broker):
     assert len(rows(easy, gone, easy.latestOffset(gone, ALL))) == 5
 
 
+def test_a_log_that_is_shorter_than_planned_ends_the_task_or_fails_it(server, broker):
+    fill(broker, "t", 5)
+    strict, easy = (stream_reader(server, subscribe="t", failOnDataLoss=word) for word in ("true", "false"))
+    start = strict.initialOffset()
+    planned = strict.latestOffset(start, ALL)
+    broker.topics.delete("t")
+    fill(broker, "t", 2)
+    with pytest.raises(DataLoss, match="t/0 ends at 2, before offset 5"):
+        rows(strict, start, planned)
+    assert rows(easy, start, planned) == [("t", 0, 0), ("t", 0, 1)]
+
+
 def test_retention_that_passes_a_query_is_noticed_or_accepted(tmp_path: Path):
     with (
         running(str(tmp_path / "broker"), "storage.segment_bytes=65536") as server,
