@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from driftq.spark.pipelines.sections import Configuration
 
 START_S = 60.0
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
 STOP_S = 30.0
 _ADDRESS = re.compile(r" on (https?://\S+)")
 _PR_SET_PDEATHSIG = 1
@@ -226,7 +226,7 @@ class _Round:
             self._end_at_s = float("inf")
         if self._asked.wanted:
             self._end(now_s)
-        elif now_s > self._audit_at_s:
+        elif now_s > self._audit_at_s and self._held():
             self._show.figures(self._spark, self._metrics)
             self._show.audit(self._spark, self._archive)
             self._audit_at_s = time.monotonic() + self._show.audit_s
@@ -241,10 +241,14 @@ class _Round:
             self._stop.urgent = self._asked.urgent
             self._stop.ask()
 
-    def _caught_up(self) -> bool:
+    def _held(self) -> dict[int, int]:
+        """How far the table has come in each partition; empty before its first rows."""
         from driftq.spark.tables import open_table
 
-        held = open_table(self._spark, self._archive.sink.table).positions().get(TOPIC, {})
+        return open_table(self._spark, self._archive.sink.table).positions().get(TOPIC, {})
+
+    def _caught_up(self) -> bool:
+        held = self._held()
         with driftq.connect(self._broker.url) as broker:
             return all(held.get(each.partition, 0) >= each.end for each in broker.topics.offsets(TOPIC).partitions)
 
