@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from driftq.spark.pipelines.compact import finish_compact
+from driftq.spark.pipelines.running import Stop
+from driftq.spark.pipelines.sections import Configuration, Sink
 from driftq.spark.tables import (
     Committed,
     Compacted,
@@ -131,6 +134,21 @@ def test_small_files_become_one_with_the_same_rows(spark: SparkSession, tmp_path
     assert (after.held, after.writers) == (before.held, before.writers)
     assert table.commit("w", 2, rows_of(spark, 20, 30)) == Known("w", 2)
     assert table.compact(Compaction(files_min=2)) == Compacted()
+
+
+def test_a_table_is_compacted_on_demand_until_nothing_is_left_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    table = table_in(spark, tmp_path)
+    for batch_id in range(2):
+        table.commit("w", batch_id, rows_of(spark, 10 * batch_id, 10 * batch_id + 10))
+    configuration = Configuration(sink=Sink(table=str(tmp_path)))
+    said: list[str] = []
+
+    for _ in range(2):
+        assert finish_compact(spark, configuration, Stop(), said.append) == 0
+
+    assert len(said) == 1
+    assert "2 files became 1" in said[0]
+    assert offsets(spark.read.parquet(str(tmp_path))) == list(range(20))
 
 
 def test_a_compaction_that_would_change_rows_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
