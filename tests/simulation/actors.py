@@ -468,7 +468,7 @@ def topic_config(actor: Actor) -> f.TopicConfig:
         retention_bytes=actor.random.choice((0, 0, 4_000)),
         in_flight_max=actor.random.choice((0, 0, 3)),
         retry=retry,
-        history=chance() < 0.15,
+        history=chance() < 0.06,
     )
 
 

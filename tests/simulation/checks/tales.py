@@ -37,10 +37,14 @@ class TalesCheck:
         self._maybe: Counter[Event] = Counter()  # settled without ever having been given to anybody
         self._told: Counter[Event] = Counter()
         self._new_groups: dict[int, str] = {}
+        self._kept: set[int] = set()  # logs whose topic keeps a history
         self.count = 0
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
         return {
+            f.TopicCreated: self._topic_created,
+            f.TopicConfigured: self._topic_configured,
+            f.TopicDeleted: self._topic_deleted,
             f.GroupCreated: self._group_created,
             f.Leased: lambda fact, op: self._note(fact, fact.ranges, "delivered"),
             f.Released: lambda fact, op: self._note(fact, fact.ranges, "released"),
@@ -54,19 +58,26 @@ class TalesCheck:
 
     # --- histories ---
 
+    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+        if fact.config.history:
+            self._kept.update(range(fact.first_log_id, fact.first_log_id + fact.partitions))
+
+    def _topic_configured(self, fact: f.TopicConfigured, op: Op) -> None:
+        logs = self._ledger.topics[fact.topic]
+        (self._kept.update if fact.config.history else self._kept.difference_update)(logs)
+
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+        self._kept.difference_update(self._ledger.topics[fact.topic])
+
     def _group_created(self, fact: f.GroupCreated, op: Op) -> None:
         self._new_groups[fact.group_id] = fact.group
-
-    def _keeps_history(self, log_id: int) -> bool:
-        config = self._queues.configs.get(self._ledger.logs[log_id].topic)
-        return config is not None and config.history
 
     def _group_of(self, group_id: int) -> str:
         known = self._queues.groups.get(group_id)
         return known.name if known is not None else self._new_groups[group_id]
 
     def _note(self, fact: Any, ranges: tuple[tuple[int, int], ...], what: str) -> None:
-        if self._keeps_history(fact.log_id):
+        if fact.log_id in self._kept:
             group = self._group_of(fact.group_id)
             for first, end in ranges:
                 self._happened.update((fact.log_id, what, offset, group) for offset in range(first, end))
@@ -75,7 +86,7 @@ class TalesCheck:
         self._note(fact, ((fact.offset, fact.offset + 1),), "expired" if fact.lease_lost else "failed")
 
     def _settled(self, fact: f.Settled, op: Op) -> None:
-        if not self._keeps_history(fact.log_id):
+        if fact.log_id not in self._kept:
             return
         known = self._queues.groups.get(fact.group_id)
         places = known.places[fact.log_id] if known is not None else None
