@@ -105,6 +105,16 @@ def test_many_topics_by_name_by_pattern_and_by_partition(read, broker):
     assert places(read(subscribe="orders.empty")) == []
 
 
+def test_streams_are_tables_too(read, broker):
+    broker.stream("runs/1", "application/json").create(data=[{"n": 1}, {"n": 2}])
+    broker.stream("runs/2", "text/plain").create(data=["text"])
+
+    rows = read(stream="runs/*").orderBy("topic", "offset").collect()
+
+    found = [(row.topic, row.offset, bytes(row.value)) for row in rows]
+    assert found == [("runs/1", 0, b'{"n":1}'), ("runs/1", 1, b'{"n":2}'), ("runs/2", 0, b"text")]
+
+
 def test_a_query_that_names_its_columns_reads_only_those(spark, server, broker):
     fill(broker, "orders", 3)
     reader = spark.read.format("driftq").options(url=server.url, subscribe="orders")
