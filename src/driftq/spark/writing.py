@@ -242,8 +242,8 @@ def _compare(published: PublishedInfo, written: Sequence[Written], writer: str, 
         raise SinkRefused(
             f"batch {batch_id} of writer {writer} was published before with {sum(before.values())} rows and has "
             f"{sum(now.values())} now. Either it is another batch under an old number (the checkpoint is an older "
-            "copy, or the writer name was used before): its rows are not written. Or the plan yields other rows each time: "
-            "then replayCheck=none keeps those of the first time"
+            "copy, or the writer name was used before): its rows are not written. Or the plan yields other rows each "
+            "time: then replayCheck=none keeps those of the first time"
         )
 
 
