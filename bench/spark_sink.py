@@ -117,7 +117,9 @@ def fixed(spark: SparkSession, seconds: float) -> None:
                 .option("topic", "out").option("mode", mode).option("checkpointLocation", f"{folder}/{mode}")
                 .trigger(processingTime="0 seconds").start()
             )  # fmt: skip
-            time.sleep(seconds)
+            end_s = time.monotonic() + 10 * seconds
+            while len(query.recentProgress) < 3 + 2 * seconds and query.isActive and time.monotonic() < end_s:
+                time.sleep(0.2)
             progress = [each for each in query.recentProgress[3:] if each.numInputRows]
             query.stop()
             parts = {
@@ -157,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=20.0, help="about, for `fixed` and `freshness`")
     parser.add_argument("--only", default="packing,rate,fixed,freshness")
     given = parser.parse_args()
     wanted = given.only.split(",")
