@@ -12,14 +12,12 @@ from driftq.spark.pipelines.running import Say, Stop
 from driftq.spark.pipelines.sections import Configuration
 from driftq.spark.tables import Compaction, open_table
 
-FILES_MIN = 2
-
 
 def finish_compact(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
     """Compact the table of a configuration and say what was done."""
     table = open_table(spark, configuration.sink.table, format=configuration.sink.format)
     while not stop.wanted:
-        done = table.compact(Compaction(files_min=FILES_MIN))
+        done = table.compact(Compaction(files_min=configuration.compact.files_min))
         if not done.files:
             break
         say(f"{table.path}: {done.files:,} files became {done.into:,} ({done.size_bytes / (1 << 20):,.1f} MiB)")

@@ -50,6 +50,7 @@ PIPELINES: Mapping[str, Known] = {
     "deadletters": Known("Dead letters by kind of error; send them back at a rate.", (TOPICS,), endless=False),
     "replay": Known("A table or a range of a topic into a topic again.", ("sink.topic",), endless=False),
     "transform": Known("Topic to topic through a function of your own.", (TOPICS, "sink.topic")),
+    "compact": Known("Put the small files of a table together.", ("sink.table",), endless=False),
 }
 
 

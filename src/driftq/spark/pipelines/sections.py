@@ -117,6 +117,10 @@ class Audit(Section, frozen=True):
     mismatches: Annotated[Count, told("how many differences to list")] = 20
 
 
+class Compact(Section, frozen=True):
+    files_min: Annotated[Count, told("how many small files of one partition are worth the work")] = 2
+
+
 class Configuration(Section, frozen=True):
     """A whole file."""
 
@@ -132,3 +136,4 @@ class Configuration(Section, frozen=True):
     replay: Replay = Replay()
     transform: Transform = Transform()
     audit: Audit = Audit()
+    compact: Compact = Compact()

@@ -18,6 +18,7 @@ from driftq.client.errors import NotFound
 from driftq.spark.pipelines import deadletters, dedupe, histories, metrics, route, runs, transform
 from driftq.spark.pipelines.archive import start_archive
 from driftq.spark.pipelines.audit import finish_audit
+from driftq.spark.pipelines.compact import finish_compact
 from driftq.spark.pipelines.configuration import BadConfiguration
 from driftq.spark.pipelines.replay import finish_replay
 from driftq.spark.pipelines.running import Say, Stop
@@ -187,4 +188,5 @@ FINISHES: Mapping[str, Finish] = {
     "audit": finish_audit,
     "deadletters": finish_deadletters,
     "replay": finish_replay,
+    "compact": finish_compact,
 }
