@@ -31,10 +31,20 @@ DEFAULTS: dict[str, str] = {
     "spark.python.worker.reuse": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+}
+# On one machine nobody else has to reach the driver. And a checkpoint is written with plain files: Hadoop's other way
+# starts a process for each file it looks at, several times in every micro-batch, and leaves a checksum file beside it.
+LOCAL: dict[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
 }
-LOCAL_ONLY = ("spark.driver.host", "spark.driver.bindAddress")
+
+
+_SUBMITTED = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}  # spark-submit or a Connect server says where to run
 
 
 def driftq_session(
@@ -42,17 +52,16 @@ def driftq_session(
 ) -> SparkSession:
     """Get or make a session. `master` None keeps what the surroundings say (spark-submit), else `local[*]`.
     Raises `NoJava` when there is none to run on."""
-    if master is None or master.startswith("local"):
+    local = master.startswith("local") if master is not None else not _SUBMITTED & os.environ.keys()
+    if local:
         os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = importlib.import_module("pyspark.sql").SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    local = master is None or master.startswith("local")
-    for key, value in {**DEFAULTS, **(conf or {})}.items():
-        if local or key not in LOCAL_ONLY or (conf and key in conf):
-            builder = builder.config(key, value)
+    for key, value in {**DEFAULTS, **(LOCAL if local else {}), **(conf or {})}.items():
+        builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
