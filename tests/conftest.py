@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     config.addinivalue_line("markers", "serial: runs alone, after everything else")
     settings.load_profile(config.getoption("--profile"))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A run in the background ignores Ctrl-C, and so would every process it starts: some are ended by it on purpose.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def kind_of(path: Path) -> str | None:
