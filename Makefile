@@ -46,8 +46,8 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup check ## Check, then every test (PROFILE=dev|ci|release)
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --dist loadgroup -m "not serial" --session-timeout 2400
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 3 --dist loadgroup -m "not serial" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .

@@ -33,6 +33,7 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
+LONG_FIRST = {"spark": 0, "simulation": 1}  # One long test that starts last is what everybody waits for.
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
@@ -99,6 +100,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))  # One Java virtual machine serves all of them.
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
+    items.sort(key=lambda item: LONG_FIRST.get(kind_of(item.path) or "", len(LONG_FIRST)))  # stable
 
 
 @pytest.fixture(scope="session")
