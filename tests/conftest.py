@@ -88,6 +88,7 @@ def kind_of(path: Path) -> str | None:
     return parts[0] if len(parts) > 1 and parts[0] in KINDS else None
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist writes a test's group into its name in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kind = kind_of(item.path)
@@ -96,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(kind)
         if kind in SERIAL:
             item.add_marker("serial")
-        if kind == "spark":
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))  # One Java virtual machine serves all of them.
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
