@@ -20,7 +20,7 @@ LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --gen
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
+.PHONY: help setup test-spark test-rest run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,8 +46,15 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup check ## Check, then every test (PROFILE=dev|ci|release)
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 3 --dist loadgroup -m "not serial" --session-timeout 1500
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-rest
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
+
+# Spark has one process and one Java virtual machine; everything else shares two more.
+test-spark:
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not serial" --session-timeout 1500
+
+test-rest:
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial and not spark" --session-timeout 1500
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
-LONG_FIRST = {"spark": 0, "simulation": 1}  # One long test that starts last is what everybody waits for.
+LONG_FIRST = {"simulation": 0}  # One long test that starts last is what everybody waits for.
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
@@ -88,7 +88,6 @@ def kind_of(path: Path) -> str | None:
     return parts[0] if len(parts) > 1 and parts[0] in KINDS else None
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist writes a test's group into its name in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kind = kind_of(item.path)
@@ -97,8 +96,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(kind)
         if kind in SERIAL:
             item.add_marker("serial")
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))  # One Java virtual machine serves all of them.
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
     items.sort(key=lambda item: LONG_FIRST.get(kind_of(item.path) or "", len(LONG_FIRST)))  # stable

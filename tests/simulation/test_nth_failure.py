@@ -22,7 +22,7 @@ from tests.support.simdisk import Fault
 
 OPERATIONS = 300
 NO_FAULTS = FaultPlan(0, 0, 0, 0, "", ("eio",), 0.0, False, 0.0)
-EVERY = {"dev": 9, "ci": 1, "release": 1}
+EVERY = {"dev": 9, "ci": 3, "release": 1}
 
 
 @cache

@@ -1,6 +1,6 @@
 """Seeds, many of them: no promise is broken, and everything that should have happened did.
 
-The sizes follow the profile: a look while writing, 500 seeds and 2 million operations at every change, 20,000 seeds
+The sizes follow the profile: a look while writing, 300 seeds and 1.2 million operations at every change, 20,000 seeds
 before a release. Seeds that once failed run first and always.
 """
 
@@ -14,7 +14,8 @@ from tests.simulation.many import known_seeds, run_many
 from tests.simulation.planted import planted
 from tests.simulation.run import run_seed
 
-SEEDS = {"dev": 40, "ci": 500, "release": 20_000}
+SEEDS = {"dev": 40, "ci": 300, "release": 20_000}
+UNTRIED_FROM = 250  # so many seeds strike at every labelled call
 OPERATIONS = {"dev": 1_500, "ci": 4_000, "release": 5_000}
 
 
@@ -33,7 +34,7 @@ def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed, hal
     tally = run_many(range(seed + half * count, seed + (half + 1) * count), OPERATIONS[profile], processes)
     broken = [f"seed {number}: {error}" for number, error in tally.broken]
     assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
-    if profile != "dev":
+    if count >= UNTRIED_FROM:
         assert not tally.never(), "something that should have happened never did"
 
 

@@ -32,18 +32,7 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# On one machine nobody else has to reach the driver. And a checkpoint is written with plain files: Hadoop's other way
-# starts a process for each file it looks at, several times in every micro-batch, and leaves a checksum file beside it.
-LOCAL: dict[str, str] = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-}
-
-
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}  # nobody else has to reach it
 _SUBMITTED = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}  # spark-submit or a Connect server says where to run
 
 
