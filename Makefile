@@ -50,10 +50,10 @@ test: setup check ## Check, then every test (PROFILE=dev|ci|release)
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
-test-spark:
+test-spark: ## The tests on Spark alone, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not serial" --session-timeout 1500
 
-test-rest:
+test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial and not spark" --session-timeout 1500
 
 check: setup ## Lint, format, types and layers

@@ -33,7 +33,7 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
-LONG_FIRST = {"simulation": 0}  # One long test that starts last is what everybody waits for.
+LONG_FIRST = ("test_simulation.py", "test_nth_failure.py", "test_planted_bugs.py")  # who starts last is waited for
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
@@ -98,7 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("serial")
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
-    items.sort(key=lambda item: LONG_FIRST.get(kind_of(item.path) or "", len(LONG_FIRST)))  # stable
+    order = {name: place for place, name in enumerate(LONG_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))  # stable
 
 
 @pytest.fixture(scope="session")
