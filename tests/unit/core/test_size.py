@@ -20,6 +20,8 @@ from driftq.core.replies import Claimed, Rejected, Reply
 from driftq.wire.records import Record, pack_one
 from tests.support.core import START_MS, HandClock, SeededChance
 
+pytestmark = pytest.mark.serial  # They compare times, and a busy neighbour empties the caches of the larger case only.
+
 NO_LIMITS = Limits(
     in_flight_max=10**9, claim_max=10**9, partition_messages=10**9, partition_bytes=10**15, gaps_max=10**9,
     sweep_max=10**9, lanes_per_log_max=10**6,
