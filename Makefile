@@ -54,7 +54,7 @@ test-spark: ## The tests on Spark alone, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not serial" --session-timeout 1500
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 -m "not serial and not spark" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and not spark" --session-timeout 1500
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .
