@@ -51,10 +51,10 @@ test: setup check ## Check, then every test (PROFILE=dev|ci|release)
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: ## The tests on Spark alone, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not serial" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not own_spark" --session-timeout 1500
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and not spark" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and (own_spark or not spark)" --session-timeout 1500
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .

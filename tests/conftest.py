@@ -33,7 +33,8 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
-LONG_FIRST = ("test_simulation.py", "test_nth_failure.py", "test_planted_bugs.py")  # who starts last is waited for
+# Who starts last is waited for.
+LONG_FIRST = ("test_cluster.py", "test_simulation.py", "test_nth_failure.py", "test_planted_bugs.py")
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
@@ -76,6 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     config.addinivalue_line("markers", "serial: runs alone, after everything else")
+    config.addinivalue_line("markers", "own_spark: starts Spark processes of its own, and needs no shared session")
     settings.load_profile(config.getoption("--profile"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A run in the background ignores Ctrl-C, and so would every process it starts: some are ended by it on purpose.

@@ -12,6 +12,7 @@ import pytest
 from tests.spark.chaos import KINDS, one_run
 
 
+@pytest.mark.own_spark
 @pytest.mark.timeout(1_800)
 def test_every_row_is_there_once_when_broker_driver_executor_python_and_worker_are_killed(
     tmp_path: Path, pytestconfig: pytest.Config
