@@ -16,15 +16,8 @@ from click.testing import CliRunner
 import driftq
 from driftq.cli.exits import Exit
 from driftq.cli.main import main
-from tests.support.server import running
 
 LOCAL = {"serve", "config", "inspect", "repair", "completion", "pipeline", "demo"}  # need no server, or are one
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(None) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -19,17 +19,10 @@ import pytest
 
 import driftq
 from driftq.cli.exits import Exit
-from tests.support.server import running
 
 END_S = 60.0
 PROGRAM = [sys.executable, "-m", "driftq.cli.main"]
 CURSOR = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(None) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

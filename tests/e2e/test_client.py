@@ -15,20 +15,8 @@ import driftq
 from driftq.client import api
 from driftq.client.flows import Patience
 from driftq.client.words import Awaiting, Blocking
-from tests.support.server import Server, running
+from tests.support.server import Server
 from tests.support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(None) as server:
-        yield server
-
-
-@pytest.fixture
-def broker(server):
-    with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
-        yield broker
 
 
 @pytest.fixture

@@ -8,19 +8,6 @@ import threading
 import pytest
 
 import driftq
-from tests.support.server import running
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(None) as server:
-        yield server
-
-
-@pytest.fixture
-def broker(server):
-    with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
-        yield broker
 
 
 def test_a_stream_is_made_written_read_and_closed(broker):

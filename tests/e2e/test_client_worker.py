@@ -14,20 +14,8 @@ import threading
 import pytest
 
 import driftq
-from tests.support.server import Server, running
+from tests.support.server import Server
 from tests.support.waiting import until, until_now
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(None) as server:
-        yield server
-
-
-@pytest.fixture
-def broker(server):
-    with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
-        yield broker
 
 
 @pytest.fixture

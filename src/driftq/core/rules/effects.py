@@ -8,7 +8,7 @@ from driftq.core.case import Case
 from driftq.core.idempotency import Effect, Status, effect_scope
 from driftq.core.replies import AlreadyDone, Begun, Done, Rejected, Reply
 from driftq.core.rules.failing import bounded
-from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.core.rules.topics import bad_partition, group_of
 from driftq.wire.errors import Code
 
 
@@ -38,12 +38,10 @@ def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejec
     """(group, log, offset) of the message that the key belongs to, if one is named."""
     if command.offset is None or command.partition is None:
         return 0, 0, -1
-    topic = case.state.topics.get(command.key.topic)
-    if topic is None:
-        return no_such_topic(command.key.topic)
-    group = topic.groups.get(command.key.group)
-    if group is None:
-        return no_such_group(command.key.topic, command.key.group)
+    group = group_of(case, command.key.topic, command.key.group)
+    if isinstance(group, Rejected):
+        return group
+    topic = case.state.topics[command.key.topic]
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
     return group.group_id, topic.log_ids[command.partition], command.offset

@@ -15,7 +15,7 @@ from driftq.core.ranges import Range
 from driftq.core.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.rules.claim import bad_lease
 from driftq.core.rules.failing import bury, fail
-from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.core.rules.topics import bad_partition, group_of, no_such_topic
 from driftq.wire.errors import Code
 
 Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
@@ -86,15 +86,8 @@ def _is_holder(lease: Lease, token: str, owner: str) -> bool:
     return lease.token == token if token else lease.owner == owner
 
 
-def _find(case: Case, topic_name: str, group_name: str) -> Group | Rejected:
-    topic = case.state.topics.get(topic_name)
-    if topic is None:
-        return no_such_topic(topic_name)
-    return topic.groups.get(group_name) or no_such_group(topic_name, group_name)
-
-
 def _settling(case: Case, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
-    group = _find(case, command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     found = _sort(case, group, command)
@@ -176,7 +169,7 @@ def release(case: Case, command: c.Release) -> Reply:
 
 def extend(case: Case, command: c.Extend) -> Reply:
     """Only a live lease can be extended: a message that rests after a lost one is lost to this holder."""
-    group = _find(case, command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     config = case.state.topics[command.topic].config
@@ -210,7 +203,7 @@ def _settled_before(case: Case, group: Group, command: c.Extend) -> list[Refusal
 
 
 def ack_through(case: Case, command: c.AckThrough) -> Reply:
-    group = _find(case, command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     if not 0 <= command.partition < len(group.progress):

@@ -15,7 +15,7 @@ from driftq.core.holding import Entry, Lease
 from driftq.core.progress import Progress
 from driftq.core.ranges import Range
 from driftq.core.replies import PendingView, Rejected, Reply, StatesView
-from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.core.rules.topics import bad_partition, group_of
 from driftq.wire.errors import Code
 
 LEASED = "leased"
@@ -25,12 +25,10 @@ SPAN = 100_000  # offsets a page walks over where it would have to search among 
 
 
 def read_states(case: Case, command: ReadStates) -> Reply:
-    topic = case.state.topics.get(command.topic)
-    if topic is None:
-        return no_such_topic(command.topic)
-    group = topic.groups.get(command.group)
-    if group is None:
-        return no_such_group(command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    topic = case.state.topics[command.topic]
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
     log = case.state.logs[topic.log_ids[command.partition]]

@@ -23,6 +23,14 @@ def no_such_group(topic: str, group: str) -> Rejected:
     return Rejected(Code.NOT_FOUND, f"topic {topic} has no group {group}; groups exist from their first claim on")
 
 
+def group_of(case: Case, topic_name: str, group_name: str) -> Group | Rejected:
+    """The group of a topic, or why there is none."""
+    topic = case.state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    return topic.groups.get(group_name) or no_such_group(topic_name, group_name)
+
+
 def bad_name(kind: str, name: str) -> Rejected | None:
     if _NAME.fullmatch(name):
         return None
@@ -199,12 +207,10 @@ def _start_offset(case: Case, log_id: int, start: str | int) -> int:
 
 def seek_group(case: Case, command: c.SeekGroup) -> Reply:
     """`to` is an offset when a partition is named; else "earliest", "latest" or a time for all partitions."""
-    topic = case.state.topics.get(command.topic)
-    if topic is None:
-        return no_such_topic(command.topic)
-    group = topic.groups.get(command.group)
-    if group is None:
-        return no_such_group(command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    topic = case.state.topics[command.topic]
     if command.partition is None:
         targets = [(log_id, _start_offset(case, log_id, command.to)) for log_id in topic.log_ids]
     else:
@@ -221,12 +227,9 @@ def seek_group(case: Case, command: c.SeekGroup) -> Reply:
 
 
 def pause_group(case: Case, command: c.PauseGroup) -> Reply:
-    topic = case.state.topics.get(command.topic)
-    if topic is None:
-        return no_such_topic(command.topic)
-    group = topic.groups.get(command.group)
-    if group is None:
-        return no_such_group(command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
     if group.paused == command.paused:
         return Done(changed=False)
     case.facts.append(f.GroupPaused(group.group_id, command.paused))
@@ -234,11 +237,8 @@ def pause_group(case: Case, command: c.PauseGroup) -> Reply:
 
 
 def delete_group(case: Case, command: c.DeleteGroup) -> Reply:
-    topic = case.state.topics.get(command.topic)
-    if topic is None:
-        return no_such_topic(command.topic)
-    group = topic.groups.get(command.group)
-    if group is None:
-        return no_such_group(command.topic, command.group)
+    group = group_of(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
     case.facts.append(f.GroupDeleted(group.group_id))
     return Done()
