@@ -21,6 +21,7 @@ from driftq.core.state import State
 from driftq.engine.checkpointing import Checkpoints
 from driftq.engine.clock import Clock, SystemChance, SystemClock
 from driftq.engine.committer import Committer
+from driftq.engine.gathering import Gathering
 from driftq.engine.haste import Haste
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
@@ -37,7 +38,6 @@ OnCommit = Callable[[int, float, float], None]  # frames, seconds until durable,
 
 CHORES_S = 1.0
 RETENTION_S = 10.0
-GATHER_S = 0.000_25  # how long a commit waits, at most, for callers that were just answered
 CLAIM_AGAIN_S = 5.0  # a claimer looks again at least this often, whatever it was told
 
 
@@ -75,9 +75,8 @@ class Engine:
         self._ended = False  # as `stopped` says, in less
         self._kicked = False
         self._committing = False
-        self._expected_frames = 1  # how many are likely to come before the next commit
-        self._gather_until_s = 0.0
         self._haste = Haste()
+        self._gathering = Gathering(self._haste.note_idle)
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
@@ -182,9 +181,8 @@ class Engine:
             self._loop.call_soon(self._gather)
 
     def _gather(self) -> None:
-        """Commit when those who were answered by the last commit have come again, or after a moment. Without it,
-        callers that wait for their replies split into two camps, and every sync carries only one of them."""
-        if self.sequencer.waiting_frames() < self._expected_frames and time.perf_counter() < self._gather_until_s:
+        """Commit when those who were answered by the last commit have come again, or after a moment."""
+        if self._gathering.waits(self.sequencer.waiting_frames()):
             self._loop.call_soon(self._gather)
         else:
             self._commit()
@@ -243,7 +241,7 @@ class Engine:
             self._after_decision()
             return
         self._commit_began_s = time.perf_counter()
-        everybody = not self.sequencer.waiting_frames() and len(batch.frames) >= self._expected_frames
+        everybody = not self.sequencer.waiting_frames() and self._gathering.has_all(len(batch.frames))
         if not (everybody and self._haste.allows(batch.frames)) or self._committer.busy:
             self._committing = True
             self._committer.call(partial(self._append, batch), self._committed)
@@ -267,17 +265,16 @@ class Engine:
         lsn, self._room_bytes, append_s = result
         self._haste.note(append_s, by_loop=by_loop)
         self._committing = False
-        now_s = time.perf_counter()
         frames = lsn - self.sequencer.durable_lsn
         if self.on_commit is not None:
-            self.on_commit(frames, now_s - self._commit_began_s, append_s)
-        self._expected_frames = frames + self.sequencer.waiting_frames()
-        self._gather_until_s = now_s + min(GATHER_S, append_s / 2)
+            self.on_commit(frames, time.perf_counter() - self._commit_began_s, append_s)
+        expected = frames + self.sequencer.waiting_frames()
         try:
             self.sequencer.on_durable(lsn)
         except BaseException as error:  # the log store's disk failed
             self._fail(error)
             return
+        self._gathering.note(expected, append_s)
         if self.sequencer.waiting_frames():
             self._after_decision()
         else:

@@ -15,7 +15,7 @@ BLOCK_BYTES_MAX = 256 << 10
 QUICK_S = 0.002  # a sync that takes longer is not waited for
 QUICK_SYNCS = 16  # so many in a row make a disk quick
 WINDOW_COMMITS = 32
-BUSY_SHARE = 0.75  # of the time between syncs
+BUSY_SHARE = 0.9  # of the time between syncs
 
 
 class Haste:
@@ -29,13 +29,16 @@ class Haste:
         self._quick = 0
         self._calm = False
         self._commits = 0
-        self._held_s = 0.0  # that the loop spent syncing in this window
+        self._held_s = self._held_cpu_s = 0.0  # that the loop spent syncing in this window
+        self._began_cpu_s = 0.0
+        self._idle_s = 0.0
         self._since_s = now_s()
         self._since_cpu_s = cpu_s()
 
     def allows(self, frames: list[bytes]) -> bool:
         if not self._calm or self._quick < QUICK_SYNCS or len(frames) > FRAMES_MAX:
             return False
+        self._began_cpu_s = self._cpu_s()
         return sum(map(len, frames)) <= BLOCK_BYTES_MAX
 
     def note(self, append_s: float, *, by_loop: bool) -> None:
@@ -43,13 +46,20 @@ class Haste:
         self._quick = self._quick + 1 if append_s < QUICK_S else 0
         if by_loop:
             self._held_s += append_s
+            self._held_cpu_s += self._cpu_s() - self._began_cpu_s
         self._commits += 1
         if self._commits >= WINDOW_COMMITS:
             self._look_back()
 
+    def note_idle(self, turn_s: float) -> None:
+        """The loop turned once without finding anything to do: not work, though it took CPU time."""
+        self._idle_s += turn_s
+
     def _look_back(self) -> None:
         now_s, cpu_s = self._now_s(), self._cpu_s()
         free_s = now_s - self._since_s - self._held_s
-        self._calm = cpu_s - self._since_cpu_s < BUSY_SHARE * free_s
+        busy_s = cpu_s - self._since_cpu_s - self._held_cpu_s - self._idle_s
+        self._calm = busy_s < BUSY_SHARE * free_s
         self._since_s, self._since_cpu_s = now_s, cpu_s
-        self._commits, self._held_s = 0, 0.0
+        self._commits = 0
+        self._held_s = self._held_cpu_s = self._idle_s = 0.0

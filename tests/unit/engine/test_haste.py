@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftq.engine.haste import BLOCK_BYTES_MAX, FRAMES_MAX, QUICK_S, QUICK_SYNCS, WINDOW_COMMITS, Haste
 
 SYNC_S = 0.0004
+SYNC_CPU_S = 0.0001
 
 
 class Loop:
@@ -16,9 +17,11 @@ class Loop:
 
     def commit(self, times: int = WINDOW_COMMITS, *, sync_s: float = SYNC_S, wall_s: float, cpu_s: float) -> None:
         for _ in range(times):
-            by_loop = self.haste.allows([b"frame"])
-            self.now_s += wall_s
+            self.now_s += wall_s - sync_s
             self.cpu_s += cpu_s
+            by_loop = self.haste.allows([b"frame"])
+            self.now_s += sync_s
+            self.cpu_s += SYNC_CPU_S if by_loop else 0.0
             self.haste.note(sync_s, by_loop=by_loop)
 
 
@@ -64,3 +67,11 @@ def test_a_loop_that_streams_beside_is_not_held_up():
     assert not loop.haste.allows([b"frame"]), "with the thread at work, the loop is still full"
     loop.commit(wall_s=0.0006, cpu_s=0.0001)
     assert loop.haste.allows([b"frame"]), "the stream has ended"
+
+
+def test_neither_the_sync_itself_nor_empty_turns_count_as_work():
+    loop = Loop()
+    for _ in range(10 * WINDOW_COMMITS):
+        loop.haste.note_idle(0.0001)
+        loop.commit(1, wall_s=0.0006, cpu_s=0.0002)
+    assert loop.haste.allows([b"frame"])
