@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import json
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -87,6 +88,27 @@ async def produce(bench: Bench, connections: int) -> None:
     rate, cpu_us, latencies = await bench.pump(connections, lambda: request)
     emit("queue", f"produce {bench.mode} c={connections}", rate, "messages/s", cpu_us_per_op=cpu_us,
          per_cpu_s=1e6 / cpu_us, p50_ms=1e3 * median(latencies), p99_ms=1e3 * quantile(latencies, 0.99))  # fmt: skip
+
+
+def lone_caller(bench: Bench) -> None:
+    """One caller that blocks, in turns with the bare sync that its produce has to wait for: the disk is in the same
+    mood for both."""
+    assert bench.folder is not None
+    request = post("/v1/produce", json.dumps({"topic": "t", "value": VALUE}).encode())
+    ratios, produces_ms = [], []
+    with socket.create_connection(("127.0.0.1", bench.server.port)) as connection:
+        for _ in range(max(3, int(4 * bench.seconds))):
+            sync_ms = median(bare_sync_ms(str(Path(bench.folder).parent)))
+            took_ms = []
+            for _ in range(300):
+                began_s = time.perf_counter()
+                connection.sendall(request)
+                reply = connection.recv(65_536)
+                took_ms.append(1e3 * (time.perf_counter() - began_s))
+                assert reply.startswith(b"HTTP/1.1 200"), reply
+            produces_ms.append(median(took_ms))
+            ratios.append(produces_ms[-1] / sync_ms)
+    emit("queue", "produce durable, one blocking caller", median(produces_ms), "ms", over_a_bare_sync=median(ratios))
 
 
 async def packed(bench: Bench, in_flight: int) -> None:
@@ -259,6 +281,8 @@ async def run(bench: Bench, only: set[str], many: int) -> None:
     if wanted("produce"):
         for connections in (1, 16, 64):
             await produce(bench, connections)
+        if bench.mode == "durable":
+            await asyncio.to_thread(lone_caller, bench)
     if wanted("packed") or wanted("consume") or wanted("claim") or wanted("acks"):
         await packed(bench, 4)
     if wanted("consume"):

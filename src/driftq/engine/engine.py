@@ -64,6 +64,7 @@ class Engine:
             block_bytes=options.block_bytes(),
             reserve_bytes=options.reserve_bytes(),
             segment_bytes=options.segment_room_bytes(),
+            keeps=opened is not None,
         )
         self.sequencer.on_caller_error = _log_caller_error
         self.watch = Watch(broker.state)

@@ -67,6 +67,7 @@ class Sequencer:
         reserve_bytes: int = 8 << 20,
         segment_bytes: int = 0,
         unsynced_bytes_max: int = 64 << 20,
+        keeps: bool = True,
     ) -> None:
         self.broker = broker
         self.store = store
@@ -78,6 +79,7 @@ class Sequencer:
         self._room_bytes = room_bytes
         self._block_bytes = block_bytes
         self._reserve_bytes = reserve_bytes
+        self._keeps = keeps  # a journal takes the frames; without one they need not be made
         self._segment_bytes = segment_bytes  # of frames, in an empty segment of the journal
         self.unsynced_bytes_max = unsynced_bytes_max
         self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
@@ -100,7 +102,7 @@ class Sequencer:
         except Unreadable as error:
             facts, reply = [], Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder")
         if facts:
-            frame = encode(facts)
+            frame = encode(facts) if self._keeps else b""
             if len(frame) > self._block_bytes:
                 # Only now it is known how much is buried, say. Nothing was changed yet, so it can still be refused.
                 refused = self._no_room(command, len(frame))
