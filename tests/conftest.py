@@ -19,6 +19,9 @@ pytest.register_assert_rewrite("tests.support")
 
 TESTS = Path(__file__).parent
 
+# Java processes that live for a minute or two never earn back what their best compiler costs: a third of the whole.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 KINDS = {
     "tidy": "layers, sizes, bans, documents",
     "unit": "arithmetic and single modules",

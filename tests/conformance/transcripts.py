@@ -32,7 +32,7 @@ _WORDS = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"), "TIME"),
     (re.compile(r'"lag_ms":\d+'), '"lag_ms":AGE'),
     (re.compile(r"for up to \d+ ms more"), "for up to N ms more"),
-    (re.compile(r'"retry_after_ms":29\d{3}'), '"retry_after_ms":ABOUT_30000'),
+    (re.compile(r'"retry_after_ms":(?:29\d{3}|30000)'), '"retry_after_ms":ABOUT_30000'),
 )
 
 
