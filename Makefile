@@ -45,8 +45,8 @@ run: setup ## Show the whole: broker, workload, pipelines on Spark, audit (DATA=
 serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
-test: setup check ## Check, then every test (PROFILE=dev|ci|release)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-rest
+test: setup ## Check, and every test (PROFILE=dev|ci|release)
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check test-spark test-rest
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.

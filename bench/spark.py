@@ -45,6 +45,7 @@ class Size(NamedTuple):
     share: float  # of --rows
 
 
+WARM_ROUNDS = 8  # until Java has compiled what it will compile, for both
 SIZES = (Size("100 B", 100, 1.0), Size("1 KB", 1_000, 0.25))
 
 
@@ -162,8 +163,8 @@ def compare(bench: Bench, size: Size, runs: int) -> None:
     """The topic beside Parquet, into nothing and into Parquet."""
     for target, write in (("noop", to_noop), ("Parquet", to_parquet(bench.folder))):
         took: dict[str, list[Took]] = {"topic": [], "Parquet": []}
-        for run in range(runs + 1):
-            kept = took if run else {"topic": [], "Parquet": []}  # the first round warms up
+        for run in range(WARM_ROUNDS + runs):
+            kept = took if run >= WARM_ROUNDS else {"topic": [], "Parquet": []}
             with bench.measured(kept["topic"]):
                 write(bench.source(size))
             with bench.measured(kept["Parquet"]):

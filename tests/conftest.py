@@ -37,7 +37,13 @@ KINDS = {
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
 # Who starts last is waited for.
-LONG_FIRST = ("test_cluster.py", "test_simulation.py", "test_nth_failure.py", "test_planted_bugs.py")
+LONG_FIRST = (
+    "test_cluster.py",
+    "test_simulation.py",
+    "test_nth_failure.py",
+    "test_cli_pipeline.py",
+    "test_planted_bugs.py",
+)
 TIMEOUTS_S = {
     "simulation": 600,
     "crash": 600,
