@@ -32,8 +32,8 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Nobody else has to reach a local session. Its checkpoints are files of this machine: Spark's first choice of writing them
-# starts processes to look at each, which costs more than the rest of a small micro-batch; both rename into place.
+# Nobody else has to reach a local session. Its checkpoints are files of this machine: Spark's first choice of writing
+# them starts processes to look at each, which takes as long as the rest of a small micro-batch. Both rename into place.
 LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
