@@ -30,6 +30,7 @@ from driftq.spark.offsets import Limits, Range, Reached, Span
 from driftq.spark.options import EARLIEST, LATEST, BadOption, ReadOptions
 from driftq.spark.states import state_arrays
 from driftq.spark.tabling import tables
+from driftq.spark.workers import settle_in
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -52,6 +53,7 @@ def read_task(
     """The rows of one task. Memory is bounded by what is fetched at once, whatever the range."""
     if not isinstance(task, Task):
         return  # Spark runs one task without a partition when nothing is to be read
+    settle_in()
     transport = transport_of(options.connection)
     more = None
     if any(column in columns.STATE for column in wanted):

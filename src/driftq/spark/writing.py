@@ -22,6 +22,7 @@ from driftq.spark.fetching import transport_of
 from driftq.spark.options import BadOption
 from driftq.spark.sinkplan import WriteOptions, check_columns, write_options
 from driftq.spark.staging import DirectTarget, Sending, StagedTarget, forget_quietly, publish
+from driftq.spark.workers import settle_in
 from driftq.wire.admin import PublishedInfo
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def write_rows(
     """Write the rows of one attempt of a task. When it fails, what it staged is forgotten."""
     from driftq.spark.packing import Packer  # noqa: PLC0415  # Arrow, for those who have rows
 
+    settle_in()
     transport = transport_of(options.connection)
     packer = Packer(options, lambda topic: partitions_of(transport, topic), task)
     target: StagedTarget | DirectTarget | None = None
