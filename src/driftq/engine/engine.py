@@ -19,14 +19,16 @@ from driftq.core.limits import Limits
 from driftq.core.replies import Claimed, Rejected, Reply, Swept
 from driftq.core.state import State
 from driftq.engine.checkpointing import Checkpoints
+from driftq.engine.claiming import claim_or_wait
 from driftq.engine.clock import Clock, SystemChance, SystemClock
 from driftq.engine.committer import Committer
 from driftq.engine.gathering import Gathering
 from driftq.engine.haste import Haste
+from driftq.engine.joining import Joiner, Message
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
 from driftq.engine.sequencer import Batch, Sequencer
-from driftq.engine.watch import Place, Watch
+from driftq.engine.watch import Watch
 from driftq.storage.disk import Disk, OsDisk
 from driftq.storage.lockfile import FolderLock
 from driftq.storage.logstore import LogStore, MemoryLogStore
@@ -38,7 +40,6 @@ OnCommit = Callable[[int, float, float], None]  # frames, seconds until durable,
 
 CHORES_S = 1.0
 RETENTION_S = 10.0
-CLAIM_AGAIN_S = 5.0  # a claimer looks again at least this often, whatever it was told
 
 
 class EngineStopped(Exception):
@@ -67,6 +68,7 @@ class Engine:
             keeps=opened is not None,
         )
         self.sequencer.on_caller_error = _log_caller_error
+        self._joiner = Joiner(self.sequencer, clock.now_ms)
         self.watch = Watch(broker.state)
         self.sequencer.observers.append(self.watch.observe)
         self.stopped: asyncio.Future[None] = self._loop.create_future()
@@ -171,55 +173,41 @@ class Engine:
         """`submit` for those who have no use for a future. Not called back if the engine fails: see `stopped`."""
         if self._ended:
             raise EngineStopped("the engine has stopped") from self._failure
+        if self._joiner:
+            self._joiner.flush()  # they were asked before
         self.sequencer.submit(command, self._clock.now_ms(), on_reply)
         if not (self._kicked or self._committing):
             self._after_decision()
 
+    def produce_to(self, topic: str, value: bytes, key: bytes, on_reply: Callable[[Reply], None]) -> None:
+        """`submit_to` for a message of which there is nothing else to say: it may be written down with others."""
+        if self._ended:
+            raise EngineStopped("the engine has stopped") from self._failure
+        self._joiner.add(Message(topic, value, key, on_reply))
+        if not (self._kicked or self._committing):
+            self._after_decision()
+
+    def _callers(self) -> int:
+        """How many wait for the next commit, or will."""
+        return self.sequencer.waiting_replies() + len(self._joiner)
+
     def _after_decision(self) -> None:
-        if self.sequencer.waiting_frames() and not self._kicked and not self._committing:
+        if (self._joiner or self.sequencer.waiting_frames()) and not self._kicked and not self._committing:
             # At the end of this turn of the loop: whatever else arrived in the same turn shares the sync.
             self._kicked = True
             self._loop.call_soon(self._gather)
 
     def _gather(self) -> None:
         """Commit when those who were answered by the last commit have come again, or after a moment."""
-        if self._gathering.waits(self.sequencer.waiting_frames()):
+        if self._gathering.waits(self._callers()):
             self._loop.call_soon(self._gather)
         else:
+            self._joiner.flush()
             self._commit()
 
     async def claim(self, command: c.Claim, wait_ms: int = 0) -> Claimed | Rejected:
         """Claim; if there is nothing, wait for up to `wait_ms` until there is."""
-        until_ms = self._clock.now_ms() + wait_ms
-        while True:
-            place = self._stand(command) if wait_ms else None
-            try:
-                reply = await self.submit(command)
-                if not isinstance(reply, Claimed):
-                    assert isinstance(reply, Rejected)
-                    return reply
-                rest_ms = until_ms - self._clock.now_ms()
-                if reply.deliveries or rest_ms <= 0:
-                    break
-                if reply.next_ms is not None:
-                    rest_ms = min(rest_ms, max(1, reply.next_ms - self._clock.now_ms()))
-                if place is not None:
-                    await place.wait(min(CLAIM_AGAIN_S, rest_ms / 1_000))
-                    place = None
-            finally:
-                if place is not None:
-                    place.leave()
-        if reply.deliveries:
-            self.watch.wake_group(reply.group_id, 1)  # there may be more for the next in line
-        return reply
-
-    def _stand(self, command: c.Claim) -> Place | None:
-        """A place in the line of the claim's group; None while the group is new, and then the claim looks again."""
-        topic = self.state.topics.get(command.topic)
-        group = topic.groups.get(command.group) if topic is not None else None
-        if group is None:
-            return None
-        return self.watch.stand(group.group_id, choosy=command.task is not None or command.label is not None)
+        return await claim_or_wait(self, command, wait_ms)
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches that cover a range of a log; only what is durable is there."""
@@ -235,6 +223,7 @@ class Engine:
         self._arm_timer()
         batch = self.sequencer.take_batch()
         if batch is None or self._failure is not None:
+            self._tell_drained()
             return
         if self._opened is None or self._committer is None:
             self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
@@ -242,8 +231,9 @@ class Engine:
             self._after_decision()
             return
         self._commit_began_s = time.perf_counter()
-        everybody = not self.sequencer.waiting_frames() and self._gathering.has_all(len(batch.frames))
-        if not (everybody and self._haste.allows(batch.frames)) or self._committer.busy:
+        callers = self.sequencer.waiting_replies()
+        everybody = not self.sequencer.waiting_frames() and self._gathering.has_all(callers)
+        if not (everybody and self._haste.allows(callers, batch.frames)) or self._committer.busy:
             self._committing = True
             self._committer.call(partial(self._append, batch), self._committed)
             return
@@ -269,16 +259,15 @@ class Engine:
         frames = lsn - self.sequencer.durable_lsn
         if self.on_commit is not None:
             self.on_commit(frames, time.perf_counter() - self._commit_began_s, append_s)
-        expected = frames + self.sequencer.waiting_frames()
+        expected = self._callers()
         try:
             self.sequencer.on_durable(lsn)
         except BaseException as error:  # the log store's disk failed
             self._fail(error)
             return
         self._gathering.note(expected, append_s)
-        if self.sequencer.waiting_frames():
-            self._after_decision()
-        else:
+        self._after_decision()
+        if not self._kicked:
             self._tell_drained()
         self._arm_timer()
 
@@ -370,7 +359,7 @@ class Engine:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self._failure is None and (self._committing or self.sequencer.waiting_frames()):
+        if self._failure is None and (self._committing or self._joiner or self.sequencer.waiting_frames()):
             self._drained = self._loop.create_future()
             await self._drained
         if self._timer is not None:

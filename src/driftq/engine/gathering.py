@@ -25,17 +25,17 @@ class Gathering:
         self._until_s = 0.0
         self._looked_s = 0.0
 
-    def note(self, frames: int, append_s: float) -> None:
-        """The callers of a commit have been answered, or already waited for the next: so many frames in all."""
-        self._expected = frames
+    def note(self, callers: int, append_s: float) -> None:
+        """So many have been answered by a commit, or waited for the next already."""
+        self._expected = callers
         self._until_s = self._now_s() + min(WAIT_MAX_S, append_s)
 
-    def has_all(self, frames: int) -> bool:
-        return frames >= self._expected
+    def has_all(self, callers: int) -> bool:
+        return callers >= self._expected
 
-    def waits(self, frames: int) -> bool:
+    def waits(self, callers: int) -> bool:
         """More are expected, and it is not too late for them. Asked in every turn of the loop until it is not so."""
-        if frames >= self._expected:
+        if callers >= self._expected:
             return False
         now_s = self._now_s()
         if now_s - self._looked_s < EMPTY_TURN_S:

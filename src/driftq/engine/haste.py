@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-FRAMES_MAX = 8
+CALLERS_MAX = 8
 BLOCK_BYTES_MAX = 256 << 10
 QUICK_S = 0.002  # a sync that takes longer is not waited for
 QUICK_SYNCS = 16  # so many in a row make a disk quick
@@ -35,8 +35,8 @@ class Haste:
         self._since_s = now_s()
         self._since_cpu_s = cpu_s()
 
-    def allows(self, frames: list[bytes]) -> bool:
-        if not self._calm or self._quick < QUICK_SYNCS or len(frames) > FRAMES_MAX:
+    def allows(self, callers: int, frames: list[bytes]) -> bool:
+        if not self._calm or self._quick < QUICK_SYNCS or callers > CALLERS_MAX:
             return False
         self._began_cpu_s = self._cpu_s()
         return sum(map(len, frames)) <= BLOCK_BYTES_MAX

@@ -123,6 +123,12 @@ class Sequencer:
         else:
             self._replies.append((self.decided_lsn, on_reply, reply))
 
+    def refuses(self, command: c.Produce, now_ms: int) -> bool:
+        """Whether `submit` would refuse it now. Nothing is changed, and nobody is told."""
+        if self._no_room(command, len(command.batch)) is not None:
+            return True
+        return type(self.broker.decide(command, now_ms).reply) is Rejected
+
     def _tell(self, command: c.Command, reply: Reply) -> None:
         for observer in self.reply_observers:
             observer(command, reply)
@@ -151,6 +157,9 @@ class Sequencer:
 
     def waiting_frames(self) -> int:
         return len(self._frames)
+
+    def waiting_replies(self) -> int:
+        return len(self._replies)
 
     def waiting_bytes(self) -> int:
         """Decided and not durable: what a slow disk makes grow."""

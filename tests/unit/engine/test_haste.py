@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from driftq.engine.haste import BLOCK_BYTES_MAX, FRAMES_MAX, QUICK_S, QUICK_SYNCS, WINDOW_COMMITS, Haste
+from driftq.engine.haste import BLOCK_BYTES_MAX, CALLERS_MAX, QUICK_S, QUICK_SYNCS, WINDOW_COMMITS, Haste
 
 SYNC_S = 0.0004
 SYNC_CPU_S = 0.0001
@@ -19,7 +19,7 @@ class Loop:
         for _ in range(times):
             self.now_s += wall_s - sync_s
             self.cpu_s += cpu_s
-            by_loop = self.haste.allows([b"frame"])
+            by_loop = self.haste.allows(1, [b"frame"])
             self.now_s += sync_s
             self.cpu_s += SYNC_CPU_S if by_loop else 0.0
             self.haste.note(sync_s, by_loop=by_loop)
@@ -32,41 +32,41 @@ def lone_caller() -> Loop:
 
 
 def test_at_first_the_thread_does_it():
-    assert not Haste().allows([b"frame"])
+    assert not Haste().allows(1, [b"frame"])
 
 
 def test_a_lone_caller_on_a_quick_disk_is_served_at_once_and_stays_so():
     loop = lone_caller()
-    assert loop.haste.allows([b"frame"])
+    assert loop.haste.allows(1, [b"frame"])
     loop.commit(10 * WINDOW_COMMITS, wall_s=0.0006, cpu_s=0.0001)
-    assert loop.haste.allows([b"frame"])
+    assert loop.haste.allows(1, [b"frame"])
 
 
 def test_many_callers_or_much_data_are_left_to_the_thread():
     haste = lone_caller().haste
-    assert haste.allows([b"frame"] * FRAMES_MAX)
-    assert not haste.allows([b"frame"] * (FRAMES_MAX + 1))
-    assert not haste.allows([bytes(BLOCK_BYTES_MAX + 1)])
+    assert haste.allows(CALLERS_MAX, [b"frame"])
+    assert not haste.allows(CALLERS_MAX + 1, [b"frame"])
+    assert not haste.allows(1, [bytes(BLOCK_BYTES_MAX + 1)])
 
 
 def test_a_disk_that_hesitates_once_has_to_be_quick_for_a_while_again():
     loop = lone_caller()
     loop.commit(1, sync_s=QUICK_S, wall_s=0.003, cpu_s=0.0001)
-    assert not loop.haste.allows([b"frame"])
+    assert not loop.haste.allows(1, [b"frame"])
     loop.commit(QUICK_SYNCS - 1, wall_s=0.0006, cpu_s=0.0001)
-    assert not loop.haste.allows([b"frame"])
+    assert not loop.haste.allows(1, [b"frame"])
     loop.commit(1, wall_s=0.0006, cpu_s=0.0001)
-    assert loop.haste.allows([b"frame"])
+    assert loop.haste.allows(1, [b"frame"])
 
 
 def test_a_loop_that_streams_beside_is_not_held_up():
     loop = lone_caller()
     loop.commit(wall_s=0.0006, cpu_s=0.0006 - SYNC_S)  # whatever the syncs leave is used
-    assert not loop.haste.allows([b"frame"])
+    assert not loop.haste.allows(1, [b"frame"])
     loop.commit(wall_s=0.0006, cpu_s=0.0006)
-    assert not loop.haste.allows([b"frame"]), "with the thread at work, the loop is still full"
+    assert not loop.haste.allows(1, [b"frame"]), "with the thread at work, the loop is still full"
     loop.commit(wall_s=0.0006, cpu_s=0.0001)
-    assert loop.haste.allows([b"frame"]), "the stream has ended"
+    assert loop.haste.allows(1, [b"frame"]), "the stream has ended"
 
 
 def test_neither_the_sync_itself_nor_empty_turns_count_as_work():
@@ -74,4 +74,4 @@ def test_neither_the_sync_itself_nor_empty_turns_count_as_work():
     for _ in range(10 * WINDOW_COMMITS):
         loop.haste.note_idle(0.0001)
         loop.commit(1, wall_s=0.0006, cpu_s=0.0002)
-    assert loop.haste.allows([b"frame"])
+    assert loop.haste.allows(1, [b"frame"])

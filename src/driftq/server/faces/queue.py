@@ -94,12 +94,17 @@ class QueueFace:
             body = traced(body, trace)
         router = self._context.router
         if router is None:
-            plain = self._plain(body)
-            return self._produce(body.topic, body) if plain is None else self._ask_to_produce(body.topic, plain)
+            value = self._plain_value(body)
+            if value is None:
+                return self._produce(body.topic, body)
+            answer = _Producing(body.topic)
+            self._context.engine.produce_to(body.topic, value.encode(), body.key.encode(), answer)
+            return answer
         return router.then([(body.topic, body)], lambda routes: self._produce(body.topic, *routes[0]))
 
-    def _plain(self, body: ProduceRequest) -> c.Produce | None:
-        """What most messages are: a text, perhaps a key, and nothing else; the same that `_produce` makes, in less."""
+    def _plain_value(self, body: ProduceRequest) -> str | None:
+        """The value of what most messages are: a text, perhaps a key, and nothing else. `_produce` would make the same
+        of it, in more."""
         value, key = body.value, body.key
         if not value or len(key) > 64 or body.envelope is not None or body.value_base64 is not None:
             return None
@@ -107,11 +112,7 @@ class QueueFace:
             return None
         if self._context.rates.active or not (value.isascii() and key.isascii()):
             return None
-        raw = value.encode()
-        if not key:
-            return c.Produce(body.topic, pack_one(raw), 1, len(raw))
-        raw_key = key.encode()
-        return c.Produce(body.topic, pack_one(raw, raw_key), 1, len(raw) + len(raw_key), raw_key)
+        return value
 
     def _produce(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         engine = self._context.engine
