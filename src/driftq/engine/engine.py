@@ -189,7 +189,7 @@ class Engine:
 
     def _callers(self) -> int:
         """How many wait for the next commit, or will."""
-        return self.sequencer.waiting_replies() + len(self._joiner)
+        return self.sequencer.waiting_replies() + self._joiner.callers()
 
     def _after_decision(self) -> None:
         if (self._joiner or self.sequencer.waiting_frames()) and not self._kicked and not self._committing:
@@ -199,6 +199,8 @@ class Engine:
 
     def _gather(self) -> None:
         """Commit when those who were answered by the last commit have come again, or after a moment."""
+        if self._failure is not None:
+            return
         if self._gathering.waits(self._callers()):
             self._loop.call_soon(self._gather)
         else:
@@ -222,16 +224,15 @@ class Engine:
         self._kicked = False
         self._arm_timer()
         batch = self.sequencer.take_batch()
-        if batch is None or self._failure is not None:
-            self._tell_drained()
+        if batch is None:
+            self._go_on()
             return
         if self._opened is None or self._committer is None:
             self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
-            self._tell_drained()
-            self._after_decision()
+            self._go_on()
             return
         self._commit_began_s = time.perf_counter()
-        callers = self.sequencer.waiting_replies()
+        callers = self._callers()
         everybody = not self.sequencer.waiting_frames() and self._gathering.has_all(callers)
         if not (everybody and self._haste.allows(callers, batch.frames)) or self._committer.busy:
             self._committing = True
@@ -266,10 +267,14 @@ class Engine:
             self._fail(error)
             return
         self._gathering.note(expected, append_s)
+        self._go_on()
+        self._arm_timer()
+
+    def _go_on(self) -> None:
+        """With what came meanwhile, or tell `close` that nothing did."""
         self._after_decision()
         if not self._kicked:
             self._tell_drained()
-        self._arm_timer()
 
     def _tell_drained(self) -> None:
         if self._drained is not None and not self._drained.done():

@@ -9,6 +9,7 @@ costs less: one decision, one frame and one batch to read later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from driftq.core import commands as c
@@ -41,9 +42,14 @@ class Joiner:
         self._now_ms = now_ms
         self._waiting: list[Message] = []
         self._waiting_bytes = 0
+        self._in_company = 0  # callers that wait for a reply which the sequencer counts as another's
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def callers(self) -> int:
+        """How many wait whom the sequencer does not know of."""
+        return len(self._waiting) + self._in_company
 
     def add(self, message: Message) -> None:
         self._waiting.append(message)
@@ -74,7 +80,8 @@ class Joiner:
             size = sum(map(len, values)) + sum(map(len, keys))
             command = c.Produce(topic, pack_columns(values, keys), len(values), size, partition=partition)
             if not self._sequencer.refuses(command, now_ms):
-                self._sequencer.submit(command, now_ms, _Together(callers, self._sequencer))
+                self._in_company += len(callers) - 1
+                self._sequencer.submit(command, now_ms, partial(self._answer, callers))
                 return
         self._one_by_one(messages)
 
@@ -82,18 +89,10 @@ class Joiner:
         for message in messages:
             self._sequencer.submit(message.alone(), self._now_ms(), message.on_reply)
 
-
-class _Together:
-    """Tells each of those who were written down together its own offset."""
-
-    __slots__ = ("_callers", "_sequencer")
-
-    def __init__(self, callers: tuple[OnReply, ...], sequencer: Sequencer) -> None:
-        self._callers = callers
-        self._sequencer = sequencer
-
-    def __call__(self, reply: Reply) -> None:
-        for index, on_reply in enumerate(self._callers):
+    def _answer(self, callers: tuple[OnReply, ...], reply: Reply) -> None:
+        """Tell each of those who were written down together its own offset."""
+        self._in_company -= len(callers) - 1
+        for index, on_reply in enumerate(callers):
             own = reply
             if type(reply) is Produced:
                 own = Produced(reply.topic, reply.partition, reply.first_offset + index, 1)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from driftq.core import commands as c
-from driftq.core.replies import Claimed, Produced, Rejected, TopicReady
+from driftq.core.replies import Claimed, Produced, Rejected, Reply, TopicReady
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.disk import DiskFailed, File, OsDisk
@@ -251,3 +251,48 @@ def test_a_refusal_waits_for_what_it_rests_on(tmp_path: Path) -> None:
         await engine.close()
 
     asyncio.run(run())
+
+
+def test_messages_of_one_turn_are_joined_and_come_before_whatever_is_asked_after_them() -> None:
+    async def act(engine: Engine) -> None:
+        replies: list[Reply] = []
+        before = engine.sequencer.decided_lsn
+        for number in range(5):
+            engine.produce_to("t", b"%d" % number, b"", replies.append)
+        assert engine.sequencer.decided_lsn == before
+        claimed = await engine.submit(c.Claim("t", "g", "o", 10))
+        assert replies == [Produced("t", 0, number, 1) for number in range(5)]
+        assert engine.sequencer.decided_lsn == before + 2, "one frame for five messages, and one for the claim"
+        assert isinstance(claimed, Claimed)
+
+    in_memory(act)
+
+
+def test_a_stop_answers_messages_that_wait_to_be_joined(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = await Engine.open(str(tmp_path), options=SMALL)
+        replies: list[Reply] = []
+        await engine.submit(c.CreateTopic("t"))
+        for _ in range(3):
+            engine.produce_to("t", b"value", b"", replies.append)
+        engine.produce_to("nowhere", b"value", b"", replies.append)
+        await engine.close()
+        assert [type(reply) for reply in replies] == [Produced, Produced, Produced, Rejected]
+        with pytest.raises(EngineStopped):
+            engine.produce_to("t", b"value", b"", replies.append)
+        again = await Engine.open(str(tmp_path), options=SMALL)
+        assert again.durable_end(again.state.topics["t"].log_ids[0]) == 3
+        await again.close()
+
+    asyncio.run(run())
+
+
+def test_a_stop_does_not_wait_for_ever_when_all_that_waited_is_refused() -> None:
+    async def act(engine: Engine) -> None:
+        replies: list[Reply] = []
+        engine.produce_to("nowhere", b"value", b"", replies.append)
+        engine.produce_to("nowhere", b"value", b"", replies.append)
+        await asyncio.wait_for(engine.close(), 5)
+        assert [type(reply) for reply in replies] == [Rejected, Rejected]
+
+    in_memory(act)
