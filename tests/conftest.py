@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support.nursery import Nursery  # noqa: E402
+from tests.support.server import Server  # noqa: E402
+
 TESTS = Path(__file__).parent
 
 # Java processes that live for a minute or two never earn back what their best compiler costs: a third of the whole.
@@ -36,13 +39,15 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
-# Who starts last is waited for.
+# Who starts last is waited for. Two that follow each other are done by one process.
 LONG_FIRST = (
     "test_cluster.py",
-    "test_simulation.py",
-    "test_nth_failure.py",
+    "left_untried[0]",
+    "left_untried[1]",
+    "simulation/test_nth_failure.py",
     "test_cli_pipeline.py",
     "test_planted_bugs.py",
+    "test_simulation.py",
 )
 TIMEOUTS_S = {
     "simulation": 600,
@@ -91,6 +96,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A run in the background ignores Ctrl-C, and so would every process it starts: some are ended by it on purpose.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    nursery = Nursery()
+    Server.launch = staticmethod(nursery.start)
+    config.add_cleanup(nursery.close)
 
 
 def kind_of(path: Path) -> str | None:
@@ -109,8 +117,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("serial")
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
-    order = {name: place for place, name in enumerate(LONG_FIRST)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))  # stable
+    items.sort(key=_place)  # stable
+
+
+def _place(item: pytest.Item) -> int:
+    return next((place for place, name in enumerate(LONG_FIRST) if name in item.nodeid), len(LONG_FIRST))
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from tests.support.nursery import Born
 
 START_S = 20.0
 _ADDRESS = re.compile(r"on https?://127\.0\.0\.1:(\d+)")
@@ -27,18 +29,22 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+def from_scratch(arguments: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    """As a shell would start it."""
+    command = [sys.executable, "-m", "driftq.cli.main", *arguments]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
+
+
 class Server:
     """One process. `folder` None keeps everything in memory."""
+
+    launch: ClassVar[Callable[[list[str], dict[str, str]], subprocess.Popen[str] | Born]] = staticmethod(from_scratch)
 
     def __init__(self, folder: str | None, *settings: str, port: int = 0, env: dict[str, str] | None = None) -> None:
         where = ["--data", folder] if folder is not None else ["--memory"]
         sets = [part for setting in settings for part in ("--set", setting)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "driftq.cli.main", "serve", *where, "--listen", f"127.0.0.1:{port}", *sets],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
+        arguments = ["serve", *where, "--listen", f"127.0.0.1:{port}", *sets]
+        self.process = Server.launch(arguments, {**os.environ, **(env or {})})
         self.lines: list[str] = []
         self.port = self._wait_until_ready()
 
@@ -87,6 +93,7 @@ class Server:
             if self.process.poll() is None:
                 self.process.kill()
             self._reap()
+        assert self.process.returncode is not None
         return self.process.returncode
 
     def _reap(self) -> None:
