@@ -45,7 +45,6 @@ class Size(NamedTuple):
     share: float  # of --rows
 
 
-WARM_ROUNDS = 8  # until Java has compiled what it will compile, for both
 SIZES = (Size("100 B", 100, 1.0), Size("1 KB", 1_000, 0.25))
 
 
@@ -159,12 +158,12 @@ def to_parquet(folder: str) -> Callable[[DataFrame], None]:
     return write
 
 
-def compare(bench: Bench, size: Size, runs: int) -> None:
+def compare(bench: Bench, size: Size, runs: int, warm: int) -> None:
     """The topic beside Parquet, into nothing and into Parquet."""
     for target, write in (("noop", to_noop), ("Parquet", to_parquet(bench.folder))):
         took: dict[str, list[Took]] = {"topic": [], "Parquet": []}
-        for run in range(WARM_ROUNDS + runs):
-            kept = took if run >= WARM_ROUNDS else {"topic": [], "Parquet": []}
+        for run in range(warm + runs):
+            kept = took if run >= warm else {"topic": [], "Parquet": []}
             with bench.measured(kept["topic"]):
                 write(bench.source(size))
             with bench.measured(kept["Parquet"]):
@@ -227,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of 100 bytes; of 1 KB a quarter of that")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=8, help="rounds before, until Java has compiled what it will")
     parser.add_argument("--only", default="", help="one size: '100 B' or '1 KB'")
     parser.add_argument("--folder", default=None, help="where files go (default: a temporary folder)")
     arguments = parser.parse_args()
@@ -236,7 +236,7 @@ def main() -> None:
     try:
         for size in sizes:
             memory(bench, size)
-            compare(bench, size, arguments.runs)
+            compare(bench, size, arguments.runs, arguments.warm)
             streaming(bench, size)
     finally:
         bench.close()

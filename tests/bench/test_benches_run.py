@@ -32,7 +32,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.commit", ["--runs", "1", "--seconds", "0.1"]),
         ("bench.checkpoint", ["--seconds", "1.5", "--segment-mb", "1"]),
         ("bench.streams", ["--runs", "1", "--seconds", "0.2", "--readers", "5", "--history-mb", "1"]),
-        ("bench.spark", ["--runs", "1", "--rows", "20000", "--only", "100 B"]),
+        ("bench.spark", ["--runs", "1", "--warm", "0", "--rows", "20000", "--only", "100 B"]),
         ("bench.spark_sink", ["--only", "packing", "--rows", "50000"]),
         ("bench.recover", ["--runs", "1", "--messages", "2000", "--keys", "500", "--streams", "50"]),
     ],

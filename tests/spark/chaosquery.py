@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from driftq.spark import driftq_session
+from driftq.spark.session import LOCAL
 from tests.spark.cluster import SHORT_LIVED
 
 SETTINGS = {
@@ -32,6 +33,8 @@ SETTINGS = {
     "spark.speculation.quantile": "0.3",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.task.maxFailures": "8",
+    # One machine, one disk: as in a local session.
+    **{name: value for name, value in LOCAL.items() if "checkpoint" in name},
 }
 
 

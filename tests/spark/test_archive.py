@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from driftq.spark.pipelines.sections import Configuration
     from tests.support.server import Server
 
-KILLS = 2
+KILLS = 1
 DRIVER = Path(__file__).with_name("archive_driver.py")
 
 
