@@ -27,7 +27,7 @@ from tests.support.simdisk import Fault
 SEED = 57  # few calls, and nearly all kinds of them
 OPERATIONS = 200
 NO_FAULTS = FaultPlan(0, 0, 0, 0, "", ("eio",), 0.0, False, 0.0)
-EVERY = {"dev": 9, "ci": 2, "release": 1}
+EVERY = {"dev": 9, "ci": 3, "release": 1}
 
 
 @cache
