@@ -38,7 +38,7 @@ KINDS = {
     "spark": "exactly-once through Spark",
     "bench": "that the benchmarks run",
 }
-SERIAL = {"browser", "bench"}  # They measure, or they fill the machine by themselves.
+SERIAL = {"browser"}  # They fill the machine by themselves.
 # Who starts last is waited for. Two that follow each other are done by one process.
 LONG_FIRST = (
     "test_cluster.py",

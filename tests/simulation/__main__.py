@@ -63,7 +63,7 @@ def _many(chosen: argparse.Namespace) -> int:
             file.write("\n")
     for seed, error in tally.broken[:20]:
         print(f"\nseed {seed}: {error}\nreplay: python -m tests.simulation {seed} --ops {chosen.ops} --trace")
-    missing = tally.never() if chosen.count >= 200 else []
+    missing = tally.never() if chosen.count >= 250 else []
     if missing:
         print(f"\nnever happened: {', '.join(missing)}")
     return 1 if tally.broken or missing else 0

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from driftq.spark import driftq_session
-from driftq.spark.session import LOCAL
+from driftq.spark.session import LOCAL_CHECKPOINTS
 from tests.spark.cluster import SHORT_LIVED
 
 SETTINGS = {
@@ -33,8 +33,7 @@ SETTINGS = {
     "spark.speculation.quantile": "0.3",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.task.maxFailures": "8",
-    # One machine, one disk: as in a local session.
-    **{name: value for name, value in LOCAL.items() if "checkpoint" in name},
+    **LOCAL_CHECKPOINTS,  # a cluster, but on one machine
 }
 
 

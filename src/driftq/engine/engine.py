@@ -238,6 +238,7 @@ class Engine:
             self._committing = True
             self._committer.call(partial(self._append, batch), self._committed)
             return
+        self._haste.begin()
         try:
             result = self._append(batch)
         except BaseException as error:

@@ -38,8 +38,11 @@ class Haste:
     def allows(self, callers: int, frames: list[bytes]) -> bool:
         if not self._calm or self._quick < QUICK_SYNCS or callers > CALLERS_MAX:
             return False
-        self._began_cpu_s = self._cpu_s()
         return sum(map(len, frames)) <= BLOCK_BYTES_MAX
+
+    def begin(self) -> None:
+        """The loop syncs by itself now."""
+        self._began_cpu_s = self._cpu_s()
 
     def note(self, append_s: float, *, by_loop: bool) -> None:
         """A commit ended. Called by the loop."""

@@ -58,7 +58,7 @@ class Joiner:
             self.flush()
 
     def flush(self) -> None:
-        """Let all that wait be decided, as far as one order can be seen in the order they came."""
+        """Let all that wait be decided, those of one partition in the order they came."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if len(waiting) == 1:
             self._one_by_one(waiting)

@@ -32,15 +32,15 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# Nobody else has to reach a local session. Its checkpoints are files of this machine: Spark's first choice of writing
-# them starts processes to look at each, which takes as long as the rest of a small micro-batch. Both rename into place.
-LOCAL = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+# For checkpoints on a disk of this machine. Spark's first choice of writing them starts processes to look at each file,
+# which takes as long as the rest of a small micro-batch. Both rename into place.
+LOCAL_CHECKPOINTS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+# Nobody else has to reach a local session.
+LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", **LOCAL_CHECKPOINTS}
 _SUBMITTED = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}  # spark-submit or a Connect server says where to run
 
 

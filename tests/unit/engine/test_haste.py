@@ -20,6 +20,8 @@ class Loop:
             self.now_s += wall_s - sync_s
             self.cpu_s += cpu_s
             by_loop = self.haste.allows(1, [b"frame"])
+            if by_loop:
+                self.haste.begin()
             self.now_s += sync_s
             self.cpu_s += SYNC_CPU_S if by_loop else 0.0
             self.haste.note(sync_s, by_loop=by_loop)

@@ -81,6 +81,17 @@ def test_messages_of_one_turn_become_one_frame_and_each_caller_gets_its_offset()
     assert desk.records("t") == {(0, number): (b"value-%d" % number, b"") for number in range(5)}
 
 
+def test_every_caller_counts_until_it_is_answered():
+    desk = Desk()
+    for number in range(5):
+        desk.send(number, "t", b"value")
+    assert desk.joiner.callers() == 5
+    desk.joiner.flush()
+    assert desk.joiner.callers() + desk.sequencer.waiting_replies() == 5
+    desk.commit()
+    assert desk.joiner.callers() + desk.sequencer.waiting_replies() == 0
+
+
 def test_a_full_turn_does_not_wait_for_its_end(monkeypatch):
     monkeypatch.setattr(joining, "COUNT_MAX", 3)
     desk = Desk()
