@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support.java import JAVA_OPTIONS  # noqa: E402
 from tests.support.nursery import Nursery  # noqa: E402
 from tests.support.server import Server  # noqa: E402
 
 TESTS = Path(__file__).parent
 
-# Java processes that live for a minute or two never earn back what their best compiler costs: a third of the whole.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
 
 KINDS = {
     "tidy": "layers, sizes, bans, documents",
@@ -41,8 +41,8 @@ KINDS = {
 SERIAL = {"browser"}  # They fill the machine by themselves.
 # Who starts last is waited for. Two that follow each other are done by one process.
 LONG_FIRST = (
-    "test_cluster.py",
     "left_untried[0]",
+    "test_cluster.py",
     "left_untried[1]",
     "simulation/test_nth_failure.py",
     "test_cli_pipeline.py",

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import driftq
+from tests.spark.chaosquery import NOT_SHIPPED
 from tests.spark.cluster import HOSTS, LOOK_S, Cluster, environment, kill_group, package_zip, standalone
 from tests.spark.reading import logs_of
 from tests.support.server import Server
@@ -132,6 +133,8 @@ class Chaos:
     # --- the verdict ---
 
     def audit(self) -> None:
+        told = "".join(path.read_text(errors="replace") for path in self.cluster.folder.glob("work/*/*/stderr"))
+        assert NOT_SHIPPED not in told, NOT_SHIPPED
         source = {number: [r.value for r in records] for number, records in logs_of(self.server.url, "in").items()}
         for topic in ("staged", "direct"):
             found = {number: [r.value for r in records] for number, records in logs_of(self.server.url, topic).items()}

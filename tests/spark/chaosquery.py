@@ -10,6 +10,7 @@ checkpoints.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,13 +18,10 @@ from typing import Any
 
 from driftq.spark import driftq_session
 from driftq.spark.session import LOCAL_CHECKPOINTS
-from tests.spark.cluster import SHORT_LIVED
 
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": SHORT_LIVED,
-    "spark.executor.extraJavaOptions": SHORT_LIVED,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "2",
     "spark.sql.shuffle.partitions": "3",
@@ -31,10 +29,11 @@ SETTINGS = {
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.quantile": "0.3",
-    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.minTaskRuntime": "4s",
     "spark.task.maxFailures": "8",
     **LOCAL_CHECKPOINTS,  # a cluster, but on one machine
 }
+NOT_SHIPPED = "the package that was shipped is not used"
 
 
 def troubled(batches: Iterator[Any]) -> Iterator[Any]:
@@ -43,7 +42,7 @@ def troubled(batches: Iterator[Any]) -> Iterator[Any]:
 
     import driftq
 
-    assert ".zip" in driftq.__file__, f"the package that was shipped is not used, but {driftq.__file__}"
+    assert ".zip" in driftq.__file__, f"{NOT_SHIPPED}, but {driftq.__file__}"
     context = TaskContext.get()
     number = int(context.getLocalProperty("streaming.sql.batchId")) * 3 + context.partitionId()
     first = context.attemptNumber() == 0
@@ -51,13 +50,13 @@ def troubled(batches: Iterator[Any]) -> Iterator[Any]:
     if first and number % 11 == 4:
         raise RuntimeError("a task that fails the first time")
     if first and number % 11 == 8:
-        threading.Event().wait(3.0)
+        threading.Event().wait(8.0)
 
 
 def main(url: str, folder: str, master: str, package: str, rows: str) -> None:
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--py-files {package} pyspark-shell"
     spark = driftq_session(master, name="chaos", conf=SETTINGS if master.startswith("spark") else None)
     spark.sparkContext.setLogLevel("ERROR")
-    spark.sparkContext.addPyFile(package)
     source = (
         spark.readStream.format("driftq").option("url", url).option("subscribe", "in")
         .option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import driftq
 from driftq.spark.java import java_home
+from tests.support.java import JAVA_OPTIONS
 from tests.support.waiting import until_now
 
 START_S = 90.0
 LOOK_S = 0.1
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # what lives for a minute needs no second compiler
 HOSTS = ("127.0.0.1", "localhost")
 _MASTER = re.compile(r"spark://[\w.]+:\d+")
 
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED,
+        "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
     }
 
 
