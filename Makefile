@@ -16,6 +16,11 @@ BIN  := $(VENV)/bin
 # its work again when the lock, the project file or the place of the folder did.
 STAMP := $(VENV)/setup-$(shell { pwd; cat requirements/dev.txt pyproject.toml; } | cksum | cut -d ' ' -f 1)
 
+# Spark comes as source, and to make it ready takes as long as all the rest: both at once. Python compiles what it meets.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+locked = awk '/^[^ ]/ { spark = /^(pyspark|py4j)==/ } spark == $(1)' requirements/dev.txt | \
+	$(PIP) --no-deps --require-hashes --requirement /dev/stdin
+
 CLASSES := $(VENV)/spark-classes.jsa
 
 LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
@@ -35,8 +40,8 @@ $(STAMP):
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(call locked,1) & $(call locked,0); rest=$$?; wait $$! && exit $$rest
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/setup-*
 	@touch $@
 	@echo "Ready: $$($(BIN)/driftq --version)"
