@@ -58,7 +58,7 @@ test: setup ## Check, and every test (PROFILE=dev|ci|release)
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: classes ## The tests on Spark alone, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "spark and not own_spark" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "not own_spark" --session-timeout 1500 tests/spark
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and (own_spark or not spark)" --session-timeout 1500

@@ -1,137 +1,24 @@
-"""One story of a few hundred operations, and in each of its copies another call to the disk fails.
+"""Whichever call to the disk fails: in each copy of one story (`teller`) it is another.
 
-The story has every kind of client in it, checkpoints, sweeps and restarts. At its first, second, third … call a copy
-goes another way: there the call crashes the machine, fails, finds no room, or writes only a part. After that the
-process starts again, the story goes on to its end, and every check of the simulation is made.
+At its first, second, third … call a copy goes another way: there the call crashes the machine, fails, finds no room,
+or writes only a part. After that the process starts again, the story goes on to its end, and every check of the
+simulation is made.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import gc
-import os
-import traceback
-import warnings
-from functools import cache
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from driftq.core.limits import Limits
-from driftq.engine.recovery import StorageOptions
-from tests.simulation.run import finish, perform
-from tests.simulation.swarm import ACTORS, FaultPlan, Swarm, draw
-from tests.simulation.trace import Trace
-from tests.simulation.world import World
+from tests.simulation.teller import Teller
 from tests.support.simdisk import Fault
 
-SEED = 57  # few calls, and nearly all kinds of them
-OPERATIONS = 200
-NO_FAULTS = FaultPlan(0, 0, 0, 0, "", ("eio",), 0.0, False, 0.0)
+ROOT = Path(__file__).parents[2]
 EVERY = {"dev": 9, "ci": 1, "release": 1}
-
-
-@cache
-def story() -> Swarm:
-    return dataclasses.replace(
-        draw(SEED, OPERATIONS),
-        kind="plain",
-        weights=dict(ACTORS),
-        options=StorageOptions(9_000, 600, 2_000, 8),
-        limits=Limits(
-            in_flight_max=5,
-            key_ttl_ms=2_000,
-            stage_ttl_ms=4_000,
-            effect_lease_ms=300,
-            message_bytes=2_000,
-            batch_bytes=1_200,  # what one command buries must fit into a segment
-        ),
-        faults=NO_FAULTS,
-        commit_chance=0.4,
-        slow_commit=0.3,
-        pace_ms=40,
-        lease_ms=300,
-        value_bytes=60,
-        partitions=2,
-        topics=2,
-        checks_folds=True,
-    )
-
-
-class Teller:
-    """Tells the story once. At each call that the fault can strike the process is copied: the copy meets the fault,
-    starts again and tells the rest; the original waits for its verdict and goes on as if nothing had been."""
-
-    def __init__(self, fault: Fault | None = None, every: int = 1) -> None:
-        self.labels: list[str] = []
-        self.copies = 0
-        self.broken: list[str] = []
-        self.world = World(story(), Trace())
-        self._fault = fault
-        self._every = every
-        self._tellings = 0
-        self._verdict: int | None = None  # where a copy writes it
-        self.world.disk.on_call = self._on_call
-        self.world.faults.enabled = False  # there is this one fault and no other
-
-    def tell(self) -> None:
-        gc.freeze()  # what is there already need not be copied because a collection touched it
-        try:
-            self.world.start()
-            perform(self.world)
-            self.world.disk.on_call = None
-            finish(self.world)
-            struck = self._fault is None or self._fault.value in self.world.disk.fault_counts
-            said = "" if struck else "the fault did not strike"
-        except BaseException:
-            if self._verdict is None:
-                raise
-            said = traceback.format_exc()
-        if self._verdict is None:
-            gc.unfreeze()
-        else:
-            os.write(self._verdict, said.encode()[-60_000:])  # a pipe takes as much without a reader
-            os._exit(0)
-
-    def _on_call(self, label: str) -> Fault | None:
-        self.labels.append(label)
-        if self._fault is None or not is_telling(self._fault, label):
-            return None
-        self._tellings += 1
-        return None if self._tellings % self._every else self._copy(label)
-
-    def _copy(self, label: str) -> Fault | None:
-        verdict, to_verdict = os.pipe()
-        self.copies += 1
-        child = _fork()
-        if child == 0:
-            self._verdict = to_verdict
-            self.world.disk.on_call = None
-            cuts_power = float(self.copies % 3 > 0)
-            self.world.faults.plan = dataclasses.replace(self.world.faults.plan, power=cuts_power)
-            return self._fault
-        os.close(to_verdict)
-        with os.fdopen(verdict, "rb") as answers:
-            said = answers.read().decode()
-        _, status = os.waitpid(child, 0)
-        if said or status:
-            self.broken.append(f"{self._fault} at call {len(self.labels)}, {label}: {said or f'ended with {status}'}")
-        return None
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Newer Pythons warn of threads: a test runner's may be there, and the copy neither uses nor waits for them.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
-
-
-def is_telling(fault: Fault, label: str) -> bool:
-    """A sync cannot run out of room, and only a write can be short."""
-    if fault is Fault.SHORT:
-        return label in ("journal.append", "journal.header", "log.append", "log.header", "index.write") or (
-            label.endswith((".write", ".end"))
-        )
-    return fault is not Fault.ENOSPC or "sync" not in label
 
 
 def test_the_story_touches_everything():
@@ -147,7 +34,9 @@ def test_the_story_touches_everything():
 # A crash behind a call is a crash before the next: in between nothing touches the disk, and memory is lost in both.
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH_AFTER])
 def test_whichever_call_fails_no_promise_is_broken(fault, profile):
-    teller = Teller(fault, EVERY[profile])
-    teller.tell()
-    assert teller.copies > 100 / EVERY[profile], "there was too little to strike at"
-    assert not teller.broken, "\n\n".join(teller.broken[:3])
+    line = [sys.executable, "-m", "tests.simulation.teller", fault.value, str(EVERY[profile])]
+    told = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout)
+    assert found["copies"] > 100 / EVERY[profile], "there was too little to strike at"
+    assert not found["broken"], "\n\n".join(found["broken"][:3])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from driftq.spark.java import NoJava, java_home
+from tests.support.java import SHORT_LIVED
 
 PROGRAM = """
 from driftq.spark import driftq_session
@@ -46,7 +47,7 @@ def test_without_any_java_the_message_says_how_to_get_one(monkeypatch: pytest.Mo
 
 def test_spark_runs_on_the_packaged_java() -> None:
     """PATH has the tools that Spark's start scripts use, and no Java."""
-    environment = {"PATH": "/bin:/nonexistent", "HOME": "/tmp"}
+    environment = {"PATH": "/bin:/nonexistent", "HOME": "/tmp", "JDK_JAVA_OPTIONS": SHORT_LIVED}
     if Path("/bin/java").exists():
         environment["JAVA_HOME"] = java_home({"PATH": "/nonexistent"})
 

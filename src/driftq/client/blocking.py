@@ -69,7 +69,7 @@ class Connection:
 
     def exchange(self, request: bytes, timeout_s: float, *, bodiless: bool) -> Reply:
         deadline_s = time.monotonic() + timeout_s
-        self._write(request, timeout_s, bodiless=bodiless)
+        self._write(request, timeout_s, bodiless=bodiless, in_place=True)
         while not self._reader.complete:
             self._read(deadline_s)
         self._usable = self._reader.keep_alive
@@ -97,8 +97,8 @@ class Connection:
                 return data
             self._read(deadline_s)
 
-    def _write(self, request: bytes, timeout_s: float, *, bodiless: bool) -> None:
-        self._reader.reset(bodiless=bodiless)
+    def _write(self, request: bytes, timeout_s: float, *, bodiless: bool, in_place: bool = False) -> None:
+        self._reader.reset(bodiless=bodiless, in_place=in_place)
         self._usable = False
         try:
             self._socket.settimeout(timeout_s)
@@ -107,15 +107,22 @@ class Connection:
             raise OutcomeUnknown(f"the connection broke while the request was sent: {error}") from None
 
     def _read(self, deadline_s: float) -> None:
+        room = self._reader.room()
         try:
             self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-            data = self._socket.recv(RECEIVE_BYTES)
+            if room is not None:
+                count, data = self._socket.recv_into(room), b""
+            else:
+                data = self._socket.recv(RECEIVE_BYTES)
+                count = len(data)
         except TimeoutError:
             raise OutcomeUnknown("no answer in time") from None
         except OSError as error:
             raise OutcomeUnknown(f"the connection broke before the answer: {error}") from None
         if data:
             self._reader.feed(data)
+        elif count:
+            self._reader.received(count)
         else:
             self._reader.end()
             if not self._reader.complete:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import ssl
 
 VERSION_TEXT = "driftq-python/1"
+# A body of such a length is worth a place of its own, into which it is received without a copy.
+LONG_BYTES = range(256 * 1024, 64 * 1024 * 1024)
 
 
 class Address(NamedTuple):
@@ -90,7 +92,7 @@ class Reply(NamedTuple):
 
     status: int
     headers: dict[str, str]
-    body: bytes
+    body: bytes | bytearray
 
 
 class ReplyReader:
@@ -100,11 +102,16 @@ class ReplyReader:
         self._parser = httptools.HttpResponseParser(self)
         self.reset()
 
-    def reset(self, *, bodiless: bool = False) -> None:
-        """Ready for the next reply. A HEAD is answered without the body that its headers speak of."""
+    def reset(self, *, bodiless: bool = False, in_place: bool = False) -> None:
+        """Ready for the next reply. A HEAD is answered without the body that its headers speak of. Who reads a reply as
+        a whole may receive the rest of a long body `in_place`: see `room`."""
         self._bodiless = bodiless
+        self._in_place = in_place
+        self._status = 0
         self._headers: dict[str, str] = {}
         self._parts: list[bytes] = []
+        self._long: bytearray | None = None
+        self._filled = 0
         self.began = False
         self.has_head = False
         self.complete = False
@@ -117,6 +124,18 @@ class ReplyReader:
         except httptools.HttpParserError as error:
             raise OutcomeUnknown(f"the answer is not HTTP: {error}") from None
 
+    def room(self) -> memoryview | None:
+        """Where the rest of a long body belongs, as long as one is on its way."""
+        return memoryview(self._long)[self._filled :] if self._long is not None and not self.complete else None
+
+    def received(self, count: int) -> None:
+        """So many bytes were put where `room` said."""
+        assert self._long is not None
+        self._filled += count
+        if self._filled == len(self._long):
+            self._parser = httptools.HttpResponseParser(self)  # the one before still waits for what it did not see
+            self.on_complete()
+
     def end(self) -> None:
         """The connection ended: that completes a reply without a length."""
         self.keep_alive = False
@@ -127,7 +146,7 @@ class ReplyReader:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
 
     def reply(self) -> Reply:
-        return Reply(self._parser.get_status_code(), self._headers, b"".join(self._parts))
+        return Reply(self._status, self._headers, b"".join(self._parts) if self._long is None else self._long)
 
     def take(self) -> bytes:
         """What has arrived of the body since the last look."""
@@ -140,7 +159,8 @@ class ReplyReader:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
+        self._status = self._parser.get_status_code()
+        if self._status < 200:
             self._headers = {}
             return
         self.has_head = True
@@ -148,9 +168,16 @@ class ReplyReader:
         if self._bodiless:
             self.keep_alive = False  # the parser waits for a body that never comes: it is of no further use
             self.on_complete()
+        elif self._in_place:
+            length = int(self._headers.get("content-length", "0"))
+            self._long = bytearray(length) if length in LONG_BYTES else None
 
     def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
+        if self._long is None:
+            self._parts.append(body)
+        else:
+            self._long[self._filled : self._filled + len(body)] = body
+            self._filled += len(body)
 
     def on_message_complete(self) -> None:
         if self.has_head and not self.complete:

@@ -52,7 +52,7 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_byte
 
     def read(reply: Reply) -> Fetched:
         places = [int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end")]
-        return Fetched(_messages(reply.body, partition, offset), *places)
+        return Fetched(_messages(bytes(reply.body), partition, offset), *places)
 
     return Call("GET", path, read, refusal=refusal, repeatable=True, wait_ms=wait_ms)
 

@@ -122,7 +122,7 @@ def _info(path: str, reply: Reply) -> StreamInfo:
 def _chunk(reply: Reply) -> Chunk:
     headers = reply.headers
     return Chunk(
-        reply.body,
+        bytes(reply.body),
         headers.get("content-type", w.DEFAULT_TYPE),
         headers[w.NEXT_OFFSET.lower()],
         _is_true(headers.get(w.UP_TO_DATE.lower())),

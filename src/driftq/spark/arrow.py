@@ -6,7 +6,9 @@ all batches at once. The ends of a packed column are what Arrow calls offsets. K
 
 from __future__ import annotations
 
+import itertools
 import struct
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -29,6 +31,7 @@ from driftq.wire.records import (
 Ints = npt.NDArray[np.int64]
 _FRONT = struct.Struct("<4sI")
 _ZSTD_AT = 28  # of the attributes in a batch
+LARGE_BYTES = 256 * 1024  # of a batch whose copy costs more than a record batch of its own
 
 
 class Texts(NamedTuple):
@@ -56,22 +59,36 @@ class Rows(NamedTuple):
     values: Texts
 
 
-def rows_of(data: bytes) -> Rows | None:
-    """All records of a run of batches, None for an empty run. Raises `BadBatch` for bytes that are not what was
-    packed."""
+def rows_of(data: bytes | bytearray) -> Iterator[Rows]:
+    """The records of a run of batches. A large batch stays where it is, small ones are joined. Raises `BadBatch` for
+    bytes that are not what was packed."""
     places = _walk(data)
-    if not places:
-        return None
-    at = np.array(places, dtype=np.int64)
-    if np.frombuffer(data, np.uint16)[(at + _ZSTD_AT) >> 1].__and__(ZSTD).any():
+    if any(data[at + _ZSTD_AT] & ZSTD for at in places):
         data = _inflated(data, places)
-        at = np.array(_walk(data, checked=True), dtype=np.int64)
-    return _columns(data, at)
+        places = _walk(data, checked=True)
+    for group in _groups(places, len(data)):
+        yield _columns(data, np.array(group, dtype=np.int64))
 
 
-def _walk(data: bytes, *, checked: bool = False) -> list[int]:
+def _groups(places: list[int], size: int) -> Iterator[list[int]]:
+    """Neighbours that are worth joining: their texts are copied, so it is done to none that is large by itself."""
+    small: list[int] = []
+    for at, end in itertools.pairwise([*places, size]):
+        if end - at < LARGE_BYTES:
+            small.append(at)
+            continue
+        if small:
+            yield small
+            small = []
+        yield [at]
+    if small:
+        yield small
+
+
+def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
     """Where the batches begin. Checksums are looked at here: between a disk and this line lie many machines."""
     places: list[int] = []
+    view = memoryview(data)
     at, size = 0, len(data)
     while at < size:
         if at + HEADER_BYTES > size:
@@ -81,20 +98,20 @@ def _walk(data: bytes, *, checked: bool = False) -> list[int]:
             read_header(data, at)
             raise BadBatch(f"the batch at {at} is cut off")
         if not checked:
-            crc = int.from_bytes(data[at + 24 : at + 28], "little")
-            if google_crc32c.value(data[at + CHECKED_FROM : at + length]) != crc:
+            crc = int.from_bytes(view[at + 24 : at + 28], "little")
+            if google_crc32c.value(bytes(view[at + CHECKED_FROM : at + length])) != crc:
                 raise BadBatch(f"checksum mismatch in the batch at {at}")
         places.append(at)
         at += length
     return places
 
 
-def _inflated(data: bytes, places: list[int]) -> bytes:
+def _inflated(data: bytes | bytearray, places: list[int]) -> bytes:
     """The same run with every body uncompressed."""
     parts: list[bytes] = []
     for at in places:
         header = read_header(data, at)
-        batch = data[at : at + header.length]
+        batch = bytes(data[at : at + header.length])
         if header.attributes & ZSTD:
             raw = body(batch, header)
             padding = bytes(-len(raw) & 7)
@@ -106,7 +123,7 @@ def _inflated(data: bytes, places: list[int]) -> bytes:
     return b"".join(parts)
 
 
-def _columns(data: bytes, at: Ints) -> Rows:
+def _columns(data: bytes | bytearray, at: Ints) -> Rows:
     """Read all headers at once, then each column of all batches at once. Batches begin at multiples of eight."""
     words, shorts = np.frombuffer(data, np.uint32), np.frombuffer(data, np.uint16)
     longs = np.frombuffer(data, np.int64)
@@ -138,7 +155,12 @@ def _columns(data: bytes, at: Ints) -> Rows:
 
 
 def _texts(
-    data: bytes, words: npt.NDArray[np.uint32], ends_at: Ints, texts_at: Ints, counts: Ints, has: npt.NDArray[np.bool_]
+    data: bytes | bytearray,
+    words: npt.NDArray[np.uint32],
+    ends_at: Ints,
+    texts_at: Ints,
+    counts: Ints,
+    has: npt.NDArray[np.bool_],
 ) -> tuple[Texts, Ints]:
     """One column of all batches, and how many bytes of it each batch has. A batch without it counts as empty texts."""
     totals = np.zeros(len(counts), dtype=np.int64)

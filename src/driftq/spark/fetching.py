@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
     """A run of batches: what they hold of [first, next_offset) counts. `start` and `end` are the log's own now; `made`
     is when it was made, where the broker says so."""
 
-    data: bytes
+    data: bytes | bytearray
     first: int
     next_offset: int
     start: int

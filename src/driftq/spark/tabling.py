@@ -33,11 +33,15 @@ _PLAIN: dict[str, Callable[[Rows, Range, int], pa.Array]] = {
 _ENVELOPE = frozenset(column.name for column in ENVELOPE)
 
 
-def tables(data: bytes, task: Range, columns: Sequence[Column], more: More | None = None) -> Iterator[pa.RecordBatch]:
+def tables(
+    data: bytes | bytearray, task: Range, columns: Sequence[Column], more: More | None = None
+) -> Iterator[pa.RecordBatch]:
     """The records of a run that lie in the range, in pieces of a size that Spark likes."""
-    rows = arrow.rows_of(data)
-    if rows is None:
-        return
+    for rows in arrow.rows_of(data):
+        yield from _pieces(rows, task, columns, more)
+
+
+def _pieces(rows: Rows, task: Range, columns: Sequence[Column], more: More | None) -> Iterator[pa.RecordBatch]:
     first, end = (int(place) for place in np.searchsorted(rows.offsets, (task.start, task.end)))
     count = len(rows.offsets)
     names = {column.name for column in columns}

@@ -201,7 +201,7 @@ def stamp(batch: bytes, first_offset: int, at_ms: int) -> bytes:
     return b"".join((batch[:8], STAMP.pack(first_offset, at_ms), batch[24:]))
 
 
-def read_header(data: bytes, position: int = 0) -> Header:
+def read_header(data: bytes | bytearray, position: int = 0) -> Header:
     """Read the header at `position`. Checks its shape, not the checksum."""
     if len(data) - position < HEADER_BYTES:
         raise BadBatch(f"{len(data) - position} bytes are too few for a batch header ({HEADER_BYTES})")

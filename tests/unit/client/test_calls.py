@@ -207,6 +207,45 @@ def test_a_cut_reply_is_not_whole():
     assert not reader.complete
 
 
+@pytest.mark.parametrize("seen", [0, 1, 200_000, 300_000])
+def test_a_long_body_is_received_in_place_and_the_next_reply_is_read_as_ever(seen):
+    body = bytes(range(250)) * 1_200
+    reader = ReplyReader()
+    reader.reset(in_place=True)
+    reader.feed(b"HTTP/1.1 206 OK\r\nContent-Length: 300000\r\n\r\n" + body[:seen])
+    at = seen
+    while (room := reader.room()) is not None:
+        size = min(len(room), 70_000)
+        room[:size] = body[at : at + size]
+        reader.received(size)
+        at += size
+    assert (at, reader.complete, reader.keep_alive) == (300_000, True, True)
+    assert (reader.reply().status, reader.reply().body) == (206, body)
+
+    reader.reset(in_place=True)
+    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+    assert reader.room() is None
+    assert reader.reply() == Reply(200, {"content-length": "5"}, b"hello")
+
+
+def test_a_long_body_that_is_cut_off_is_not_whole():
+    reader = ReplyReader()
+    reader.reset(in_place=True)
+    reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\nhel")
+    reader.received(7)
+    reader.end()
+    assert not reader.complete
+
+
+@pytest.mark.parametrize("length", [b"Transfer-Encoding: chunked", b"Content-Length: 99999999999"])
+def test_a_body_without_a_length_that_can_be_trusted_is_read_piece_by_piece(length):
+    reader = ReplyReader()
+    reader.reset(in_place=True)
+    reader.feed(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n3\r\nabc\r\n")
+    assert reader.room() is None
+    assert b"abc" in reader.reply().body
+
+
 def test_an_answer_to_head_has_no_body_and_ends_the_connection():
     reader = ReplyReader()
     reader.reset(bodiless=True)

@@ -20,7 +20,8 @@ from driftq.core.replies import Claimed, Rejected, Reply
 from driftq.wire.records import Record, pack_one
 from tests.support.core import START_MS, HandClock, SeededChance
 
-pytestmark = pytest.mark.serial  # They compare times, and a busy neighbour empties the caches of the larger case only.
+# What compares times runs alone: a busy neighbour empties the caches of the larger case only.
+compares_times = pytest.mark.serial
 
 NO_LIMITS = Limits(
     in_flight_max=10**9, claim_max=10**9, partition_messages=10**9, partition_bytes=10**15, gaps_max=10**9,
@@ -188,6 +189,7 @@ def cost_at_backlog(backlog: int) -> tuple[float, float, float]:
     return produce_us, best_us(work, 300), best_us(lambda: bench.do(c.Claim("t", "g", "w", 10, 600_000)), 50)
 
 
+@compares_times
 def test_a_backlog_makes_nothing_slower():
     small, large = cost_at_backlog(10_000), cost_at_backlog(200_000)
     print(f"\nmicroseconds (produce, claim + ack, claim of 10): {small} at 10,000, {large} at 200,000")
@@ -195,6 +197,7 @@ def test_a_backlog_makes_nothing_slower():
         assert after < 2 * before + 2
 
 
+@compares_times
 def test_many_keys_make_nothing_slower():
     def cost(keys: int) -> float:
         bench = Bench()
@@ -214,6 +217,7 @@ def test_many_keys_make_nothing_slower():
     assert many < 2 * few + 2
 
 
+@compares_times
 def test_many_resting_messages_make_nothing_slower():
     def cost(resting: int) -> float:
         bench = Bench()

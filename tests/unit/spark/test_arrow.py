@@ -65,22 +65,34 @@ def test_large_runs_are_cut_into_pieces():
     assert sizes == [ROWS_MAX, 99_990 - ROWS_MAX]
 
 
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_large_batch_stays_where_it_is_and_small_ones_are_joined(compress):
+    small, large = [Record(b"s", b"k")] * 3, [Record(b"L" * 100_000), Record(b"M" * 200_000)]
+    data = bytearray(run(small, small, large, large, small, compress=compress))
+
+    tables_ = list(tables(data, Range("t", 0, 1, 12), BASE))
+
+    assert [table.num_rows for table in tables_] == [5, 2, 2, 2]
+    assert [row["offset"] for table in tables_ for row in table.to_pylist()] == list(range(1, 12))
+    assert [len(row["value"]) for row in tables_[1].to_pylist()] == [100_000, 200_000]
+
+
 def test_a_changed_byte_is_noticed():
     data = bytearray(run([Record(b"payload")] * 3))
     data[-9] ^= 1
     with pytest.raises(BadBatch, match="checksum"):
-        rows_of(bytes(data))
+        list(rows_of(data))
 
 
 @pytest.mark.parametrize("keep", [10, 60, -8])
 def test_a_run_that_is_cut_off_is_noticed(keep):
     with pytest.raises(BadBatch):
-        rows_of(run([Record(b"payload")] * 3, [Record(b"more")])[:keep])
+        list(rows_of(run([Record(b"payload")] * 3, [Record(b"more")])[:keep]))
 
 
 def test_what_is_no_batch_is_noticed():
     with pytest.raises(BadBatch, match="magic"):
-        rows_of(b"x" * 64)
+        list(rows_of(b"x" * 64))
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
