@@ -212,7 +212,7 @@ def finish(world: World) -> None:
     """Heal, drain, and look at everything once more."""
     world.heal()
     world.die("the last kill before healing")
-    world.opened.store.write_out()
+    world.opened.store.make_room()
     world.opened.journal.make_room()
     world.room_bytes = world.opened.journal.room_bytes()
     reply = world.submit(c.CreateTopic("healed"), world).reply or world.commit_all()

@@ -240,7 +240,6 @@ class World:
     def work(self) -> None:
         """Everything of a step that is not a client's."""
         chance = self.random.random
-        self.opened.store.write_out()  # a turn after the answers, as in the engine
         if chance() < self.swarm.commit_chance:
             self.commit(at_once=chance() >= self.swarm.slow_commit)
         deadline_ms = self.opened.broker.next_deadline_ms()
@@ -365,7 +364,7 @@ class World:
 
     def tend(self) -> None:
         """Once in a while: what a full disk refused, the watermark, the spare segment, retention."""
-        self.opened.store.write_out()
+        self.opened.store.make_room()
         self.opened.journal.save_watermark()
         self.audit.watermark_lsn = self.opened.journal.tail_lsn()
         self.opened.journal.make_room()

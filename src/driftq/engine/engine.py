@@ -258,8 +258,9 @@ class Engine:
         lsn, self._room_bytes, append_s = result
         self._haste.note(append_s, by_loop=by_loop)
         self._committing = False
+        frames = lsn - self.sequencer.durable_lsn
         if self.on_commit is not None:
-            self.on_commit(lsn - self.sequencer.durable_lsn, time.perf_counter() - self._commit_began_s, append_s)
+            self.on_commit(frames, time.perf_counter() - self._commit_began_s, append_s)
         expected = self._callers()
         try:
             self.sequencer.on_durable(lsn)
@@ -267,17 +268,8 @@ class Engine:
             self._fail(error)
             return
         self._gathering.note(expected, append_s)
-        self._loop.call_soon(self._write_out)
         self._go_on()
         self._arm_timer()
-
-    def _write_out(self) -> None:
-        """What is durable into the log store, when the answers are on their way: readers find it in memory."""
-        if self._failure is None:
-            try:
-                self._store.write_out()
-            except BaseException as error:
-                self._fail(error)
 
     def _go_on(self) -> None:
         """With what came meanwhile, or tell `close` that nothing did."""
@@ -339,7 +331,7 @@ class Engine:
                     retained_s = self._loop.time()
                     self.submit_to(c.Sweep(retention=True), self._swept)
                 if self._opened is not None and self._committer is not None and self._checkpoints is not None:
-                    self._opened.store.write_out()
+                    self._opened.store.make_room()
                     self._committer.call(self._tend_journal, self._tended)
                     if self._checkpoint is None and self._checkpoints.is_due():
                         self._checkpoint = self._loop.create_task(self._checkpoints.run(self._committer))

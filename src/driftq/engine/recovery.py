@@ -129,7 +129,6 @@ def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> Segme
         store=folder.store,
         cache_bytes=options.cache_bytes,
         open_files=options.open_files,
-        behind_bytes=PROJECTED_BYTES,
     )
 
 

@@ -40,10 +40,6 @@ class LogStore(Protocol):
     def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
         """`append` of batches that follow each other, for the price of a few."""
 
-    def write_out(self) -> bool:
-        """Write what was appended and still waits in memory, where readers find it meanwhile. False while a full disk
-        refuses some of it; that is tried again."""
-
     def skip(self, log_id: int, end_offset: int) -> None:
         """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
         to read one raises `CorruptLog`."""
@@ -84,7 +80,7 @@ class LogStore(Protocol):
         is at or behind every frame that was projected so far."""
 
     def is_full(self) -> bool:
-        """True while appended batches could not be written for lack of space."""
+        """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
 
     def close(self) -> None: ...
 
@@ -108,9 +104,6 @@ class MemoryLogStore:
     def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
         for first_offset, count, batch in batches:
             self.append(log_id, first_offset, count, batch)
-
-    def write_out(self) -> bool:
-        return True
 
     def skip(self, log_id: int, end_offset: int) -> None:
         log = self._logs.setdefault(log_id, _MemoryLog(end_offset))

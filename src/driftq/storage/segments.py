@@ -38,9 +38,7 @@ class SegmentLogStore:
         store: bytes = bytes(16),
         cache_bytes: int = CACHE_BYTES,
         open_files: int = OPEN_FILES,
-        behind_bytes: int = 0,
     ) -> None:
-        """So many bytes may wait in memory for `write_out`; readers find them there."""
         self._disk = disk
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -49,10 +47,7 @@ class SegmentLogStore:
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
         self._dirty: dict[int, LogState] = {}
-        self._behind_bytes = behind_bytes
         self._waiting: dict[int, LogState] = {}
-        self._waiting_bytes = 0
-        self._refused = False
         self._trimmed: dict[int, LogState] = {}
         self._dropped: dict[int, None] = {}
         self._given_up: list[GivenUp] = []
@@ -74,26 +69,22 @@ class SegmentLogStore:
                 raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
             log.end = first_offset + count
         log.unwritten.extend(batches)
-        self._waiting[log_id] = log
-        self._waiting_bytes += sum(len(batch) for _, _, batch in batches)
-        if self._waiting_bytes > self._behind_bytes:
-            self.write_out()
+        if not self._write_waiting(log):
+            self._waiting[log_id] = log
 
     def skip(self, log_id: int, end_offset: int) -> None:
         log = self._logs.get(log_id) or self._new_log(log_id, end_offset)
         log.end = max(log.end, end_offset)
 
-    def write_out(self) -> bool:
-        self._waiting_bytes = 0
-        refused = [log for log in list(self._waiting.values()) if not self._write_waiting(log)]
-        self._refused = bool(refused)
-        return not refused
+    def make_room(self) -> bool:
+        """Try again to write what a full disk refused. False while there is still no room."""
+        return all(self._write_waiting(log) for log in list(self._waiting.values()))
 
     def is_full(self) -> bool:
-        return self._refused and bool(self._waiting)
+        return bool(self._waiting)
 
     def begin_sync(self) -> LogSync:
-        if not self.write_out():
+        if not self.make_room():
             raise DiskFull(f"{self._folder}: {len(self._waiting)} logs wait for room")
         work = LogSync(self._disk, self._folder)
         for log in self._dirty.values():
@@ -252,7 +243,6 @@ class SegmentLogStore:
         return max(next(late, log.end), log.start)
 
     def spans(self, log_id: int) -> list[Span]:
-        self.write_out()
         log = self._logs.get(log_id)
         if log is None:
             return []
@@ -280,7 +270,6 @@ class SegmentLogStore:
             self._dropped[log_id] = None
 
     def collect(self, now_lsn: int, safe_lsn: int) -> None:
-        self.write_out()  # a log keeps its files while something waits for them
         self._given_up.append(self._note_given_up(now_lsn))
         while self._given_up and self._given_up[0].lsn <= safe_lsn:
             given_up = self._given_up.pop(0)

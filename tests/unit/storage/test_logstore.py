@@ -33,9 +33,7 @@ def expected(first: int, end: int) -> list[bytes]:
     return [batch(offset, at_ms=offset, size_bytes=100) for offset in range(first, end)]
 
 
-@pytest.mark.parametrize(
-    "kind", ["memory", "real files", "simulated files", "no cache, one open file", "written behind"]
-)
+@pytest.mark.parametrize("kind", ["memory", "real files", "simulated files", "no cache, one open file"])
 def test_every_log_store_does_what_a_log_store_does(kind: str, tmp_path: Path) -> None:
     numbers = count()
     makers: dict[str, Callable[[], LogStore]] = {
@@ -43,7 +41,6 @@ def test_every_log_store_does_what_a_log_store_does(kind: str, tmp_path: Path) -
         "real files": lambda: SegmentLogStore(OsDisk(), f"{tmp_path}/{next(numbers)}", SEGMENT),
         "simulated files": lambda: files_on(SimDisk()),
         "no cache, one open file": lambda: files_on(SimDisk(), cache_bytes=0, open_files=1),
-        "written behind": lambda: files_on(SimDisk(), behind_bytes=1_000),
     }
     check_log_store(makers[kind])
 
@@ -124,50 +121,6 @@ def test_logs_are_not_touched_before_they_are_used_and_few_files_are_open() -> N
     assert len(store._files._files) <= 3
 
 
-def test_what_is_written_behind_is_read_at_once_and_written_when_asked_or_when_it_grows() -> None:
-    disk = SimDisk()
-    calls: list[str] = []
-    disk.on_call = calls.append
-    size = len(batch(0, size_bytes=100))
-    store = filled(disk, records=3, behind_bytes=3 * size)
-    assert "log.append" not in calls
-    assert store.read(1, 0, 1000, 1 << 30) == expected(0, 3)
-    assert not store.is_full()
-    store.append(1, 3, 1, batch(3, at_ms=3, size_bytes=100))
-    assert calls.count("log.append") == 1, "what waits is written at once, not batch by batch"
-    store.append(1, 4, 1, batch(4, at_ms=4, size_bytes=100))
-    assert calls.count("log.append") == 1
-    assert store.write_out()
-    assert calls.count("log.append") == 2
-    assert store.write_out()
-    assert calls.count("log.append") == 2
-    assert store.read(1, 0, 1000, 1 << 30) == expected(0, 5)
-
-
-@pytest.mark.parametrize("end", ["sync", "collect"])
-def test_a_sync_and_a_collection_write_what_waits_before_they_begin(end: str) -> None:
-    disk = SimDisk()
-    store = filled(disk, records=60, behind_bytes=SEGMENT - 1)
-    store.trim(1, 58)
-    assert store.read(1, 58, 60, 1 << 30) == expected(58, 60)
-    if end == "sync":
-        store.sync()
-    store.collect(1, 0)
-    store.collect(2, 1)
-    assert len([path for path in disk.files() if path.endswith(".log")]) == 1, "what was trimmed is gone"
-
-
-def test_a_log_that_is_dropped_while_it_waits_leaves_no_full_disk_behind() -> None:
-    disk = SimDisk()
-    store = filled(disk, records=3, behind_bytes=10_000)
-    disk.capacity_bytes = disk.used_bytes
-    assert not store.write_out()
-    assert store.is_full()
-    store.drop(1)
-    assert not store.is_full()
-    assert store.write_out()
-
-
 def test_a_full_disk_keeps_batches_in_memory_and_writes_them_when_room_returns() -> None:
     disk = SimDisk()
     store = filled(disk, records=30)
@@ -181,7 +134,7 @@ def test_a_full_disk_keeps_batches_in_memory_and_writes_them_when_room_returns()
     with pytest.raises(DiskFull):
         store.sync()
     disk.capacity_bytes = None
-    assert store.write_out()
+    assert store.make_room()
     assert not store.is_full()
     store.sync()
     disk.restart()
