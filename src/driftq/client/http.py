@@ -146,7 +146,9 @@ class ReplyReader:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
 
     def reply(self) -> Reply:
-        return Reply(self._status, self._headers, b"".join(self._parts) if self._long is None else self._long)
+        # A status without a body (304) may come with the length of one.
+        long = self._long if self._filled else None
+        return Reply(self._status, self._headers, b"".join(self._parts) if long is None else long)
 
     def take(self) -> bytes:
         """What has arrived of the body since the last look."""

@@ -228,6 +228,14 @@ def test_a_long_body_is_received_in_place_and_the_next_reply_is_read_as_ever(see
     assert reader.reply() == Reply(200, {"content-length": "5"}, b"hello")
 
 
+def test_a_status_without_a_body_has_none_whatever_length_it_speaks_of():
+    reader = ReplyReader()
+    reader.reset(in_place=True)
+    reader.feed(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 300000\r\n\r\n")
+    assert (reader.complete, reader.room()) == (True, None)
+    assert reader.reply() == Reply(304, {"content-length": "300000"}, b"")
+
+
 def test_a_long_body_that_is_cut_off_is_not_whole():
     reader = ReplyReader()
     reader.reset(in_place=True)
