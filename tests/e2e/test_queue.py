@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -169,11 +170,10 @@ def test_what_was_acknowledged_survives_kills_under_load(tmp_path: Path) -> None
             key = f"{worker}-{number}"
             body = json.dumps({"topic": "t", "key": key, "value": key, "envelope": {"idempotency_key": key}})
             try:
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-                connection.request("POST", "/v1/produce", body)
-                response = connection.getresponse()
-                reply = json.loads(response.read())
-                connection.close()
+                with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+                    connection.request("POST", "/v1/produce", body)
+                    response = connection.getresponse()
+                    reply = json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError):
                 continue  # unknown: the same key again
             if response.status == 200:

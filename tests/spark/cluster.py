@@ -19,6 +19,7 @@ from pathlib import Path
 
 import driftq
 from driftq.spark.java import java_home
+from driftq.spark.session import worker_python
 from tests.support.java import JAVA_OPTIONS
 from tests.support.waiting import until_now
 
@@ -37,7 +38,8 @@ def environment() -> dict[str, str]:
     return {
         **os.environ,
         "JAVA_HOME": _java(),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": worker_python(),
+        "DRIFTQ_SPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "JDK_JAVA_OPTIONS": JAVA_OPTIONS,

@@ -99,7 +99,8 @@ def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
             raise BadBatch(f"the batch at {at} is cut off")
         if not checked:
             crc = int.from_bytes(view[at + 24 : at + 28], "little")
-            if google_crc32c.value(bytes(view[at + CHECKED_FROM : at + length])) != crc:
+            # As Arrow's buffer: a plain view of bytes that could be written to is not taken, and a copy costs more.
+            if google_crc32c.value(pa.py_buffer(view[at + CHECKED_FROM : at + length])) != crc:
                 raise BadBatch(f"checksum mismatch in the batch at {at}")
         places.append(at)
         at += length
@@ -195,6 +196,9 @@ def _refuse_disorder(lengths: npt.NDArray[Any], firsts: Any) -> None:
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
+#
+# Made from buffers: `pa.array`, `pa.scalar` and `pa.repeat` import pandas to ask whether they were given some of it.
+# That is most of a second for every new worker, and memory that it never uses.
 
 
 def bytes_array(texts: Texts | None, count: int, kind: pa.DataType, *, empty_is_null: bool) -> pa.Array:
@@ -209,10 +213,21 @@ def bytes_array(texts: Texts | None, count: int, kind: pa.DataType, *, empty_is_
     return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(texts.ends), pa.py_buffer(texts.data)])
 
 
+def numbers(values: Ints, kind: pa.DataType | None = None) -> pa.Array:
+    """Numbers as an Arrow array over the same memory."""
+    return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
 def time_array(at_ms: Ints) -> pa.Array:
     """Milliseconds as Spark's timestamps, which count microseconds."""
-    return pa.array(at_ms * 1_000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    return numbers(at_ms * 1_000, pa.timestamp("us", tz="UTC"))
 
 
-def repeated(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), count)
+def repeated(value: str | int, count: int) -> pa.Array:
+    """The same text or 32-bit number in every row."""
+    if isinstance(value, int):
+        same = np.full(count, value, dtype=np.int32)
+        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(same)])
+    text = value.encode()
+    ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return bytes_array(Texts(ends, text * count), count, pa.string(), empty_is_null=False)

@@ -22,9 +22,9 @@ ROWS_MAX = 65_536  # a record batch that Spark takes well; see performance in do
 More = Callable[[int, int], Mapping[str, pa.Array]]  # columns for offsets [first, end)
 
 _PLAIN: dict[str, Callable[[Rows, Range, int], pa.Array]] = {
-    "topic": lambda rows, task, count: arrow.repeated(task.topic, count, pa.string()),
-    "partition": lambda rows, task, count: arrow.repeated(task.partition, count, pa.int32()),
-    "offset": lambda rows, task, count: pa.array(rows.offsets, pa.int64()),
+    "topic": lambda rows, task, count: arrow.repeated(task.topic, count),
+    "partition": lambda rows, task, count: arrow.repeated(task.partition, count),
+    "offset": lambda rows, task, count: arrow.numbers(rows.offsets),
     "timestamp": lambda rows, task, count: arrow.time_array(rows.at_ms),
     "key": lambda rows, task, count: arrow.bytes_array(rows.keys, count, pa.binary(), empty_is_null=True),
     "value": lambda rows, task, count: arrow.bytes_array(rows.values, count, pa.binary(), empty_is_null=False),
@@ -63,5 +63,5 @@ def _beside(more: More, offsets: arrow.Ints) -> Mapping[str, pa.Array]:
     found = more(first, end)
     if end - first == len(offsets):
         return found
-    places = pa.array(offsets - first)
+    places = arrow.numbers(offsets - first)
     return {name: array.take(places) for name, array in found.items()}

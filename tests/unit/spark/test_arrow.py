@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -165,3 +168,17 @@ def test_arrow_and_spark_mean_the_same_types():
     every = tuple(columns.KNOWN.values())
     spark: pa.Schema = to_arrow_schema(columns.spark_schema(every), timezone="UTC")
     assert spark.equals(columns.arrow_schema(every))
+
+
+WITHOUT_PANDAS = """
+import sys
+from tests.unit.spark.test_arrow import BASE, Range, Record, run, tables
+found = list(tables(run([Record(b"a", b"k")], [Record(b"b")]), Range("t", 3, 0, 2), BASE))
+print(sum(map(len, found)), "pandas" in sys.modules)
+"""
+
+
+def test_a_worker_that_reads_needs_no_pandas():
+    """It takes most of a second to import, in every worker."""
+    found = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=True)
+    assert found.stdout == "2 False\n"

@@ -1,0 +1,44 @@
+"""What a local session runs as Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from driftq.spark.session import WORKER_PYTHON, worker_python
+
+PROGRAM = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], sys.argv[1:], sys.executable]))"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("DRIFTQ_SPARK_PYTHON", "")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10.9.9-src.zip:/s/core.jar:", "/s/core.jar"),
+        ("/s/python/lib/pyspark.zip:/with space:/a*:/mine/pyspark.zip", "/with space:/a*:/mine/pyspark.zip"),
+        ("/s/python/lib/pyspark.zip", ""),
+        ("", ""),
+    ],
+)
+def test_workers_leave_out_only_the_archives_of_spark(given, kept):
+    line = [worker_python(), "-c", PROGRAM, "an argument", "*"]
+    environment = {"PATH": "/bin", "PYTHONPATH": given, "DRIFTQ_SPARK_PYTHON": sys.executable}
+
+    found = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+
+    assert json.loads(found.stdout) == [kept, ["an argument", "*"], sys.executable]
+
+
+def test_another_spark_than_the_installed_package_keeps_its_archives(monkeypatch):
+    assert worker_python() == str(WORKER_PYTHON)
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+
+    assert worker_python() == sys.executable
