@@ -59,8 +59,10 @@ def driftq_session(
     Raises `NoJava` when there is none to run on."""
     local = master.startswith("local") if master is not None else not _SUBMITTED & os.environ.keys()
     if local:
-        os.environ["JAVA_HOME"] = java_home()
-    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if local else sys.executable)
+        prepare_java()
+    elif os.environ.get("PYSPARK_PYTHON") == str(WORKER_PYTHON):
+        del os.environ["PYSPARK_PYTHON"]  # from a local session before this one
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = importlib.import_module("pyspark.sql").SparkSession.builder.appName(name)
     if master is not None:
@@ -72,13 +74,19 @@ def driftq_session(
     return spark
 
 
+def prepare_java() -> None:
+    """Before Spark starts Java on this machine, which keeps the surroundings it finds. Raises `NoJava`."""
+    if importlib.import_module("pyspark").SparkContext._gateway is None:
+        os.environ["JAVA_HOME"] = java_home()
+        os.environ["DRIFTQ_SPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+
+
 def worker_python() -> str:
     """What Spark runs as Python on this machine: this one, and in a way that it starts in half the time. Where Spark is
     not the installed package, or files of packages cannot be run, simply this one."""
-    if "SPARK_HOME" in os.environ or not os.access(WORKER_PYTHON, os.X_OK):
-        return sys.executable
-    os.environ["DRIFTQ_SPARK_PYTHON"] = sys.executable
-    return str(WORKER_PYTHON)
+    packaged = "SPARK_HOME" not in os.environ and os.access(WORKER_PYTHON, os.X_OK)
+    return str(WORKER_PYTHON) if packaged else sys.executable
 
 
 def register(spark: SparkSession) -> None:

@@ -14,9 +14,8 @@ PROGRAM = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], sys
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch):
+def _packaged_spark(monkeypatch):
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    monkeypatch.setenv("DRIFTQ_SPARK_PYTHON", "")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +38,6 @@ def test_workers_leave_out_only_the_archives_of_spark(given, kept):
 
 def test_another_spark_than_the_installed_package_keeps_its_archives(monkeypatch):
     assert worker_python() == str(WORKER_PYTHON)
-    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    monkeypatch.setenv("SPARK_HOME", "/usr/lib/spark")
 
     assert worker_python() == sys.executable

@@ -20,10 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from driftq.spark.java import java_home
 from driftq.spark.pipelines.configuration import checkpoint
 from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.session import driftq_session
+from driftq.spark.session import driftq_session, prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +98,7 @@ def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[by
     context = importlib.import_module("pyspark").SparkContext
     local = master is None or master.startswith("local")
     if context._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ and local:
-        os.environ["JAVA_HOME"] = java_home()
+        prepare_java()
         settings = importlib.import_module("pyspark").SparkConf(loadDefaults=False)
         settings.setAll([*conf.items()])
         kwargs: dict[str, Any] = {"start_new_session": True}
