@@ -13,6 +13,7 @@ from random import Random
 from tests.simulation.swarm import RARE, SELDOM, FaultPlan
 from tests.support.simdisk import Fault, SimDisk
 
+PATIENCE = 40  # strikes, after which they come half as often, then a third as often …
 KINDS = {"eio": Fault.EIO, "enospc": Fault.ENOSPC, "short": Fault.SHORT}
 JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -700, 0, 0, 300, 5_000, 700_000, 3_600_000, 86_400_000)
 
@@ -26,20 +27,26 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.at_labels: Counter[str] = Counter()
         self.enabled = True
+        self._strikes = 0
         self._cause = RARE.get(plan.label, "") if plan.crash_calls else ""  # crashes come only there
         self._crash_left = self._gap(plan.crash_calls)
         self._error_left = self._gap(plan.error_calls)
         self._label_left = self._label_gap()
 
     def _gap(self, mean: int) -> int:
-        return 1 + int(self.random.expovariate(1 / mean)) if mean else 1 << 60
+        return 1 + int(self.random.expovariate(1 / mean) * self._calm()) if mean else 1 << 60
+
+    def _calm(self) -> int:
+        """Where a checkpoint is long enough to be struck each time, every start replays the whole history: the
+        hundredth of those shows nothing new, and nothing is seen of what follows a checkpoint."""
+        return 1 + self._strikes // PATIENCE
 
     def _label_gap(self) -> int:
         if not self.plan.label:
             return 0
         if self.plan.label in SELDOM:
             return 1
-        return self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
+        return self._calm() * self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
 
     def arm(self, disk: SimDisk) -> None:
         """For a new life of the process: the disk forgets its hook when it crashes."""
@@ -70,6 +77,7 @@ class Faults:
         return Fault.CRASH_BEFORE if self.random.random() < 0.5 else Fault.CRASH_AFTER
 
     def _strike(self, label: str, fault: Fault) -> Fault:
+        self._strikes += 1
         self.counts[fault.value] += 1
         self.at_labels[label] += 1
         return fault
