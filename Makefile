@@ -56,12 +56,12 @@ test: setup ## Check, and every test (PROFILE=dev|ci|release)
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check test-spark test-rest
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 
-# Spark has one process and one Java virtual machine; everything else shares three more, because some of it waits.
+# Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: classes ## The tests on Spark alone, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "not own_spark" --session-timeout 1500 tests/spark
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 3 --maxschedchunk 2 -m "not serial and (own_spark or not spark)" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and (own_spark or not spark)" --session-timeout 1500
 
 classes: $(CLASSES) ## Lay out the classes of Spark once, so that tests start it in half the time
 

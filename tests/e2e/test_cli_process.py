@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 
 import pytest
@@ -133,6 +134,20 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(environ, argv):
     assert process.stderr is not None
     assert process.stdout.readline()
     process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait(END_S) == 0
+    process.stderr.close()
+    assert said == b""
+
+
+@pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "leaves"), ("streams", "follow", "quiet")])
+def test_a_reader_that_leaves_while_nothing_comes_ends_the_command(environ, broker, argv):
+    broker.stream("quiet", "application/json").create(data=[1])
+    process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    threading.Timer(1.0, process.stdout.close).start()  # by then everything is printed, and it waits for more
     said = process.stderr.read()
     assert process.wait(END_S) == 0
     process.stderr.close()

@@ -22,6 +22,7 @@ import click
 
 from driftq.cli import places
 from driftq.cli.exits import Exit
+from driftq.cli.reader import ReaderLeft
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -110,12 +111,12 @@ def ended_well(as_json: bool = False) -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
+    except (BrokenPipeError, ReaderLeft):
+        _mute()
+        sys.exit(Exit.OK)
     except KeyboardInterrupt:
         _mute()
         sys.exit(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        _mute()
-        sys.exit(Exit.OK)
     except places.BadContexts as error:
         fail(Exit.USAGE, str(error), as_json=as_json)
 

@@ -9,6 +9,7 @@ import click
 
 from driftq.cli import messages, showing
 from driftq.cli.asking import Asked, asks, group_argument, topic_argument
+from driftq.cli.reader import while_read
 from driftq.cli.words import DURATION, Moment
 
 if TYPE_CHECKING:
@@ -69,13 +70,14 @@ def consume(
     done = 0
     looked: list[Message] = []
     try:
-        while count is None or done < count:
-            most = prefetch if count is None else min(prefetch, count - done)
-            found = asked.broker.claim(topic, group, max=most, wait_ms=0 if drain else WAIT_MS, **words)
-            if not found and drain:
-                return
-            done += len(found)
-            _hand_out(asked, topic, found, looked, no_ack=no_ack, raw=raw)
+        with while_read():
+            while count is None or done < count:
+                most = prefetch if count is None else min(prefetch, count - done)
+                found = asked.broker.claim(topic, group, max=most, wait_ms=0 if drain else WAIT_MS, **words)
+                if not found and drain:
+                    return
+                done += len(found)
+                _hand_out(asked, topic, found, looked, no_ack=no_ack, raw=raw)
     finally:
         if looked:
             asked.broker.release(looked)

@@ -9,6 +9,7 @@ import click
 
 from driftq.cli import showing
 from driftq.cli.asking import Asked, asks, confirmed, stream_names, yes_option
+from driftq.cli.reader import while_read
 from driftq.cli.words import DURATION, SIZE, Moment
 
 if TYPE_CHECKING:
@@ -188,9 +189,10 @@ def follow(asked: Asked, path: str, offset: str, live: Literal["auto", "sse", "l
 
     Example: driftq streams follow builds/42
     """
-    for chunk in asked.broker.stream(path).follow(offset, live=live):
-        _show(asked, chunk)
-        showing.flush()
+    with while_read():
+        for chunk in asked.broker.stream(path).follow(offset, live=live):
+            _show(asked, chunk)
+            showing.flush()
 
 
 def _show(asked: Asked, chunk: Chunk) -> None:

@@ -10,6 +10,7 @@ import click
 
 from driftq.cli import messages, showing
 from driftq.cli.asking import Asked, asks, topic_argument
+from driftq.cli.reader import while_read
 from driftq.cli.words import Moment
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def command(
         begin[each.partition] = each.at if at is not None and each.at is not None else shown.get(start, each.end)
     ends = {each.partition: each.end for each in places} if no_follow else {}
     watch = _Watch(asked, topic, begin, ends, count, raw)
-    asyncio.run(watch.run())
+    with while_read():
+        asyncio.run(watch.run())
 
 
 class _Watch:
