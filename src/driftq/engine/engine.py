@@ -213,9 +213,11 @@ class Engine:
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches that cover a range of a log; only what is durable is there."""
+        self.sequencer.show()
         return self._store.read(log_id, offset, end_offset, max_bytes)
 
     def durable_end(self, log_id: int) -> int:
+        self.sequencer.show()
         return max(self._store.end(log_id), self.state.logs[log_id].start)
 
     # --- committing ---
@@ -256,17 +258,18 @@ class Engine:
 
     def _committed(self, result: tuple[int, int, float], by_loop: bool = False) -> None:
         lsn, self._room_bytes, append_s = result
+        took_s = time.perf_counter() - self._commit_began_s
         self._haste.note(append_s, by_loop=by_loop)
         self._committing = False
         frames = lsn - self.sequencer.durable_lsn
-        if self.on_commit is not None:
-            self.on_commit(frames, time.perf_counter() - self._commit_began_s, append_s)
         expected = self._callers()
         try:
             self.sequencer.on_durable(lsn)
         except BaseException as error:  # the log store's disk failed
             self._fail(error)
             return
+        if self.on_commit is not None:
+            self.on_commit(frames, took_s, append_s)
         self._gathering.note(expected, append_s)
         self._go_on()
         self._arm_timer()

@@ -297,3 +297,52 @@ def test_a_stop_does_not_wait_for_ever_when_all_that_waited_is_refused() -> None
         assert [type(reply) for reply in replies] == [Rejected, Rejected]
 
     in_memory(act)
+
+
+def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
+    async def act(engine: Engine) -> None:
+        order: list[str] = []
+        (log_id,) = engine.state.topics["t"].log_ids
+        engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
+        told = asyncio.Event()
+
+        def only_listens(reply: Reply) -> None:
+            order.append("told")
+
+        def reads(reply: Reply) -> None:
+            found = engine.read(log_id, 0, 9, 1_000)
+            order.append(f"read {len(found)}, ends at {engine.durable_end(log_id)}")
+            told.set()
+
+        engine.submit_to(produce(), only_listens)
+        await asyncio.sleep(0.05)
+        engine.submit_to(produce(), reads)
+        await told.wait()
+        assert order == ["told", "shown", "shown", "read 2, ends at 2"]
+
+    in_memory(act)
+
+
+def test_what_is_asked_from_inside_a_reply_is_decided_after_what_the_reply_says() -> None:
+    async def act(engine: Engine) -> None:
+        claimed: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        await engine.submit(c.CreateGroup("t", "g", "earliest"))
+        claim = c.Claim("t", "g", "o", 5, 1_000)
+        engine.submit_to(produce(), lambda _: engine.submit_to(claim, claimed.set_result))
+        reply = await claimed
+        assert isinstance(reply, Claimed)
+        assert [each.first for each in reply.deliveries] == [0]
+
+    in_memory(act)
+
+
+def test_two_callers_are_told_after_readers() -> None:
+    async def act(engine: Engine) -> None:
+        order: list[str] = []
+        engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
+        for _ in range(2):
+            engine.submit_to(produce(), lambda _: order.append("told"))
+        await asyncio.sleep(0.05)
+        assert order == ["shown", "shown", "told", "told"]
+
+    in_memory(act)
