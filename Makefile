@@ -54,7 +54,7 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 
 test: setup ## Check, and every test (PROFILE=dev|ci|release)
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check test-spark test-rest
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: classes ## The tests on Spark alone, after `make setup`

@@ -39,15 +39,15 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser"}  # They fill the machine by themselves.
-# Who starts last is waited for. Two that follow each other are done by one process.
+# Who starts last is waited for.
 LONG_FIRST = (
-    "left_untried[0]",
     "test_cluster.py",
-    "left_untried[1]",
-    "simulation/test_nth_failure.py",
     "test_cli_pipeline.py",
+    "simulation/test_nth_failure.py",
+    "conformance/test_streams.py",
+    "test_kill.py",
+    "test_openapi.py",
     "test_planted_bugs.py",
-    "test_simulation.py",
 )
 TIMEOUTS_S = {
     "simulation": 600,

@@ -25,16 +25,13 @@ def test_a_seed_that_once_failed_passes_now(number):
     assert not result.error, f"seed {number}: {result.error}\n{result.trace}"
 
 
+@pytest.mark.serial  # every core works on it, so it is not run beside others
 @pytest.mark.timeout(12 * 3_600)
-@pytest.mark.parametrize("half", [0, 1])
-def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed, half):
-    # Two halves, so that two test processes can share them; without such, all cores work on each.
-    processes = 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
-    count = SEEDS[profile] // 2
-    tally = run_many(range(seed + half * count, seed + (half + 1) * count), OPERATIONS[profile], processes)
+def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed):
+    tally = run_many(range(seed, seed + SEEDS[profile]), OPERATIONS[profile], os.cpu_count() or 1)
     broken = [f"seed {number}: {error}" for number, error in tally.broken]
     assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
-    if count >= UNTRIED_FROM:
+    if SEEDS[profile] >= UNTRIED_FROM:
         assert not tally.never(), "something that should have happened never did"
 
 
