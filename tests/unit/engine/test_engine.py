@@ -304,10 +304,11 @@ def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
         order: list[str] = []
         (log_id,) = engine.state.topics["t"].log_ids
         engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
-        told = asyncio.Event()
+        listened, told = asyncio.Event(), asyncio.Event()
 
         def only_listens(reply: Reply) -> None:
             order.append("told")
+            listened.set()
 
         def reads(reply: Reply) -> None:
             found = engine.read(log_id, 0, 9, 1_000)
@@ -315,7 +316,7 @@ def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
             told.set()
 
         engine.submit_to(produce(), only_listens)
-        await asyncio.sleep(0.05)
+        await listened.wait()
         engine.submit_to(produce(), reads)
         await told.wait()
         assert order == ["told", "shown", "shown", "read 2, ends at 2"]
@@ -340,9 +341,9 @@ def test_two_callers_are_told_after_readers() -> None:
     async def act(engine: Engine) -> None:
         order: list[str] = []
         engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
-        for _ in range(2):
-            engine.submit_to(produce(), lambda _: order.append("told"))
-        await asyncio.sleep(0.05)
+        engine.submit_to(produce(), lambda _: order.append("told"))
+        await engine.submit(produce())
+        order.append("told")
         assert order == ["shown", "shown", "told", "told"]
 
     in_memory(act)
