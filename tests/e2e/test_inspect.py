@@ -26,6 +26,7 @@ from tests.support.waiting import until
 from tests.tidy.sources import SRC
 
 OPTIONS = StorageOptions(journal_segment_bytes=16 << 10, log_segment_bytes=8 << 10)
+SHARE = 2_000  # produces: about as many as there is time for while one command starts and looks
 
 
 def driftq(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -232,9 +233,12 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
         broker = await BrokerProcess.start(folder)
         await broker.ask("topic", topic="t", partitions=2)
 
+        # A share for each command: if it always went on, a slow look would have ever more to look at.
+        shares = asyncio.Semaphore(0)
+
         async def load() -> None:
             number = 0
-            while True:
+            while await shares.acquire():
                 values = [f"p:{number + each}" for each in range(5)]
                 await broker.ask("produce", topic="t", partition=number % 2, values=values)
                 number += 1
@@ -242,6 +246,8 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
         loading = asyncio.ensure_future(load())
         loop = asyncio.get_running_loop()
         for command in ("verify", "dump", "stats", "verify", "verify"):
+            for _ in range(SHARE):
+                shares.release()
             done = await loop.run_in_executor(None, driftq, "inspect", command, folder)
             assert done.returncode == Exit.OK, done.stdout + done.stderr
             assert "Traceback" not in done.stderr
