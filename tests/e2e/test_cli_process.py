@@ -124,49 +124,49 @@ def test_nothing_is_coloured_in_a_pipe(environ):
     assert b"\x1b" not in done.stdout + done.stderr
 
 
+def begun(environ, argv):
+    """A command that has printed its first line, with what it writes to."""
+    process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    return process, process.stdout, process.stderr
+
+
 @pytest.mark.parametrize(
     "argv",
     [("tail", "orders", "-n", "2000"), ("consume", "orders", "head"), ("topics", "peek", "orders", "-n", "1000")],
 )
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(environ, argv):
-    process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    said = process.stderr.read()
+    process, stdout, stderr = begun(environ, argv)
+    stdout.close()
+    said = stderr.read()
     assert process.wait(END_S) == 0
-    process.stderr.close()
+    stderr.close()
     assert said == b""
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "leaves"), ("streams", "follow", "quiet")])
 def test_a_reader_that_leaves_while_nothing_comes_ends_the_command(environ, broker, argv):
     broker.stream("quiet", "application/json").create(data=[1])
-    process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline()
-    threading.Timer(1.0, process.stdout.close).start()  # by then everything is printed, and it waits for more
-    said = process.stderr.read()
+    process, stdout, stderr = begun(environ, argv)
+    threading.Timer(1.0, stdout.close).start()  # by then everything is printed, and it waits for more
+    said = stderr.read()
     assert process.wait(END_S) == 0
-    process.stderr.close()
+    stderr.close()
     assert said == b""
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "watch"), ("streams", "follow", "live")])
 def test_an_interrupt_ends_a_command_quietly_and_gives_back_what_it_holds(environ, broker, argv):
     broker.stream("live", "application/json").create(data=[1])
-    process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert process.stdout.readline()
+    process, stdout, stderr = begun(environ, argv)
     process.send_signal(signal.SIGINT)
-    process.stdout.read()
-    said = process.stderr.read()
+    stdout.read()
+    said = stderr.read()
     assert process.wait(END_S) == Exit.INTERRUPTED
-    process.stdout.close()
-    process.stderr.close()
+    stdout.close()
+    stderr.close()
     assert said == b""
     if argv[0] == "consume":
         assert broker.groups.describe("orders", "watch").in_flight == 0

@@ -213,8 +213,8 @@ def bytes_array(texts: Texts | None, count: int, kind: pa.DataType, *, empty_is_
     return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(texts.ends), pa.py_buffer(texts.data)])
 
 
-def numbers(values: Ints, kind: pa.DataType | None = None) -> pa.Array:
-    """Numbers as an Arrow array over the same memory."""
+def numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+    """Numbers as an Arrow array over the same memory; 64 bits wide if nothing else is said."""
     return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
@@ -226,8 +226,7 @@ def time_array(at_ms: Ints) -> pa.Array:
 def repeated(value: str | int, count: int) -> pa.Array:
     """The same text or 32-bit number in every row."""
     if isinstance(value, int):
-        same = np.full(count, value, dtype=np.int32)
-        return pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(same)])
+        return numbers(np.full(count, value, dtype=np.int32), pa.int32())
     text = value.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
     return bytes_array(Texts(ends, text * count), count, pa.string(), empty_is_null=False)
