@@ -40,7 +40,7 @@ $(STAMP):
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV)"
-	@$(call locked,1) & $(call locked,0); rest=$$?; wait $$! && exit $$rest
+	@{ export DIST_EXTRA_CONFIG=$(CURDIR)/requirements/wheel.cfg; $(call locked,1); } & $(call locked,0); rest=$$?; wait $$! && exit $$rest
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/setup-*
 	@touch $@
