@@ -27,7 +27,7 @@ LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --gen
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup classes test-spark test-rest run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
+.PHONY: help setup classes test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,7 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup ## Check, and every test (PROFILE=dev|ci|release)
-	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check test-spark test-rest
+	@$(MAKE) --no-print-directory --jobs 5 --output-sync=target check test-spark test-rest test-patient
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
@@ -61,7 +61,11 @@ test-spark: classes ## The tests on Spark alone, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "not own_spark" --session-timeout 1500 tests/spark
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and (own_spark or not spark)" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and not patient and (own_spark or not spark)" --session-timeout 1500
+
+# The seeds would keep every core busy for minutes: they get what the others leave, and all of it at the end.
+test-patient: ## What works on every core and can wait for the rest, after `make setup`
+	nice -n 19 $(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 1500
 
 classes: $(CLASSES) ## Lay out the classes of Spark once, so that tests start it in half the time
 

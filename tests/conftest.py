@@ -39,12 +39,12 @@ KINDS = {
     "bench": "that the benchmarks run",
 }
 SERIAL = {"browser"}  # They fill the machine by themselves.
-# Who starts last is waited for. What starts Spark by itself comes neither at once nor together.
+# Who starts last is waited for. What starts Spark by itself comes when its classes are laid out, and not together.
 LONG_FIRST = (
     "simulation/test_nth_failure.py",
-    "test_cluster.py",
     "test_planted_bugs.py",
     "conformance/test_streams.py",
+    "test_cluster.py",
     "test_kill.py",
     "test_openapi.py",
     "test_cli_pipeline.py",
@@ -90,7 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
-    config.addinivalue_line("markers", "serial: runs alone, after everything else")
+    config.addinivalue_line("markers", "serial: compares times, and runs alone after everything else")
+    config.addinivalue_line("markers", "patient: works on every core, with the time that everything else leaves")
     config.addinivalue_line("markers", "own_spark: starts Spark processes of its own, and needs no shared session")
     settings.load_profile(config.getoption("--profile"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
