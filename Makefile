@@ -1,7 +1,6 @@
 # Every target can be read off `make help`. PYTHON chooses the interpreter that .venv is made from.
 
 PYTHON  ?= python3
-UV      ?= uv
 SEED    ?= 1
 COUNT   ?= 500
 N       ?= 100
@@ -16,10 +15,11 @@ BIN  := $(VENV)/bin
 # its work again when the lock, the project file or the place of the folder did.
 STAMP := $(VENV)/setup-$(shell { pwd; cat requirements/dev.txt pyproject.toml; } | cksum | cut -d ' ' -f 1)
 
-# Spark comes as source, and to make it ready takes as long as all the rest: both at once. Python compiles what it meets.
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-locked = awk '/^[^ ]/ { spark = /^(pyspark|py4j)==/ } spark == $(1)' requirements/dev.txt | \
-	$(PIP) --no-deps --require-hashes --requirement /dev/stdin
+# pip brings uv, and uv the rest in a fifth of the time; where uv finds no way (an index that only pip knows of, say), pip
+# goes on. Python compiles what it meets.
+PIP    = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+LOCKED = --no-deps --require-hashes --requirement
+UV     = $(BIN)/uv
 
 CLASSES := $(VENV)/spark-classes.jsa
 
@@ -40,7 +40,10 @@ $(STAMP):
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV)"
-	@{ export DIST_EXTRA_CONFIG=$(CURDIR)/requirements/wheel.cfg; $(call locked,1); } & $(call locked,0); rest=$$?; wait $$! && exit $$rest
+	@awk '/^[^ ]/ { uv = /^uv==/ } uv' requirements/dev.txt | $(PIP) $(LOCKED) /dev/stdin && \
+		DIST_EXTRA_CONFIG=$(CURDIR)/requirements/wheel.cfg \
+		$(UV) pip install --quiet --python $(BIN)/python $(LOCKED) requirements/dev.txt || \
+		{ echo "uv could not: pip does it, and takes a minute" >&2; $(PIP) $(LOCKED) requirements/dev.txt; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@rm -f $(VENV)/setup-*
 	@touch $@
@@ -103,7 +106,7 @@ bench-core: setup ## Measure the core alone, without disk and network
 docs: setup ## Rewrite the tables in docs/ that are made from code
 	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables
 
-lock: ## Renew requirements/ from pyproject.toml (needs uv)
+lock: setup ## Renew requirements/ from pyproject.toml
 	$(LOCK) --output-file requirements/runtime.txt > /dev/null
 	$(LOCK) --extra spark --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
 
