@@ -11,6 +11,9 @@ PROFILE ?= ci
 VENV := .venv
 BIN  := $(VENV)/bin
 
+# Hundreds of processes import the same modules: where this is set, each of them would compile every one anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The stamp is named after what the environment is made from, so `make setup` does nothing when nothing changed, and does
 # its work again when the lock, the project file or the place of the folder did.
 STAMP := $(VENV)/setup-$(shell { pwd; cat requirements/dev.txt pyproject.toml; } | cksum | cut -d ' ' -f 1)
@@ -68,7 +71,7 @@ test-rest: ## Everything that needs neither Spark nor a quiet machine, after `ma
 
 # The seeds would keep every core busy for minutes: they get what the others leave, and all of it at the end.
 test-patient: ## What works on every core and can wait for the rest, after `make setup`
-	nice -n 19 $(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 1500
+	nice -n 19 $(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 1500 tests/simulation
 
 classes: $(CLASSES) ## Lay out the classes of Spark once, so that tests start it in half the time
 

@@ -27,6 +27,7 @@ from tests.support.simdisk import Fault
 
 SEED = 57  # few calls, and nearly all kinds of them
 OPERATIONS = 200
+AFTERWARDS = 50  # operations that follow a fault, if the story has as many left
 NO_FAULTS = FaultPlan(0, 0, 0, 0, "", ("eio",), 0.0, False, 0.0)
 
 
@@ -59,7 +60,8 @@ def story() -> Swarm:
 
 class Teller:
     """Tells the story once. At each call that the fault can strike the process is copied: the copy meets the fault,
-    starts again and tells the rest; the original waits for its verdict and goes on as if nothing had been."""
+    starts again, goes on for a while and comes to the end; the original waits for its verdict and goes on as if nothing
+    had been."""
 
     def __init__(self, fault: Fault | None = None, every: int = 1) -> None:
         self.labels: list[str] = []
@@ -106,6 +108,7 @@ class Teller:
         if child == 0:
             self._verdict = to_verdict
             self.world.disk.on_call = None
+            self.world.operations = max(self.world.operations, OPERATIONS - AFTERWARDS)
             cuts_power = float(self.copies % 3 > 0)
             self.world.faults.plan = dataclasses.replace(self.world.faults.plan, power=cuts_power)
             return self._fault
