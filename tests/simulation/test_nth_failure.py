@@ -1,8 +1,8 @@
 """Whichever call to the disk fails: in each copy of one story (`teller`) it is another.
 
 At its first, second, third … call a copy goes another way: there the call crashes the machine, fails, finds no room,
-or writes only a part. After that the process starts again, the story goes on for a while and comes to its end, and every
-check of the simulation is made.
+or writes only a part. After that the process starts again, the story goes on for a while and comes to its end, and
+every check of the simulation is made.
 """
 
 from __future__ import annotations

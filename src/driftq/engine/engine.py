@@ -224,14 +224,12 @@ class Engine:
 
     def _commit(self) -> None:
         self._kicked = False
-        self._arm_timer()
         batch = self.sequencer.take_batch()
-        if batch is None:
+        if batch is None or self._opened is None or self._committer is None:
+            if batch is not None:
+                self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
             self._go_on()
-            return
-        if self._opened is None or self._committer is None:
-            self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
-            self._go_on()
+            self._arm_timer()
             return
         self._commit_began_s = time.perf_counter()
         callers = self._callers()
@@ -239,6 +237,7 @@ class Engine:
         if not (everybody and self._haste.allows(callers, batch.frames)) or self._committer.busy:
             self._committing = True
             self._committer.call(partial(self._append, batch), self._committed)
+            self._arm_timer()  # a deadline need not wait for the disk
             return
         self._haste.begin()
         try:
@@ -246,7 +245,7 @@ class Engine:
         except BaseException as error:
             self._fail(error)
         else:
-            self._committed(result, by_loop=True)
+            self._committed(result, callers)
 
     def _append(self, batch: Batch) -> tuple[int, int, float]:
         """On the committer's thread, or in the loop while that has nothing to do."""
@@ -256,13 +255,14 @@ class Engine:
         lsn = journal.append(batch.expected_lsn, batch.frames)
         return lsn, journal.room_bytes(), time.perf_counter() - began_s
 
-    def _committed(self, result: tuple[int, int, float], by_loop: bool = False) -> None:
+    def _committed(self, result: tuple[int, int, float], callers: int = 0) -> None:
+        """`callers`, if the loop did it by itself: then nobody can have come meanwhile."""
         lsn, self._room_bytes, append_s = result
         took_s = time.perf_counter() - self._commit_began_s
-        self._haste.note(append_s, by_loop=by_loop)
+        self._haste.note(append_s, by_loop=callers > 0)
         self._committing = False
         frames = lsn - self.sequencer.durable_lsn
-        expected = self._callers()
+        expected = callers or self._callers()
         try:
             self.sequencer.on_durable(lsn)
         except BaseException as error:  # the log store's disk failed
