@@ -16,7 +16,8 @@ from tests.simulation.run import run_seed
 
 SEEDS = {"dev": 40, "ci": 500, "release": 20_000}
 UNTRIED_FROM = 250  # so many seeds strike at every labelled call
-OPERATIONS = {"dev": 1_500, "ci": 4_000, "release": 5_000}
+OPERATIONS = {"dev": 1_500, "ci": 3_850, "release": 5_000}  # asked of each seed, which then ends in a few more
+ALTOGETHER = {"dev": 60_000, "ci": 2_000_000, "release": 100_000_000}
 
 
 @pytest.mark.parametrize("number", known_seeds() or [1])
@@ -31,7 +32,7 @@ def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed):
     tally = run_many(range(seed, seed + SEEDS[profile]), OPERATIONS[profile], os.cpu_count() or 1)
     broken = [f"seed {number}: {error}" for number, error in tally.broken]
     assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
-    assert tally.operations >= SEEDS[profile] * OPERATIONS[profile], "some seeds did less than they were asked to"
+    assert tally.operations >= ALTOGETHER[profile], "some seeds did less than they were asked to"
     if SEEDS[profile] >= UNTRIED_FROM:
         assert not tally.never(), "something that should have happened never did"
 

@@ -213,6 +213,7 @@ class Engine:
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches that cover a range of a log; only what is durable is there."""
+        self._haste.note_read()
         self.sequencer.show()
         return self._store.read(log_id, offset, end_offset, max_bytes)
 

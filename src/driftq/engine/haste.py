@@ -1,8 +1,8 @@
 """When the loop may write and sync the journal itself instead of handing it to the thread.
 
 A hand-over and its way back cost two wake-ups, which a lone caller on a quick disk feels. The loop does it itself when
-few callers wait, all of them for this very sync, the disk has been quick for a while, and the loop had nothing else to
-do lately. Whoever streams at the same time, or a disk that hesitates once, sends the work back to the thread.
+few callers wait, all of them for this very sync, the disk has been quick for a while, and nobody read lately or the
+loop had time left. Whoever streams at the same time, or a disk that hesitates once, sends the work back to the thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Haste:
         self._quick = 0
         self._calm = False
         self._commits = 0
+        self._reads = 0
         self._held = 0  # syncs that the loop did in this window
         self._held_s = 0.0
         self._first_cpu_s = 0.0  # what the first of them took of it; asking each time costs more than it tells
@@ -58,6 +59,10 @@ class Haste:
         if self._commits >= WINDOW_COMMITS:
             self._look_back()
 
+    def note_read(self) -> None:
+        """Somebody read what is stored: a loop without time left may be streaming."""
+        self._reads += 1
+
     def note_idle(self, turn_s: float) -> None:
         """The loop turned once without finding anything to do: not work, though it took CPU time."""
         self._idle_s += turn_s
@@ -66,7 +71,8 @@ class Haste:
         now_s, cpu_s = self._now_s(), self._cpu_s()
         free_s = now_s - self._since_s - self._held_s
         busy_s = cpu_s - self._since_cpu_s - self._held * self._first_cpu_s - self._idle_s
-        self._calm = busy_s < BUSY_SHARE * free_s
+        # Without readers a full loop is full of what its callers ask, who wait for their syncs anyway.
+        self._calm = not self._reads or busy_s < BUSY_SHARE * free_s
         self._since_s, self._since_cpu_s = now_s, cpu_s
-        self._commits = self._held = 0
+        self._commits = self._held = self._reads = 0
         self._held_s = self._idle_s = 0.0

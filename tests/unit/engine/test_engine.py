@@ -12,6 +12,7 @@ import pytest
 from driftq.core import commands as c
 from driftq.core.replies import Claimed, Produced, Rejected, Reply, TopicReady
 from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.haste import Haste
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.disk import DiskFailed, File, OsDisk
 from driftq.storage.lockfile import FolderInUse
@@ -322,6 +323,42 @@ def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
         assert order == ["told", "shown", "shown", "read 2, ends at 2"]
 
     in_memory(act)
+
+
+class WatchedHaste(Haste):
+    """Lets the loop sync every second time, and writes down what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def allows(self, callers: int, frames: list[bytes]) -> bool:
+        return self.told.count("note False") > self.told.count("note True")
+
+    def begin(self) -> None:
+        self.told.append("begin")
+
+    def note(self, append_s: float, *, by_loop: bool) -> None:
+        self.told.append(f"note {by_loop}")
+
+    def note_read(self) -> None:
+        self.told.append("read")
+
+
+def test_who_decides_when_the_loop_syncs_is_told_of_syncs_and_reads(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = await Engine.open(str(tmp_path / "d"))
+        try:
+            engine._haste = haste = WatchedHaste()
+            await engine.submit(c.CreateTopic("t"))
+            await engine.submit(produce())
+            (log_id,) = engine.state.topics["t"].log_ids
+            assert len(engine.read(log_id, 0, 9, 1_000)) == 1
+            assert haste.told == ["note False", "begin", "note True", "read"]
+        finally:
+            await engine.close()
+
+    asyncio.run(run())
 
 
 def test_what_is_asked_from_inside_a_reply_is_decided_after_what_the_reply_says() -> None:

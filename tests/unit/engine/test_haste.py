@@ -15,8 +15,12 @@ class Loop:
         self.now_s = self.cpu_s = 0.0
         self.haste = Haste(lambda: self.now_s, lambda: self.cpu_s)
 
-    def commit(self, times: int = WINDOW_COMMITS, *, sync_s: float = SYNC_S, wall_s: float, cpu_s: float) -> None:
+    def commit(
+        self, times: int = WINDOW_COMMITS, *, sync_s: float = SYNC_S, wall_s: float, cpu_s: float, reads: int = 0
+    ) -> None:
         for _ in range(times):
+            for _ in range(reads):
+                self.haste.note_read()
             self.now_s += wall_s - sync_s
             self.cpu_s += cpu_s
             by_loop = self.haste.allows(1, [b"frame"])
@@ -63,17 +67,29 @@ def test_a_disk_that_hesitates_once_has_to_be_quick_for_a_while_again():
 
 def test_a_loop_that_streams_beside_is_not_held_up():
     loop = lone_caller()
-    loop.commit(wall_s=0.0006, cpu_s=0.0006 - SYNC_S)  # whatever the syncs leave is used
+    loop.commit(wall_s=0.0006, cpu_s=0.0006 - SYNC_S, reads=1)  # whatever the syncs leave is used
     assert not loop.haste.allows(1, [b"frame"])
-    loop.commit(wall_s=0.0006, cpu_s=0.0006)
+    loop.commit(wall_s=0.0006, cpu_s=0.0006, reads=1)
     assert not loop.haste.allows(1, [b"frame"]), "with the thread at work, the loop is still full"
     loop.commit(wall_s=0.0006, cpu_s=0.0001)
     assert loop.haste.allows(1, [b"frame"]), "the stream has ended"
+
+
+def test_a_reader_that_leaves_the_loop_time_changes_nothing():
+    loop = lone_caller()
+    loop.commit(wall_s=0.0008, cpu_s=0.0001, reads=3)
+    assert loop.haste.allows(1, [b"frame"])
+
+
+def test_a_caller_that_comes_again_at_once_fills_the_loop_and_is_still_alone():
+    loop = lone_caller()
+    loop.commit(10 * WINDOW_COMMITS, wall_s=SYNC_S + 0.0002, cpu_s=0.0002)
+    assert loop.haste.allows(1, [b"frame"])
 
 
 def test_neither_the_sync_itself_nor_empty_turns_count_as_work():
     loop = Loop()
     for _ in range(10 * WINDOW_COMMITS):
         loop.haste.note_idle(0.0001)
-        loop.commit(1, wall_s=0.0006, cpu_s=0.0002)
+        loop.commit(1, wall_s=0.0006, cpu_s=0.0002, reads=1)
     assert loop.haste.allows(1, [b"frame"])

@@ -131,8 +131,9 @@ def tell(fault: Fault, nth: int, seed: int, *, power_cut: bool) -> tuple[bool, S
     return hit, disk
 
 
+# A crash behind a call is a crash before the next: in between nothing touches the disk.
 @pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
-@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH_AFTER])
 def test_whichever_call_fails_nothing_acknowledged_is_lost(fault: Fault, power_cut: bool) -> None:
     nth, hit = 0, True
     while hit:
