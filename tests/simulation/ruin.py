@@ -118,9 +118,10 @@ def begin_lying(world: World) -> None:
     world.disk.on_call = on_call
 
 
-def end_lying(world: World, chance: Random) -> None:
+def end_lying(world: World, keep: str) -> None:
+    """The power is cut, and `keep` says what is left of what was not synced after all."""
     world.disk.lie = False
-    world.disk.crash(chance.choice(("none", "random")))
+    world.disk.crash(keep)
     _judge(world, world.disk, "the device lied", "lies", Expected(world))
 
 
@@ -136,6 +137,8 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected
     vouched = max(world.audit.watermark_lsn, opened.report.snapshot_lsn)
     demand(tail >= vouched, kind, f"{what}: the journal ends at {tail} though {vouched} was vouched for")
     demand(tail <= len(world.frames), kind, f"{what}: {tail} frames, more than were written")
+    for lsn in range(world.audit.lsn + 1, tail + 1):  # stored, and nobody had been told yet
+        world.audit.frame(lsn, decode(world.frames[lsn - 1]), world.op_at[lsn])
     same = list(opened.broker.snapshot()) == expected.images(tail)
     demand(same, kind, f"{what}: another state was started")
     unread = _unreadable(world, opened, what, kind)

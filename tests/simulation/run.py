@@ -163,7 +163,7 @@ def _play(world: World, swarm: Swarm) -> None:
     world.heal()
     begin_lying(world)
     play.act(world.operations + play.ruin.choice((20, 60, 200, swarm.operations - honest)))
-    end_lying(world, play.ruin)
+    end_lying(world, play.ruin.choice(("none", "random")))
 
 
 def perform(world: World, operations: int = 0) -> Play:
