@@ -185,3 +185,9 @@ def assert_every_order_is_there_once(server: Server, text: str) -> None:
     assert orders == Counter(map(str, range(sum(ends))))
     rows = re.findall(r"verdict: exact\. ([\d,]+) rows", text)[-1]
     assert int(rows.replace(",", "")) == sum(ends)
+
+
+def test_a_story_needs_a_table_and_says_so_without_starting_spark(tmp_path: Path) -> None:
+    ended = told(tmp_path, "pipeline", "story", "r1", "--table", tmp_path / "none")
+    assert ended.returncode == Exit.NOTHING_THERE, ended.stderr
+    assert ended.stderr.splitlines() == [f"driftq: there is no table at {tmp_path / 'none'}"]

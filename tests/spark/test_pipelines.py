@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.spark.test_pipelines_frames import messages
 from tests.support.server import Server, running
 from tests.support.waiting import until_now
 
+WAIT_S = 400  # a second Spark starts slowly on a busy machine
 RULES = """
 [[rule]]
 name = "invoices"
@@ -142,12 +145,15 @@ def test_a_run_is_followed_from_produce_to_its_end_over_two_lives_of_the_query(s
     ran(spark, config)
     after = runs.story(table.read(), "r1")
     (run,) = runs.summaries(table.read()).collect()
+    command = [sys.executable, "-m", "driftq.cli.main", "pipeline", "story", "--table", config.sink.table]
+    printed = subprocess.run([*command, "r1"], capture_output=True, text=True, check=False, timeout=WAIT_S)
 
     assert [line.split(",")[0] for line in before] == ["plan: succeeded", "  act: retrying", "  check: waiting"]
     assert [line.split(",")[0] for line in after] == ["plan: succeeded", "  act: dead", "  check: succeeded"]
     assert "2 attempts" in after[1]
     assert "gave up" in after[1]
     assert (run["state"], run["steps"], run["attempts"], run["failures"]) == ("dead", 3, 4, 1)
+    assert (printed.stdout.splitlines(), printed.returncode) == (after, 0), printed.stderr
 
 
 def test_windows_close_when_their_time_has_passed(spark, server, broker, tmp_path) -> None:

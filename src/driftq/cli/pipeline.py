@@ -126,9 +126,16 @@ def story(run_id: str, table: str) -> None:
     Example: driftq pipeline story RUN --table ./tables/runs
     """
     needs_spark()
-    from driftq.spark.pipelines.asking import tell_story
+    from driftq.spark.java import NoJava
+    from driftq.spark.pipelines.asking import NoStory, tell_story
+    from driftq.spark.tables import TableDamaged
 
-    lines = tell_story(run_id, table)
+    try:
+        lines = tell_story(run_id, table)
+    except (NoJava, NoStory) as error:
+        fail(Exit.NOTHING_THERE, str(error))
+    except TableDamaged as error:
+        fail(Exit.DAMAGED, str(error))
     if not lines:
         fail(Exit.NOTHING_THERE, f"there is no run {run_id!r} in {table}")
     for line in lines:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from driftq.spark.tables.commits import NoTable as NoTable
 from driftq.spark.tables.commits import TableDamaged as TableDamaged
 from driftq.spark.tables.compacting import Compaction as Compaction
 from driftq.spark.tables.delta import DeltaTable

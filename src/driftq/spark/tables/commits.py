@@ -37,6 +37,10 @@ class TableDamaged(RuntimeError):
     """The folder does not hold what its commits say, or was written by a newer version."""
 
 
+class NoTable(TableDamaged):
+    """Nothing was ever committed here."""
+
+
 def _nothing(_: str) -> None: ...
 
 

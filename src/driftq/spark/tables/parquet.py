@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from driftq.spark.tables.checksum import LOG_COLUMNS, span_of, totals
-from driftq.spark.tables.commits import CommitLog, TableDamaged
+from driftq.spark.tables.commits import CommitLog, NoTable, TableDamaged
 from driftq.spark.tables.compacting import Compaction, worth_compacting
 from driftq.spark.tables.ledger import Commit, DataFile, Ledger, Refused, Span, judge_batch, judge_rows, merged
 from driftq.spark.tables.locks import TableBusy, held
@@ -138,7 +138,7 @@ class ParquetTable:
 
     def _frame(self, schema: str, paths: Sequence[str]) -> DataFrame:
         if not schema:
-            raise TableDamaged(f"{self.path}: there is no table yet; it begins with its first rows")
+            raise NoTable(f"{self.path}: there is no table yet; it begins with its first rows")
         kind = StructType.fromJson(json.decode(schema))
         if not paths:
             return self._spark.createDataFrame([], kind)
