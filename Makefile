@@ -43,8 +43,8 @@ $(STAMP):
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); } || { \
 		echo "'$(PYTHON) -m venv' failed. On Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }
 	@echo "Installing the locked packages into $(VENV)"
-	@awk '/^[^ ]/ { uv = /^uv==/ } uv' requirements/dev.txt | $(PIP) $(LOCKED) /dev/stdin && \
-		DIST_EXTRA_CONFIG=$(CURDIR)/requirements/wheel.cfg \
+	@export DIST_EXTRA_CONFIG=$(CURDIR)/requirements/wheel.cfg; \
+		awk '/^[^ ]/ { uv = /^uv==/ } uv' requirements/dev.txt | $(PIP) $(LOCKED) /dev/stdin && \
 		$(UV) pip install --quiet --python $(BIN)/python $(LOCKED) requirements/dev.txt || \
 		{ echo "uv could not: pip does it, and takes a minute" >&2; $(PIP) $(LOCKED) requirements/dev.txt; }
 	@$(PIP) --no-deps --no-build-isolation --editable .
@@ -60,7 +60,7 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 
 test: setup ## Check, and every test (PROFILE=dev|ci|release)
 	@$(MAKE) --no-print-directory --jobs 5 --output-sync=target check test-spark test-rest test-patient
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 900 || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: classes ## The tests on Spark alone, after `make setup`

@@ -133,6 +133,13 @@ def begun(environ, argv):
     return process, process.stdout, process.stderr
 
 
+def ends_quietly(process, stderr, code):
+    said = stderr.read()
+    assert process.wait(END_S) == code
+    stderr.close()
+    assert said == b""
+
+
 @pytest.mark.parametrize(
     "argv",
     [("tail", "orders", "-n", "2000"), ("consume", "orders", "head"), ("topics", "peek", "orders", "-n", "1000")],
@@ -140,10 +147,7 @@ def begun(environ, argv):
 def test_a_reader_that_has_seen_enough_ends_the_command_quietly(environ, argv):
     process, stdout, stderr = begun(environ, argv)
     stdout.close()
-    said = stderr.read()
-    assert process.wait(END_S) == 0
-    stderr.close()
-    assert said == b""
+    ends_quietly(process, stderr, Exit.OK)
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "leaves"), ("streams", "follow", "quiet")])
@@ -151,10 +155,7 @@ def test_a_reader_that_leaves_while_nothing_comes_ends_the_command(environ, brok
     broker.stream("quiet", "application/json").create(data=[1])
     process, stdout, stderr = begun(environ, argv)
     threading.Timer(1.0, stdout.close).start()  # by then everything is printed, and it waits for more
-    said = stderr.read()
-    assert process.wait(END_S) == 0
-    stderr.close()
-    assert said == b""
+    ends_quietly(process, stderr, Exit.OK)
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "watch"), ("streams", "follow", "live")])
@@ -163,11 +164,8 @@ def test_an_interrupt_ends_a_command_quietly_and_gives_back_what_it_holds(enviro
     process, stdout, stderr = begun(environ, argv)
     process.send_signal(signal.SIGINT)
     stdout.read()
-    said = stderr.read()
-    assert process.wait(END_S) == Exit.INTERRUPTED
     stdout.close()
-    stderr.close()
-    assert said == b""
+    ends_quietly(process, stderr, Exit.INTERRUPTED)
     if argv[0] == "consume":
         assert broker.groups.describe("orders", "watch").in_flight == 0
 

@@ -24,7 +24,7 @@ CHECKS = (
     "response_schema_conformance",
     "response_headers_conformance",
 )
-EXAMPLES = {"dev": 6, "ci": 8, "release": 200}
+EXAMPLES = {"dev": 6, "ci": 12, "release": 200}
 ENOUGH = {"positive": 150, "negative": 700}  # requests; fewer mean that the fuzzer did not get going
 
 

@@ -30,9 +30,8 @@ class Haste:
         self._calm = False
         self._commits = 0
         self._reads = 0
-        self._held = 0  # syncs that the loop did in this window
-        self._held_s = 0.0
-        self._first_cpu_s = 0.0  # what the first of them took of it; asking each time costs more than it tells
+        self._held_s = self._held_cpu_s = 0.0  # that the loop spent syncing in this window
+        self._began_cpu_s = 0.0
         self._idle_s = 0.0
         self._since_s = now_s()
         self._since_cpu_s = cpu_s()
@@ -44,17 +43,14 @@ class Haste:
 
     def begin(self) -> None:
         """The loop syncs by itself now."""
-        if not self._held:
-            self._first_cpu_s = -self._cpu_s()
+        self._began_cpu_s = self._cpu_s()
 
     def note(self, append_s: float, *, by_loop: bool) -> None:
         """A commit ended. Called by the loop."""
         self._quick = self._quick + 1 if append_s < QUICK_S else 0
         if by_loop:
-            if not self._held:
-                self._first_cpu_s += self._cpu_s()
-            self._held += 1
             self._held_s += append_s
+            self._held_cpu_s += self._cpu_s() - self._began_cpu_s
         self._commits += 1
         if self._commits >= WINDOW_COMMITS:
             self._look_back()
@@ -70,9 +66,9 @@ class Haste:
     def _look_back(self) -> None:
         now_s, cpu_s = self._now_s(), self._cpu_s()
         free_s = now_s - self._since_s - self._held_s
-        busy_s = cpu_s - self._since_cpu_s - self._held * self._first_cpu_s - self._idle_s
+        busy_s = cpu_s - self._since_cpu_s - self._held_cpu_s - self._idle_s
         # Without readers a full loop is full of what its callers ask, who wait for their syncs anyway.
         self._calm = not self._reads or busy_s < BUSY_SHARE * free_s
         self._since_s, self._since_cpu_s = now_s, cpu_s
-        self._commits = self._held = self._reads = 0
-        self._held_s = self._idle_s = 0.0
+        self._commits = self._reads = 0
+        self._held_s = self._held_cpu_s = self._idle_s = 0.0

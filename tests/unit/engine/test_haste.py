@@ -13,6 +13,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.now_s = self.cpu_s = 0.0
+        self.synced = 0  # by the loop
         self.haste = Haste(lambda: self.now_s, lambda: self.cpu_s)
 
     def commit(
@@ -25,6 +26,7 @@ class Loop:
             self.cpu_s += cpu_s
             by_loop = self.haste.allows(1, [b"frame"])
             if by_loop:
+                self.synced += 1
                 self.haste.begin()
             self.now_s += sync_s
             self.cpu_s += SYNC_CPU_S if by_loop else 0.0
@@ -84,6 +86,14 @@ def test_a_reader_that_leaves_the_loop_time_changes_nothing():
 def test_a_caller_that_comes_again_at_once_fills_the_loop_and_is_still_alone():
     loop = lone_caller()
     loop.commit(10 * WINDOW_COMMITS, wall_s=SYNC_S + 0.0002, cpu_s=0.0002)
+    assert loop.synced == 10 * WINDOW_COMMITS
+
+
+def test_a_full_loop_whose_readers_have_gone_syncs_by_itself_again():
+    loop = lone_caller()
+    loop.commit(2 * WINDOW_COMMITS, wall_s=0.0006, cpu_s=0.0006, reads=1)
+    assert not loop.haste.allows(1, [b"frame"])
+    loop.commit(wall_s=0.0006, cpu_s=0.0006)
     assert loop.haste.allows(1, [b"frame"])
 
 
