@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -139,7 +139,7 @@ def _answered(asked: Asked, words: dict[str, Any]) -> Iterator[None]:
     except errors.NotConnected as error:
         hint = "Is the server running? Start one with `driftq serve`, or name another with --url or --context."
         reason = str(error).partition(";")[0]
-        fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, as_json=asked.as_json)
+        fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, error=error, as_json=asked.as_json)
     except errors.NotFound as error:
         fail(Exit.NOTHING_THERE, error.message, near(asked, words), error=error, as_json=asked.as_json)
     except errors.Refused as error:
@@ -200,16 +200,24 @@ def near(asked: Asked, words: dict[str, Any]) -> str:
 
 
 def fail(
-    code: Exit, message: str, hint: str = "", *, error: DriftQError | None = None, as_json: bool = False
+    code: Exit,
+    message: str,
+    hint: str = "",
+    *,
+    error: DriftQError | None = None,
+    details: Mapping[str, Any] | None = None,
+    as_json: bool = False,
 ) -> NoReturn:
-    """Say what went wrong, on stderr, and end."""
+    """Print what went wrong to stderr, and end. Notes that a command added to the error are part of the hint."""
     _mute()
+    hint = "\n  ".join(filter(None, [hint, *getattr(error, "__notes__", ())]))
     if as_json:
         import msgspec
 
         body: dict[str, Any] = {"error": str(getattr(error, "code", "") or code.name), "message": message}
         if hint:
             body["hint"] = hint
+        body |= details or {}
         click.echo(msgspec.json.encode(body).decode(), err=True)
     else:
         click.echo(f"driftq: {message}" + (f"\n  {hint}" if hint else ""), err=True)

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from driftq.cli import messages, showing
 from driftq.cli.asking import Asked, asks, fail, topic_argument
 from driftq.cli.exits import Exit
+from driftq.cli.message_source import BadLine, Source, batches
+from driftq.cli.message_source import sources as read_sources
 
 if TYPE_CHECKING:
-    from driftq.wire.queue import ProduceItem
+    from driftq.client.batches import Receipt
+    from driftq.client.producer import Producer
 
-BATCH = 500
 FAILURES_SHOWN = 10
-
-
-class Source(NamedTuple):
-    """Where a value came from, for a complaint about it."""
-
-    name: str
-    value: Any
-    words: dict[str, Any]
+GIVE_UP_MS = 30_000  # a message of --packed that is not stored by then
+LATER = (429, 503)  # a message refused for now: what follows would be, too
 
 
 @click.command()
@@ -34,6 +31,7 @@ class Source(NamedTuple):
 @click.option("--file", "files", type=click.File("rb"), multiple=True, help="A file that is one message (- is stdin).")
 @click.option("--lines", type=click.File("rb"), help="A file of one message a line (- is stdin; the default).")
 @click.option("--ndjson", type=click.File("rb"), help="A file of one JSON object a line, with a message's fields.")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Resume: skip the lines before this one.")
 @click.option("--packed", is_flag=True, help="For bulk: batched, pipelined, each message written once.")
 @click.option("--compress", is_flag=True, help="With --packed: zstd.")
 @messages.message_options
@@ -45,6 +43,7 @@ def command(
     files: tuple[IO[bytes], ...],
     lines: IO[bytes] | None,
     ndjson: IO[bytes] | None,
+    from_line: int,
     packed: bool,
     compress: bool,
     **words: Any,
@@ -55,12 +54,15 @@ def command(
     HTTP API: value (text or any JSON), value_base64, key, task, id, priority, delay_ms, not_before, timeout_ms,
     envelope.
 
+    A line that is not a message ends the command. Everything before it is stored, and --from-line resumes there.
+
     \b
     Examples:
       driftq produce orders hello --key user:1 --idempotency-key order-1
       driftq produce emails '{"to": "ann"}' --task email.send.v1 --delay 10m
       zcat events.gz | driftq produce events --packed
       driftq produce orders --ndjson orders.ndjson
+      driftq produce orders --ndjson orders.ndjson --from-line 1235
     """
     if not (values or files or lines or ndjson):
         if sys.stdin.isatty():
@@ -69,64 +71,16 @@ def command(
     alone = len(values) + len(files) == 1 and not (lines or ndjson)
     if not alone and (words["idempotency_key"] or words["id"]):
         raise click.UsageError("an idempotency key or an id is one message's; with --ndjson each line can have its own")
+    if from_line > 1 and (values or files or (lines and ndjson)):
+        raise click.UsageError("--from-line is for one file of lines: --lines, --ndjson or standard input")
     said = messages.said_of(words)
-    sources = _sources(values, files, lines, ndjson, said)
+    sources = read_sources(values, files, lines, ndjson, said, from_line)
     if packed:
         _send_packed(asked, topic, sources, words["partition"], compress)
     elif len(values) == 1 and not (files or lines or ndjson):
         _send_one(asked, topic, values[0], said)
     else:
         _send_batches(asked, topic, sources)
-
-
-def _sources(
-    values: Iterable[str],
-    files: Iterable[IO[bytes]],
-    lines: IO[bytes] | None,
-    ndjson: IO[bytes] | None,
-    said: dict[str, Any],
-) -> Iterator[Source]:
-    for value in values:
-        yield Source("argument", value, said)
-    for file in files:
-        yield Source(file.name, file.read(), said)
-    for number, text in enumerate(lines or (), 1):
-        yield Source(f"line {number}", text.rstrip(b"\r\n"), said)
-    for number, text in enumerate(ndjson or (), 1):
-        if text.strip():
-            yield _source_of(f"line {number}", text, said)
-
-
-def _source_of(name: str, text: bytes, said: dict[str, Any]) -> Source:
-    """A line of NDJSON: what it says goes over what the command line says."""
-    import msgspec
-
-    from driftq.wire.queue import ProduceItem
-
-    try:
-        found = msgspec.json.decode(text, type=dict[str, Any])
-        if not isinstance(found.get("value", ""), str):
-            found["value"] = msgspec.json.encode(found["value"]).decode()
-        item = msgspec.convert(found, ProduceItem)
-        value = _value_of(item)
-    except (msgspec.MsgspecError, ValueError) as error:
-        fail(Exit.BAD_INPUT, f"{name} is not a message: {error}", "Nothing of this line and those after it was sent.")
-    given = {
-        field: getattr(item, field)
-        for field in ("key", "envelope", "id", "task", "priority", "delay_ms", "not_before", "timeout_ms")
-        if getattr(item, field)
-    }
-    return Source(name, value, said | given)
-
-
-def _value_of(item: ProduceItem) -> Any:
-    import base64
-
-    if item.value_base64 is not None:
-        return base64.b64decode(item.value_base64, validate=True)
-    if item.value is None:
-        raise ValueError("it has no value")
-    return item.value
 
 
 def _send_one(asked: Asked, topic: str, value: str, said: dict[str, Any]) -> None:
@@ -138,43 +92,157 @@ def _send_one(asked: Asked, topic: str, value: str, said: dict[str, Any]) -> Non
     click.echo(f"{sent.routed_topic} {sent.partition}:{sent.offset}{again}")
 
 
+class _Sent:
+    """How far a command has come, and what to say when it gets no further."""
+
+    def __init__(self, asked: Asked, topic: str) -> None:
+        self._asked = asked
+        self._topic = topic
+        self.produced = 0
+        self.failed = 0
+        self.next_line = 0  # where to resume if the command is stopped now; 0 when messages are not lines
+        self.unsent_line = 0  # the first line that is known not to be stored
+        self.unsure_line = 0  # the last line that was sent and not answered
+        self.stored_after = 0  # lines after the first unsent one that are stored all the same
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Whatever ends the sending early, the person learns where to resume."""
+        from driftq.client.errors import DriftQError, OutcomeUnknown
+
+        try:
+            yield
+        except BadLine as error:
+            self.unsent_line = self.unsent_line or error.line
+            self.show()
+            self._end(Exit.BAD_INPUT, str(error), "\n  ".join(["Mend it, then resume.", *self.resume()]))
+        except DriftQError as error:
+            if not isinstance(error, OutcomeUnknown):
+                self.unsure_line = 0
+            for line in self.resume():
+                error.add_note(line)
+            raise
+        except KeyboardInterrupt:
+            for line in self.resume():
+                showing.remark(line)
+            raise
+
+    def resume(self) -> list[str]:
+        line = self.unsent_line or self.next_line
+        if not line:
+            return []
+        told = [f"Line {line} is the first that was not sent. Resume: the same command with --from-line {line}."]
+        if self.unsure_line > line:
+            told.append(f"Lines {line} to {self.unsure_line} may be stored: look before you send them again.")
+        if self.stored_after:
+            told.append(f"{self.stored_after} lines after it are stored already and would be stored again.")
+        return told
+
+    def refused(self, source: Source, reason: str) -> None:
+        self.failed += 1
+        if self.failed <= FAILURES_SHOWN:
+            showing.remark(f"{source.name} was refused: {reason}")
+
+    def show(self) -> None:
+        if self._asked.as_json:
+            showing.document({"topic": self._topic, "produced": self.produced, "failed": self.failed})
+        else:
+            refused = f", {self.failed} refused" if self.failed else ""
+            click.echo(f"{self._topic}: {self.produced} produced{refused}")
+
+    def report(self, code: Exit = Exit.REFUSED) -> None:
+        self.show()
+        if self.failed:
+            self._end(code, f"{self.failed} messages were not produced", "\n  ".join(self.resume()))
+
+    def _end(self, code: Exit, message: str, hint: str) -> NoReturn:
+        details = {"line": self.unsent_line} if self.unsent_line else {}
+        fail(code, message, hint, details=details, as_json=self._asked.as_json)
+
+
 def _send_batches(asked: Asked, topic: str, sources: Iterator[Source]) -> None:
     from driftq.client.calls import item
 
-    produced, failed = 0, 0
-    with showing.progress(f"producing to {topic}", None) as advance:
-        while batch := list(islice(sources, BATCH)):
+    sent = _Sent(asked, topic)
+    with sent.resumable(), showing.progress(f"producing to {topic}", None) as advance:
+        for batch in batches(sources):
+            sent.next_line, sent.unsure_line = batch[0].line, batch[-1].line
             items = [item(each.value, **each.words) for each in batch]
             reply = asked.broker.send_many(topic, items)
-            produced += reply.produced
-            for source, result in zip(batch, reply.results, strict=True):
-                if result.status >= 300:
-                    failed += 1
-                    if failed <= FAILURES_SHOWN:
-                        showing.remark(f"{source.name} was refused: {result.message}")
+            sent.produced += reply.produced
+            refused = [(source, result) for source, result in zip(batch, reply.results) if result.status >= 300]
+            for source, result in refused:
+                sent.refused(source, result.message)
             advance(len(batch))
-    _report(asked, topic, produced, failed)
+            if any(result.status in LATER for _, result in refused):
+                sent.unsent_line, sent.unsure_line = refused[0][0].line, 0
+                sent.stored_after = sum(each.line > sent.unsent_line for each in batch) - len(refused) + 1
+                break  # the next ones would be refused, too
+            sent.next_line, sent.unsure_line = _after(batch[-1]), 0
+    sent.next_line = 0
+    sent.report()
 
 
 def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition: int | None, compress: bool) -> None:
-    from driftq.client.errors import NotWritten
+    from driftq.client.errors import NotConnected, NotWritten, OutcomeUnknown
 
-    producer = asked.broker.producer(topic, compress=compress)
-    failed = 0
+    sent = _Sent(asked, topic)
+    producer = asked.broker.producer(topic, compress=compress, delivery_timeout_ms=GIVE_UP_MS)
+    waiting: deque[tuple[int, Receipt]] = deque()
+    code = Exit.REFUSED
+    with sent.resumable():
+        try:
+            with showing.progress(f"producing to {topic}", None) as advance:
+                for batch in batches(sources):
+                    for each in batch:
+                        waiting.append((each.line, _given(producer, each, partition)))
+                        sent.next_line = _after(each)
+                    _forget_stored(waiting)
+                    advance(len(batch))
+                    if producer.failed_count:
+                        break
+        finally:
+            try:
+                producer.close(timeout_s=2 * GIVE_UP_MS / 1_000)
+            except NotWritten as error:
+                showing.remark(str(error))
+                if all(isinstance(each, NotConnected | OutcomeUnknown) for each in error.failed):
+                    code = Exit.UNREACHABLE
+            _count_packed(sent, waiting, producer.written_count)
+    sent.next_line = 0
+    sent.report(code)
+
+
+def _after(source: Source) -> int:
+    return source.line + 1 if source.line else 0
+
+
+def _given(producer: Producer, source: Source, partition: int | None) -> Receipt:
+    from driftq.client.errors import InvalidCall
+
     try:
-        with showing.progress(f"producing to {topic}", None) as advance:
-            while batch := list(islice(sources, BATCH)):
-                for each in batch:
-                    producer.send(each.value, partition=partition, **_without_partition(each.words))
-                advance(len(batch))
-            producer.close()
-    except NotWritten as error:
-        failed = error.count
-        showing.remark(str(error))
-    except BaseException:
-        producer.close(timeout_s=30)
+        return producer.send(source.value, partition=partition, **_without_partition(source.words))
+    except InvalidCall as error:
+        if source.line:
+            raise BadLine(source.line, error.message) from None
         raise
-    _report(asked, topic, producer.written_count, failed)
+
+
+def _forget_stored(waiting: deque[tuple[int, Receipt]]) -> None:
+    while waiting and waiting[0][1].done and waiting[0][1].error is None:
+        waiting.popleft()
+
+
+def _count_packed(sent: _Sent, waiting: deque[tuple[int, Receipt]], written: int) -> None:
+    """Which lines did not arrive, once the producer is closed."""
+    from driftq.client.errors import OutcomeUnknown
+
+    failed = [(line, receipt) for line, receipt in waiting if receipt.error is not None]
+    sent.produced, sent.failed = written, len(failed)
+    if failed:
+        sent.unsent_line = failed[0][0]
+        sent.unsure_line = max((line for line, each in failed if isinstance(each.error, OutcomeUnknown)), default=0)
+        sent.stored_after = sum(line > sent.unsent_line and each.error is None for line, each in waiting)
 
 
 def _without_partition(words: dict[str, Any]) -> dict[str, Any]:
@@ -185,12 +253,3 @@ def _without_partition(words: dict[str, Any]) -> dict[str, Any]:
     if envelope is None or envelope.partition_override is None:
         return words
     return words | {"envelope": msgspec.structs.replace(envelope, partition_override=None)}
-
-
-def _report(asked: Asked, topic: str, produced: int, failed: int) -> None:
-    if asked.as_json:
-        showing.document({"topic": topic, "produced": produced, "failed": failed})
-    else:
-        click.echo(f"{topic}: {produced} produced" + (f", {failed} refused" if failed else ""))
-    if failed:
-        fail(Exit.REFUSED, f"{failed} messages were not produced", as_json=asked.as_json)
