@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from driftq.engine import checkpoint
 from driftq.engine.committer import Committer
 from driftq.engine.recovery import Opened
-from driftq.storage.disk import DiskFull
+from driftq.storage.disk import DiskFull, NoDescriptors
 from driftq.storage.syncing import LogSync
 
 logger = logging.getLogger("driftq.checkpoint")
@@ -19,6 +19,7 @@ logger = logging.getLogger("driftq.checkpoint")
 FRAMES_WORTH_A_SNAPSHOT = 20_000  # fewer are folded in a tenth of a second at the next start
 KEYS_TOO_MANY_AT_STOP = 300_000  # a stop must not take long; the next start folds the journal instead
 FAILED_REST_S = 30.0  # a checkpoint that failed is not tried again at once
+NO_DESCRIPTORS_REST_S = 1.0
 SYNCS_AT_ONCE = 16  # a log's sync waits for the disk; sixteen that wait together take a tenth of the time
 
 
@@ -49,12 +50,17 @@ class Checkpoints:
             logger.warning("checkpoint put off: %s", error)
             return
         self._sync_unfinished = True
-        await loop.run_in_executor(None, _sync, work)
+        await _sync_patiently(work)
         self._sync_unfinished = False
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "driftq.engine.checkpoint", opened.folder.path, str(lsn), str(os.getpid()),
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "driftq.engine.checkpoint", opened.folder.path, str(lsn), str(os.getpid()),
+                stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        except OSError as error:  # no descriptors, no memory, no process: nothing that the disk has to do with
+            self._not_before_s = loop.time() + FAILED_REST_S
+            logger.warning("checkpoint put off, its process cannot be started: %s", error)
+            return
         try:
             _, errors = await process.communicate()
         except asyncio.CancelledError:
@@ -85,6 +91,16 @@ class Checkpoints:
             checkpoint.save(opened.disk, opened.folder, opened.broker, lsn, opened.journal.tail_crc())
         except DiskFull as error:
             logger.warning("no snapshot at the stop: %s", error)
+
+
+async def _sync_patiently(work: LogSync) -> None:
+    """Run the syncs until all of them were done. They are idempotent, so what lacked a descriptor runs again."""
+    while True:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, _sync, work)
+        except NoDescriptors as error:
+            logger.warning("checkpoint waits for file descriptors: %s", error)
+            await asyncio.sleep(NO_DESCRIPTORS_REST_S)
 
 
 def _sync(work: LogSync) -> None:

@@ -83,6 +83,7 @@ METRICS: tuple[Defined, ...] = (
     Defined("driftq_inflight_messages", "gauge", _PARTITION, "Messages that are out under a lease."),
     Defined("driftq_resting_messages", "gauge", _PARTITION, "Messages that wait for their time or their next attempt."),
     Defined("driftq_connections", "gauge", (), "Open connections."),
+    Defined("driftq_connections_max", "gauge", (), "Connections that are served at once; further ones get 503."),
     Defined("driftq_open_streams", "gauge", (), "Connections that carry a stream: consumers, live tails."),
     Defined("driftq_http_responses_total", "counter", ("status",), "Answers by HTTP status."),
     Defined(
@@ -121,6 +122,7 @@ class Sources(NamedTuple):
     connections: Callable[[], int] = lambda: 0
     streams: Callable[[], int] = lambda: 0
     recovery_s: float = 0.0
+    connections_max: int = 0
 
 
 class Metrics(Collector):
@@ -235,6 +237,7 @@ class Metrics(Collector):
     def _http(self) -> Iterator[Metric]:
         answers, router = self._sources.answers, self._sources.router
         yield _one("driftq_connections", self._sources.connections())
+        yield _one("driftq_connections_max", self._sources.connections_max)
         yield _one("driftq_open_streams", self._sources.streams())
         statuses = sorted(answers.by_status.items()) if answers is not None else []
         yield _samples("driftq_http_responses_total", (((str(status),), count) for status, count in statuses))

@@ -12,6 +12,7 @@ import logging
 import signal
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import driftq
@@ -20,14 +21,19 @@ from driftq.server import http
 from driftq.server.answers import Answers
 from driftq.server.app import App, routes
 from driftq.server.context import Context
+from driftq.server.descriptors import DescriptorPlan, plan, raised_limit
 from driftq.server.guard import Guard
+from driftq.server.logs import Seldom
 from driftq.server.metrics import Metrics, Sources
 from driftq.server.problems import bad_request, error_response, internal_error
 from driftq.server.routing.asking import Asker
 from driftq.server.routing.making import make_router
 from driftq.server.settings import Listen, Settings, SettingsError
+from driftq.storage.descriptors import DescriptorReserve
+from driftq.storage.disk import NoDescriptors, OsDisk
 
 logger = logging.getLogger("driftq.server")
+_seldom = Seldom(logger)
 
 GRACE_S = 1.2
 Say = Callable[[str], None]
@@ -69,6 +75,8 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    shares = _share_descriptors(settings)
+    reserve = DescriptorReserve(shares.reserved if data is not None else 0)
     router = make_router(settings.router)
     answers = Answers(access_log=settings.log.access or settings.log.level == "debug")
     door = Door(settings.listen, answers)
@@ -76,7 +84,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         door,
         settings.listen.host,
         settings.listen.port,
-        limits=http.Limits(connections=settings.listen.connections_max, body_bytes=settings.listen.body_bytes_max),
+        limits=http.Limits(connections=shares.connections, body_bytes=settings.listen.body_bytes_max),
         ssl=_tls(settings),
         on_bad_request=bad_request,
         on_error=partial(_logged_error, answers),
@@ -85,10 +93,15 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     engine = None
     try:
         began_s = loop.time()
-        engine = await _open(settings, data)
+        engine = await _open(settings, data, OsDisk(reserve), shares)
         asker = Asker(router, engine, settings.router.timeout_ms) if router is not None else None
         sources = Sources(
-            answers, asker, lambda: listener.connection_count, lambda: listener.stream_count, loop.time() - began_s
+            answers,
+            asker,
+            lambda: listener.connection_count,
+            lambda: listener.stream_count,
+            loop.time() - began_s,
+            shares.connections,
         )
         _calm_the_collector()
         door.app = App(routes(Context(engine, settings, asker, Metrics(engine, sources))))
@@ -101,6 +114,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
             await router.close()
         if engine is not None:
             await engine.close()
+        reserve.close()
 
 
 def _calm_the_collector() -> None:
@@ -110,14 +124,26 @@ def _calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-async def _open(settings: Settings, data: str | None) -> Engine:
+def _share_descriptors(settings: Settings) -> DescriptorPlan:
+    shares = plan(settings, raised_limit())
+    if shares.connections < settings.listen.connections_max:
+        logger.warning(
+            "listen.connections_max is %d, but this process may open %d files: connections past %d get 503. "
+            "Raise the limit (ulimit -n, LimitNOFILE=) or lower listen.connections_max",
+            settings.listen.connections_max, shares.limit, shares.connections,
+        )  # fmt: skip
+    return shares
+
+
+async def _open(settings: Settings, data: str | None, disk: OsDisk, shares: DescriptorPlan) -> Engine:
     if data is None:
         return Engine.in_memory(limits=settings.core_limits())
 
     def progress(lsn: int, tail_lsn: int) -> None:
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
-    return await Engine.open(data, limits=settings.core_limits(), options=settings.storage_options(), progress=progress)
+    options = replace(settings.storage_options(), open_files=shares.log_files)
+    return await Engine.open(data, limits=settings.core_limits(), options=options, disk=disk, progress=progress)
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:
@@ -144,6 +170,10 @@ def _greeting(settings: Settings, addresses: list[str], data: str | None, engine
 
 
 def _logged_error(answers: Answers, request: http.Request, error: BaseException) -> http.Response:
+    if isinstance(error, NoDescriptors):
+        _seldom.warn("descriptors", "a request was refused, no file can be opened: %s", error)
+        headers = [("Retry-After", "1")]
+        return error_response(503, "UNAVAILABLE", "too many files are open; try again", headers=headers)
     fields = {"request_id": answers.name(request).decode()}
     path = request.raw_path.decode("latin-1")
     logger.error("%s %s failed", request.method, path, exc_info=error, extra={"fields": fields})

@@ -11,12 +11,19 @@ import errno
 import os
 from typing import NoReturn, Protocol
 
+from driftq.storage.descriptors import DescriptorReserve
+
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class DiskFull(Exception):
     """The filesystem has no room. What was asked for did not happen; new work is refused until room returns."""
+
+
+class NoDescriptors(DiskFull):
+    """No file can be opened: this process, or the machine, has no file descriptor left. The disk is fine."""
 
 
 class DiskFailed(Exception):
@@ -83,6 +90,8 @@ class Disk(Protocol):
 
 
 def _failed(label: str, path: str, error: OSError) -> NoReturn:
+    if error.errno in _NO_DESCRIPTORS:
+        raise NoDescriptors(f"{label}: {path}: {error.strerror}") from error
     if error.errno in _NO_ROOM:
         raise DiskFull(f"{label}: {path}: {error.strerror}") from error
     raise DiskFailed(label, path, error.strerror or str(error)) from error
@@ -91,10 +100,11 @@ def _failed(label: str, path: str, error: OSError) -> NoReturn:
 class OsFile:
     """A file descriptor and its path."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_fd", "_reserve", "path")
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, reserve: DescriptorReserve) -> None:
         self._fd = fd
+        self._reserve = reserve
         self.path = path
 
     def size(self) -> int:
@@ -140,28 +150,54 @@ class OsFile:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+            self._reserve.take_back()
 
 
 class OsDisk:
-    """The real filesystem. Files are 0600, folders 0700, and a symbolic link is never followed into a file."""
+    """The real filesystem. Files are 0600, folders 0700, and a symbolic link is never followed into a file.
+
+    Files use the descriptors that `reserve` sets aside. Where those are used up, too, opening one is `NoDescriptors`.
+    """
+
+    def __init__(self, reserve: DescriptorReserve | None = None) -> None:
+        self._reserve = reserve or DescriptorReserve(0)
 
     def create(self, label: str, path: str, allocate_bytes: int = 0) -> File:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
         except OSError as error:
             _failed(label, path, error)
+        file = OsFile(fd, path, self._reserve)
         if allocate_bytes:
             try:
                 _allocate(fd, allocate_bytes)
             except OSError as error:
-                os.close(fd)
+                file.close()
                 os.unlink(path)
                 _failed(label, path, error)
-        return OsFile(fd, path)
+        return file
 
     def open(self, path: str, *, write: bool = False) -> File:
         mode = os.O_RDWR if write else os.O_RDONLY
-        return OsFile(os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW), path)
+        try:
+            return OsFile(self._open(path, mode | os.O_NOFOLLOW), path, self._reserve)
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                _failed("open", path, error)
+            raise
+
+    def _open(self, path: str, flags: int) -> int:
+        """A descriptor from the reserve. If another thread takes the freed one for a socket, the next is freed."""
+        reserve = self._reserve
+        lent = reserve.lend()
+        while True:
+            try:
+                return os.open(path, flags | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS and lent and (lent := reserve.lend()):
+                    continue
+                reserve.take_back()
+                raise
 
     def rename(self, label: str, source: str, target: str) -> None:
         try:
@@ -189,12 +225,15 @@ class OsDisk:
 
     def sync_folder(self, label: str, path: str) -> None:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+                self._reserve.take_back()
         except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                _failed(label, path, error)
             raise DiskFailed(label, path, error.strerror or str(error)) from error
 
     def exists(self, path: str) -> bool:
@@ -205,10 +244,17 @@ class OsDisk:
         return found.f_bavail * found.f_frsize
 
     def list(self, path: str) -> list[str]:
+        self._reserve.lend()
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                _failed("list", path, error)
+            raise
+        finally:
+            self._reserve.take_back()
 
 
 def _allocate(fd: int, size: int) -> None:
