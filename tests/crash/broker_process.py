@@ -98,7 +98,7 @@ class Service:
         self.say(said)
 
     def read(self, ask: dict[str, Any]) -> list[tuple[int, str]]:
-        state = self.engine.state
+        state = self.engine.latest_state
         if "path" in ask:
             stream = state.streams.by_path.get(ask["path"])
             log_id = stream.log_id if stream is not None else -1

@@ -268,8 +268,8 @@ async def records_of(folder: Path, topic: str) -> list[list[str]]:
 
     engine = await Engine.open(str(folder), options=OPTIONS)
     found: list[list[str]] = []
-    for log_id in engine.state.topics[topic].log_ids:
-        log = engine.state.logs[log_id]
+    for log_id in engine.latest_state.topics[topic].log_ids:
+        log = engine.latest_state.logs[log_id]
         values = [""] * log.end
         offset = log.start
         while offset < log.end:
@@ -343,7 +343,7 @@ async def claim_everything(folder: Path) -> None:
     """A group passes over the gap: everything that is left can be claimed and nothing else is."""
     engine = await Engine.open(str(folder), options=OPTIONS)
     claimed = await engine.claim(c.Claim("orders", "fresh", "w", 1_000))
-    logs = {log_id: engine.state.logs[log_id] for log_id in engine.state.topics["orders"].log_ids}
+    logs = {log_id: engine.latest_state.logs[log_id] for log_id in engine.latest_state.topics["orders"].log_ids}
     for delivery in claimed.deliveries:
         assert not any(offset in logs[delivery.log_id].lost for offset in range(delivery.first, delivery.end))
         engine.read(delivery.log_id, delivery.first, delivery.end, 1 << 20)

@@ -57,6 +57,14 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
+    "read_before_sync": (Bug("engine.sequencer:Sequencer.query", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
+    "read_of_a_later_state": (
+        Bug(
+            "engine.sequencer:Sequencer.query",
+            "answer = look()",
+            "show, on_answer = on_answer, lambda _: show(look()); answer = None",
+        ),
+    ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, case.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(case.facts, reply)"),),
     # --- dedup

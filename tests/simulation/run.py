@@ -18,6 +18,7 @@ from driftq.core.replies import Claimed, Rejected, Reply
 from tests.simulation import actors, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
+from tests.simulation.questions import Asker
 from tests.simulation.ruin import Expected, begin_lying, end_lying, try_flips
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.trace import Trace
@@ -139,6 +140,7 @@ def _filled(result: Result, world: World) -> Result:
     result.counts["restarts compared"] = audit.restarts.restarts
     result.counts["dead letters"] = audit.letters.count
     result.counts["events told"] = audit.tales.count
+    result.counts["reads that waited"] = audit.reads.waited
     result.counts["published"] = audit.staging.published
     result.counts["stream histories"] = audit.streams.histories
     result.counts["stream calls"] = audit.streams.calls
@@ -180,6 +182,7 @@ class Play:
         swarm = world.swarm
         self.world = world
         self.ruin = Random(f"ruin {swarm.seed}")
+        self._asker = Asker(swarm.seed)
         self._expected = Expected(world)
         self._cast: list[actors.Actor] = []
         self._totals: list[int] = []
@@ -201,6 +204,9 @@ class Play:
                 world.audit.streams.at_step(world.steps)
                 world.pass_time()
                 world.guarded(actor.act)
+                question = self._asker.question()
+                if question is not None:
+                    world.guarded(partial(world.query, question, self._asker))
                 world.guarded(world.work)
             if flips and self.ruin.random() < 0.03:
                 world.guarded(world.commit_all)

@@ -16,6 +16,7 @@ from driftq.core.facts import Fact
 from driftq.core.frames import decode
 from driftq.core.replies import Reply
 from driftq.engine import checkpoint
+from driftq.engine.queries import Queries
 from driftq.engine.recovery import Opened, open_folder
 from driftq.engine.sequencer import NEW_WORK, Batch, Sequencer
 from driftq.storage.damage import Damaged
@@ -26,6 +27,7 @@ from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
 from tests.simulation.faults import Faults
 from tests.simulation.op import Op
+from tests.simulation.questions import Question, shown
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
 from tests.support.simdisk import Crash, SimDisk
@@ -283,6 +285,17 @@ class World:
         if inbox:
             self._hand_out()
         return op
+
+    def query(self, question: Question, actor: object) -> None:
+        """A read of the state, as the server does it. It is no operation: it leaves no trace in what is decided."""
+        op = Op(question, actor, None, self.now_ms, self.steps, self.durable_lsn)
+        op.lsn = self.sequencer.decided_lsn
+        inbox = self._inbox
+        self.open_ops.append(op)
+        queries = Queries(self.sequencer, lambda: self.now_ms)
+        queries.run(lambda view: shown(question, view.state), lambda reply: inbox.append((op, reply)))
+        if inbox:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         """Judge frames and replies in the one order there is, then let the clients have the replies."""

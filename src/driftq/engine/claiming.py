@@ -45,7 +45,7 @@ async def claim_or_wait(engine: Engine, command: c.Claim, wait_ms: int) -> Claim
 
 def _stand(engine: Engine, command: c.Claim) -> Place | None:
     """A place in the line of the claim's group; None while the group is new, and then the claim looks again."""
-    topic = engine.state.topics.get(command.topic)
+    topic = engine.latest_state.topics.get(command.topic)
     group = topic.groups.get(command.group) if topic is not None else None
     if group is None:
         return None

@@ -25,6 +25,7 @@ from driftq.engine.committer import Committer
 from driftq.engine.gathering import Gathering
 from driftq.engine.haste import Haste
 from driftq.engine.joining import Joiner, Message
+from driftq.engine.queries import Queries
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
 from driftq.engine.sequencer import Batch, Sequencer
@@ -68,6 +69,7 @@ class Engine:
             keeps=opened is not None,
         )
         self.sequencer.on_caller_error = _log_caller_error
+        self.queries = Queries(self.sequencer, clock.now_ms)
         self._joiner = Joiner(self.sequencer, clock.now_ms)
         self.watch = Watch(broker.state)
         self.sequencer.observers.append(self.watch.observe)
@@ -138,8 +140,8 @@ class Engine:
     # --- asking ---
 
     @property
-    def state(self) -> State:
-        """To look at, never to change."""
+    def latest_state(self) -> State:
+        """It may be ahead of the disk: to prepare a command with. Answers come from `queries`."""
         return self.sequencer.broker.state
 
     @property
@@ -219,7 +221,7 @@ class Engine:
 
     def durable_end(self, log_id: int) -> int:
         self.sequencer.show()
-        return max(self._store.end(log_id), self.state.logs[log_id].start)
+        return max(self._store.end(log_id), self.latest_state.logs[log_id].start)
 
     # --- committing ---
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from driftq.core import commands as c
 from driftq.core.broker import Broker
@@ -24,6 +24,7 @@ from driftq.wire.errors import Code
 
 FRAMES_AT_ONCE = 2_048  # all that become durable together are answered in one go, while nobody else is served
 
+T = TypeVar("T")
 OnReply = Callable[[Reply], None]
 Observer = Callable[[int, list[Fact]], None]
 ReplyObserver = Callable[[c.Command, Reply], None]
@@ -88,7 +89,7 @@ class Sequencer:
         self._largest_bytes = 0  # the largest waiting frame that has a block of its own
         self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable
         self._unshown: list[tuple[int, list[Fact]]] = []  # durable, and readers do not know it yet
-        self._replies: deque[tuple[int, OnReply, Reply]] = deque()
+        self._replies: deque[tuple[int, Callable[[Any], None], Any]] = deque()  # the lsn that each waits for
 
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
@@ -125,6 +126,16 @@ class Sequencer:
             on_reply(reply)
         else:
             self._replies.append((self.decided_lsn, on_reply, reply))
+
+    def query(self, look: Callable[[], T], on_answer: Callable[[T], None]) -> None:
+        """Look at the state as of the last decision. The answer goes out when everything decided so far is durable."""
+        if self._unshown:
+            self.show()
+        answer = look()
+        if self.decided_lsn <= self.durable_lsn:
+            on_answer(answer)
+        else:
+            self._replies.append((self.decided_lsn, on_answer, answer))
 
     def refuses(self, command: c.Produce, now_ms: int) -> bool:
         """Whether `submit` would refuse it now. Nothing is changed, and nobody is told."""

@@ -1,6 +1,7 @@
 """What every face shares: the engine, the settings, and the way from a command to a response.
 
-`ask` is the hot path: it submits a command and answers when the reply is durable, without a task.
+`ask` is the hot path: it submits a command and answers when the reply is durable, without a task. `query` answers from
+the state, in the same way. Nothing else may answer from the state: `tests/tidy/test_reads.py` sees to it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from msgspec import json
 from driftq.core.commands import Command
 from driftq.core.replies import Rejected, Reply
 from driftq.engine.engine import Engine
+from driftq.engine.queries import StateView
 from driftq.server.http import Deferred, Response
 from driftq.server.problems import refusal
 from driftq.server.rates import Rates
@@ -63,6 +65,16 @@ class Context:
 
         self.engine.submit_to(command, on_reply)
         return answer
+
+    def query(self, look: Callable[[StateView], Response]) -> Deferred:
+        """Answer from the state as it is now, once that is durable."""
+        answer = Deferred()
+        self.engine.queries.run(look, answer.resolve)
+        return answer
+
+    def hold(self, response: Response) -> Deferred:
+        """A refusal that was read from the latest state: it leaves once that is durable."""
+        return self.query(lambda _: response)
 
 
 def json_response(value: object, status: int = 200) -> Response:

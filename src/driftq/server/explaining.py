@@ -16,6 +16,7 @@ from driftq.core.holding import Entry, Lease
 from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Place, Progress
 from driftq.engine.engine import Engine
+from driftq.engine.queries import StateView
 from driftq.storage.damage import CorruptLog
 from driftq.wire.message import DeadLetter, decode_head
 from driftq.wire.records import read_header, unpack
@@ -80,14 +81,17 @@ class Explanation(Struct, frozen=True):
 class Explainer:
     """Explains one message of one partition at one moment."""
 
-    def __init__(self, engine: Engine, topic: Topic, partition: int, offset: int, wanted: Wanted) -> None:
-        self._engine = engine
+    def __init__(
+        self, view: StateView, engine: Engine, topic: Topic, partition: int, offset: int, wanted: Wanted
+    ) -> None:
+        self._view = view
+        self._engine = engine  # for records, which are durable
         self._topic = topic
         self._offset = offset
         self._wanted = wanted
-        self._now_ms = engine.now_ms()
-        self._limits = engine.sequencer.broker.limits
-        self._log: Log = engine.state.logs[topic.log_ids[partition]]
+        self._now_ms = view.now_ms
+        self._limits = view.limits
+        self._log: Log = view.state.logs[topic.log_ids[partition]]
 
     def explain(self, groups: list[Group]) -> Explanation:
         gates = self._message_gates()
@@ -110,7 +114,7 @@ class Explainer:
     # --- the message itself ---
 
     def _exists(self) -> bool:
-        return self._log.start <= self._offset < self._engine.durable_end(self._log.log_id)
+        return self._log.start <= self._offset < self._log.end
 
     def _message_gates(self) -> list[Gate]:
         log, offset = self._log, self._offset
@@ -120,9 +124,6 @@ class Explainer:
         if offset >= log.end:
             why = f"Nothing was produced at offset {offset} yet: the next message gets offset {log.end}."
             return [Gate("not_produced", why, "enough messages are produced")]
-        if offset >= self._engine.durable_end(log.log_id):
-            why = f"Offset {offset} is not on disk yet; nobody is shown a message before it is."
-            return [Gate("not_durable", why, "the sync that is under way ends")]
         if offset in log.lost:
             return [
                 Gate("lost", f"The record at offset {offset} was lost to damage, and the loss was accepted.", NEVER)
@@ -138,7 +139,7 @@ class Explainer:
         if not self._exists():
             return MessageView()
         log, offset = self._log, self._offset
-        at_ms = self._engine.sequencer.broker.reader.time_of(log.log_id, offset)
+        at_ms = self._view.reader.time_of(log.log_id, offset)
         lane = self._lane()
         deadline_ms, retention_ms = log.deadline_of(offset), self._topic.config.retention_ms
         return MessageView(
@@ -236,7 +237,7 @@ class Explainer:
                 group.name, "settled", False, why, attempts=letter.attempts, lease_losses=letter.lease_losses,
                 last_error=letter.last_error, settled_as="dead letter",
             )  # fmt: skip
-        for attempt in reversed(self._engine.state.histories.of(self._log.log_id, self._offset)):
+        for attempt in reversed(self._view.state.histories.of(self._log.log_id, self._offset)):
             if attempt.group_id == group.group_id and attempt.end in _SETTLED_AS:
                 settled_as = _SETTLED_AS[attempt.end]
                 why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."
@@ -246,12 +247,12 @@ class Explainer:
 
     def _letter(self, group: Group) -> DeadLetter | None:
         """Its dead letter, if it is among the last ones."""
-        dead = self._engine.state.topics.get(f"dlq.{self._topic.name}")
+        dead = self._view.state.topics.get(f"dlq.{self._topic.name}")
         if dead is None:
             return None
         log_id = dead.log_ids[self._log.partition]
         end = self._engine.durable_end(log_id)
-        first = max(self._engine.state.logs[log_id].start, end - LETTERS_LOOKED_AT)
+        first = max(self._view.state.logs[log_id].start, end - LETTERS_LOOKED_AT)
         try:
             batches = self._engine.read(log_id, first, end, LETTERS_BYTES) if first < end else []
         except CorruptLog:

@@ -1,7 +1,8 @@
-"""Looks at the state as it is now: lag, what is in flight, ages, sizes. Changes nothing, counts nothing.
+"""Looks at the state: lag, what is in flight, ages, sizes. Changes nothing, counts nothing.
 
-A look may be long when there are thousands of groups, so it is taken in steps that let the server breathe. Names are
-bounded: rows past the bound are added up under "other". Ages are read from the log's own headers and remembered.
+A look may be long when there are thousands of groups, so it is taken in steps that let the server breathe. Each step is
+a query: a look that is finished shows only what is durable. Names are bounded: rows past the bound are added up under
+"other". Ages are read from the log's own headers and remembered.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from driftq.core.groups import DEAD_PREFIX, Topic
 from driftq.core.progress import Progress
+from driftq.core.state import State
 from driftq.engine.engine import Engine
+from driftq.engine.queries import StateView
 from driftq.server.counting import OTHER
 from driftq.server.faces.deadletters import REDRIVE_GROUP
 
@@ -49,6 +53,7 @@ class Look(NamedTuple):
     topics: list[TopicRow]
     disk_bytes: dict[str, int]
     disk_free_bytes: int
+    counts: dict[str, int]  # how many there are of each thing, by the name of its metric
 
 
 class Gauges:
@@ -60,26 +65,28 @@ class Gauges:
         self._times: dict[tuple[int, int], int] = {}
 
     async def look(self) -> Look:
+        queries = self._engine.queries
+        counts = await queries.result(_counts)
         partitions: list[PartitionRow] = []
         others: PartitionRow | None = None
-        for number, row in enumerate(self._partition_rows()):
-            if number < self._rows_max:
-                partitions.append(row)
-            else:
-                others = _added(others, row)
-            if number % STEP == STEP - 1:
-                await asyncio.sleep(0)
+        rows = await queries.result(self._partition_rows)
+        while step := await queries.result(lambda _: list(islice(rows, STEP))):
+            for row in step:
+                if len(partitions) < self._rows_max:
+                    partitions.append(row)
+                else:
+                    others = _added(others, row)
+            await asyncio.sleep(0)
         topics: list[TopicRow] = []
         rest: TopicRow | None = None
-        for number, topic in enumerate(list(self._engine.state.topics.values())):
-            if topic.dead_of or self._engine.state.topics.get(topic.name) is not topic:
-                continue
-            if len(topics) < self._rows_max:
-                topics.append(self._topic_row(topic, with_age=True))
-            else:
-                rest = _joined(rest, self._topic_row(topic, with_age=False))
-            if number % STEP == STEP - 1:
-                await asyncio.sleep(0)
+        topic_rows = await queries.result(self._topic_rows)
+        while found := await queries.result(lambda _: list(islice(topic_rows, STEP))):
+            for each in found:
+                if len(topics) < self._rows_max:
+                    topics.append(each)
+                else:
+                    rest = _joined(rest, each)
+            await asyncio.sleep(0)
         folder = self._engine.folder
         sizes: dict[str, int] = {}
         free_bytes = 0
@@ -87,57 +94,75 @@ class Gauges:
             sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
         return Look(
             [*partitions, *([others] if others is not None else [])], [*topics, *([rest] if rest is not None else [])],
-            sizes, free_bytes,
+            sizes, free_bytes, counts,
         )  # fmt: skip
 
-    def _partition_rows(self) -> Iterator[PartitionRow]:
-        state = self._engine.state
+    def _partition_rows(self, view: StateView) -> Iterator[PartitionRow]:
+        state = view.state
         number = 0
         for group in list(state.groups.values()):
             for partition, progress in enumerate(group.progress):
                 if group.group_id not in state.groups or group.name == REDRIVE_GROUP:
                     break  # deleted while we looked, or nobody's lag
-                end = self._engine.durable_end(progress.log_id)
-                lag = max(0, end - progress.floor - progress.settled.count)
-                lag_s = self._age_s(progress.log_id, progress.floor) if lag and number < self._rows_max else 0.0
+                lag = max(0, state.logs[progress.log_id].end - progress.floor - progress.settled.count)
+                lag_s = self._age_s(view, progress.log_id, progress.floor) if lag and number < self._rows_max else 0.0
                 yield PartitionRow(
                     group.topic, group.name, str(partition), lag, lag_s, progress.in_flight, progress.resting
                 )
                 number += 1
 
-    def _topic_row(self, topic: Topic, *, with_age: bool) -> TopicRow:
-        state, engine = self._engine.state, self._engine
+    def _topic_rows(self, view: StateView) -> Iterator[TopicRow]:
+        number = 0
+        for topic in list(view.state.topics.values()):
+            if not topic.dead_of and view.state.topics.get(topic.name) is topic:
+                yield self._topic_row(view, topic, with_age=number < self._rows_max)
+                number += 1
+
+    def _topic_row(self, view: StateView, topic: Topic, *, with_age: bool) -> TopicRow:
+        state = view.state
         logs = [state.logs[log_id] for log_id in topic.log_ids]
-        held = [log for log in logs if engine.durable_end(log.log_id) > log.start]
-        ages = (self._age_s(log.log_id, log.start) for log in held) if with_age else ()
+        held = [log for log in logs if log.end > log.start]
+        ages = (self._age_s(view, log.log_id, log.start) for log in held) if with_age else ()
         return TopicRow(
             topic.name,
-            sum(engine.durable_end(log.log_id) - log.start for log in logs),
+            sum(log.end - log.start for log in logs),
             sum(log.bytes_from(log.start) for log in logs),
             max(ages, default=0.0),
-            self._dead_letters(topic),
+            _dead_letters(state, topic),
         )
 
-    def _dead_letters(self, topic: Topic) -> int:
-        """Those that nobody has sent back."""
-        state = self._engine.state
-        dead = state.topics.get(DEAD_PREFIX + topic.name)
-        if dead is None:
-            return 0
-        group = dead.groups.get(REDRIVE_GROUP)
-        waiting = 0
-        for partition, log_id in enumerate(dead.log_ids):
-            start, end = state.logs[log_id].start, self._engine.durable_end(log_id)
-            waiting += _unsettled(group.progress[partition], start, end) if group is not None else end - start
-        return waiting
-
-    def _age_s(self, log_id: int, offset: int) -> float:
-        at_ms = self._times.get((log_id, offset))
-        if at_ms is None:
+    def _age_s(self, view: StateView, log_id: int, offset: int) -> float:
+        """0 for what is not stored yet."""
+        at_ms = self._times.get((log_id, offset), 0)
+        if not at_ms and offset < view.reader.end(log_id):
             if len(self._times) >= TIMES_MAX:
                 self._times.clear()
-            at_ms = self._times[log_id, offset] = self._engine.sequencer.broker.reader.time_of(log_id, offset)
+            at_ms = self._times[log_id, offset] = view.reader.time_of(log_id, offset)
         return max(0, self._engine.now_ms() - at_ms) / 1_000 if at_ms else 0.0
+
+
+def _counts(view: StateView) -> dict[str, int]:
+    state = view.state
+    return {
+        "driftq_topics": len(state.topics) // 2,
+        "driftq_groups": len(state.groups),
+        "driftq_streams": len(state.streams.by_path),
+        "driftq_idempotency_keys": len(state.keys),
+        "driftq_effect_keys": len(state.effects),
+    }
+
+
+def _dead_letters(state: State, topic: Topic) -> int:
+    """Those that were not sent back."""
+    dead = state.topics.get(DEAD_PREFIX + topic.name)
+    if dead is None:
+        return 0
+    group = dead.groups.get(REDRIVE_GROUP)
+    waiting = 0
+    for partition, log_id in enumerate(dead.log_ids):
+        start, end = state.logs[log_id].start, state.logs[log_id].end
+        waiting += _unsettled(group.progress[partition], start, end) if group is not None else end - start
+    return waiting
 
 
 def _unsettled(progress: Progress, start: int, end: int) -> int:

@@ -1,11 +1,13 @@
 """Every metric by name, and the page that Prometheus reads.
 
 `METRICS` is the list: what is not in it cannot be shown, and `docs/reference/metrics.md` is made from it. Counters come
-from `server.counting`, gauges from `server.gauges` at the moment of the scrape. Units are seconds and bytes.
+from `server.counting`, gauges from `server.gauges` at the moment of the scrape, or as they last were durable. Units are
+seconds and bytes.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -22,6 +24,7 @@ from driftq.server.routing.asking import Asker
 from driftq.server.tallies import Histogram
 from driftq.wire.errors import Code
 
+LOOK_WAIT_S = 1.0  # for gauges to be durable
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -129,11 +132,12 @@ class Metrics(Collector):
     """The metrics of one server. Counting starts when it is made."""
 
     def __init__(self, engine: Engine, sources: Sources | None = None) -> None:
-        self.counts = Counts(engine.state)
+        self.counts = Counts(engine.latest_state)
         self._engine = engine
         self._sources = sources or Sources()
         self._gauges = Gauges(engine)
-        self._look = Look([], [], {}, 0)
+        self._look = Look([], [], {}, 0, {})  # the last one that was finished, so all of it is durable
+        self._looking: asyncio.Task[None] | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
@@ -142,9 +146,19 @@ class Metrics(Collector):
         engine.on_commit = self.counts.committed
 
     async def page(self) -> bytes:
-        """Everything, in the text format."""
-        self._look = await self._gauges.look()
+        """Everything, in the text format. A scrape does not wait for a stuck disk: then it shows what was durable."""
+        if self._looking is None:
+            self._looking = asyncio.ensure_future(self._take_look())
+        done, _ = await asyncio.wait([self._looking], timeout=LOOK_WAIT_S)
+        for look in done:
+            look.result()
         return generate_latest(self._registry)
+
+    async def _take_look(self) -> None:
+        try:
+            self._look = await self._gauges.look()
+        finally:
+            self._looking = None
 
     def describe(self) -> Iterable[Metric]:
         """Tells the registry that there is nothing to collect at registration."""
@@ -209,12 +223,9 @@ class Metrics(Collector):
         yield _one("driftq_recovery_seconds", self._sources.recovery_s)
 
     def _state(self) -> Iterator[Metric]:
-        state, topics = self._engine.state, self._look.topics
-        yield _one("driftq_topics", len(state.topics) // 2)
-        yield _one("driftq_groups", len(state.groups))
-        yield _one("driftq_streams", len(state.streams.by_path))
-        yield _one("driftq_idempotency_keys", len(state.keys))
-        yield _one("driftq_effect_keys", len(state.effects))
+        topics = self._look.topics
+        for name, count in self._look.counts.items():
+            yield _one(name, count)
         yield _samples("driftq_backlog_messages", (((row.topic,), row.messages) for row in topics))
         yield _samples("driftq_backlog_bytes", (((row.topic,), row.payload_bytes) for row in topics))
         yield _samples("driftq_oldest_message_age_seconds", (((row.topic,), row.oldest_s) for row in topics))

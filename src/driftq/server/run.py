@@ -162,7 +162,7 @@ def _greeting(settings: Settings, addresses: list[str], data: str | None, engine
     if data is None or report is None:
         kept = "in memory (nothing is kept)"
     else:
-        state = engine.state
+        state = engine.latest_state
         found = "new" if report.created else f"{len(state.topics) // 2} topics, lsn {report.tail_lsn}"
         torn = ", a torn tail was cut off" if report.journal.torn is not None else ""
         kept = f"data in {data}, every write synced before its reply; recovered: {found}{torn}"

@@ -19,6 +19,7 @@ from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.letters import LettersCheck
 from tests.simulation.checks.producers import ProducersCheck
 from tests.simulation.checks.queues import QueuesCheck
+from tests.simulation.checks.reads import ReadsCheck
 from tests.simulation.checks.restarts import RestartsCheck
 from tests.simulation.checks.staging import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
@@ -47,11 +48,12 @@ class Audit:
         self.wakes = WakesCheck()
         self.tales = TalesCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
+        self.reads = ReadsCheck(self.restarts)
         # Letters and tales look at places before the queues move on; the ledger comes last, so that others see the old
         # ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
-            self.effects, self.wakes, self.ledger,
+            self.effects, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}

@@ -283,7 +283,7 @@ def test_a_stop_answers_messages_that_wait_to_be_joined(tmp_path: Path) -> None:
         with pytest.raises(EngineStopped):
             engine.produce_to("t", b"value", b"", replies.append)
         again = await Engine.open(str(tmp_path), options=SMALL)
-        assert again.durable_end(again.state.topics["t"].log_ids[0]) == 12
+        assert again.durable_end(again.latest_state.topics["t"].log_ids[0]) == 12
         await again.close()
 
     asyncio.run(run())
@@ -303,7 +303,7 @@ def test_a_stop_does_not_wait_for_ever_when_all_that_waited_is_refused() -> None
 def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
     async def act(engine: Engine) -> None:
         order: list[str] = []
-        (log_id,) = engine.state.topics["t"].log_ids
+        (log_id,) = engine.latest_state.topics["t"].log_ids
         engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
         listened, told = asyncio.Event(), asyncio.Event()
 
@@ -352,7 +352,7 @@ def test_who_decides_when_the_loop_syncs_is_told_of_syncs_and_reads(tmp_path: Pa
             engine._haste = haste = WatchedHaste()
             await engine.submit(c.CreateTopic("t"))
             await engine.submit(produce())
-            (log_id,) = engine.state.topics["t"].log_ids
+            (log_id,) = engine.latest_state.topics["t"].log_ids
             assert len(engine.read(log_id, 0, 9, 1_000)) == 1
             assert haste.told == ["note False", "begin", "note True", "read"]
         finally:

@@ -133,7 +133,7 @@ def test_every_metric_of_the_list_is_on_the_page_and_no_other():
 def test_names_past_the_bound_are_counted_together():
     async def check():
         async with desk(limits=Limits(topics_max=50)) as at:
-            counts = Counts(at.engine.state, names_max=3)
+            counts = Counts(at.engine.latest_state, names_max=3)
             at.engine.sequencer.observers.append(counts.observe)
             for number in range(6):
                 await at.call("POST", "/v1/topics", {"name": f"t{number}"})

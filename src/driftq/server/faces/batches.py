@@ -127,7 +127,7 @@ class BatchesFace:
         return calls
 
     def _partition(self, item: _Item) -> int | None:
-        topic = self._context.engine.state.topics.get(item.target)
+        topic = self._context.engine.latest_state.topics.get(item.target)
         if item.partition is not None or topic is None:
             return item.partition  # unknown topics and wrong partitions are refused by the broker
         return partition_of(item.message.record.key, len(topic.log_ids))

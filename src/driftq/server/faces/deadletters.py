@@ -15,6 +15,7 @@ from driftq.core.groups import DEAD_PREFIX, Topic
 from driftq.core.progress import Place
 from driftq.core.replies import Produced, Rejected
 from driftq.core.rules.topics import no_such_topic
+from driftq.core.state import State
 from driftq.engine.engine import Engine
 from driftq.server.bodies import number, read_json
 from driftq.server.context import Context, json_response
@@ -56,25 +57,32 @@ class DeadLettersFace:
         self._engine = context.engine
 
     def list(self, request: Request, topic_name: str) -> Answer:
-        topic = self._topic(topic_name)
-        if isinstance(topic, Rejected):
-            return refusal(topic)
         limit = number("limit", request.query.get("limit", "100"))
         if not 1 <= limit <= LIST_MAX:
             raise BadRequest(f"limit must be 1 to {LIST_MAX}")
+        wanted = _filter(_filter_query(request))
+        return self._context.query(lambda view: self._list(view.state, topic_name, wanted, limit))
+
+    def _list(self, state: State, topic_name: str, wanted: Filter, limit: int) -> Response:
+        topic = dead_topic(state, topic_name)
+        if isinstance(topic, Rejected):
+            return refusal(topic)
         items: list[bytes] = []
-        for letter in islice(self._waiting(topic, _filter(_filter_query(request))), limit):
+        for letter in islice(self._waiting(state, topic, wanted), limit):
             front = b'{"partition":%d,"offset":%d,"timestamp_ms":%d' % (letter.partition, letter.offset, letter.at_ms)
             items.append(front + content(letter.record) + b"}")
         return Response(200, b'{"messages":[%b]}\n' % b",".join(items))
 
     def errors(self, request: Request, topic_name: str) -> Answer:
         """How many there are of each kind of error; numbers and ids in the text do not count."""
-        topic = self._topic(topic_name)
+        return self._context.query(lambda view: self._errors(view.state, topic_name))
+
+    def _errors(self, state: State, topic_name: str) -> Response:
+        topic = dead_topic(state, topic_name)
         if isinstance(topic, Rejected):
             return refusal(topic)
         found: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for letter in self._waiting(topic, _filter(LetterFilter())):
+        for letter in self._waiting(state, topic, _filter(LetterFilter())):
             dlq = letter.dlq
             key = (dlq.group, dlq.reason, fingerprint(dlq.last_error))
             entry = found.setdefault(
@@ -86,30 +94,33 @@ class DeadLettersFace:
         return json_response({"errors": sorted(found.values(), key=lambda entry: -entry["count"])})
 
     async def redrive(self, request: Request, topic_name: str) -> Response:
-        topic = self._topic(topic_name)
+        body = read_json(request.body or b"{}", RedriveRequest)
+        wanted = _filter(body)
+        state = self._engine.latest_state
+        topic = dead_topic(state, topic_name)
+        if body.dry_run or isinstance(topic, Rejected):
+            return await self._engine.queries.result(lambda view: self._dry_run(view.state, topic_name, wanted, body))
+        response = await Redrive(self._engine, topic, body).run(self._waiting(state, topic, wanted))
+        return await self._engine.queries.result(lambda _: response)  # what was left out may not be durable yet
+
+    def _dry_run(self, state: State, topic_name: str, wanted: Filter, body: RedriveRequest) -> Response:
+        topic = dead_topic(state, topic_name)
         if isinstance(topic, Rejected):
             return refusal(topic)
-        body = read_json(request.body or b"{}", RedriveRequest)
-        letters = self._waiting(topic, _filter(body))
-        if body.dry_run:
-            matched = sum(1 for _ in islice(letters, body.limit))
-            return json_response({"status": "dry run", "matched": matched, "redriven": 0, "failed": []})
-        return await Redrive(self._engine, topic, body).run(letters)
+        matched = sum(1 for _ in islice(self._waiting(state, topic, wanted), body.limit))
+        return json_response({"status": "dry run", "matched": matched, "redriven": 0, "failed": []})
 
-    def _topic(self, name: str) -> Topic | Rejected:
-        """The dead-letter topic of a topic; its own name works, too."""
-        dead = name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
-        return self._engine.state.topics.get(dead) or no_such_topic(name)
-
-    def _waiting(self, topic: Topic, wanted: Filter) -> Iterator[Letter]:
+    def _waiting(self, state: State, topic: Topic, wanted: Filter) -> Iterator[Letter]:
         """The letters of a filter that were not redriven yet."""
         return (
-            letter for letter in self._letters(topic) if wanted.admits(letter) and not self._is_redriven(topic, letter)
+            letter
+            for letter in self._letters(state, topic)
+            if wanted.admits(letter) and not self._is_redriven(topic, letter)
         )
 
-    def _letters(self, topic: Topic) -> Iterator[Letter]:
+    def _letters(self, state: State, topic: Topic) -> Iterator[Letter]:
         for log_id in topic.log_ids:
-            log = self._engine.state.logs[log_id]
+            log = state.logs[log_id]
             offset, end = log.start, self._engine.durable_end(log_id)
             while offset < end:
                 for batch in self._engine.read(log_id, offset, end, READ_BYTES):
@@ -123,6 +134,12 @@ class DeadLettersFace:
     def _is_redriven(self, topic: Topic, letter: Letter) -> bool:
         group = topic.groups.get(REDRIVE_GROUP)
         return group is not None and group.progress[letter.partition].place_of(letter.offset)[0] is Place.SETTLED
+
+
+def dead_topic(state: State, name: str) -> Topic | Rejected:
+    """The dead-letter topic of a topic; its own name works, too."""
+    dead = name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
+    return state.topics.get(dead) or no_such_topic(name)
 
 
 class Filter(NamedTuple):

@@ -12,6 +12,7 @@ from driftq.core import commands as c
 from driftq.core.facts import ByProducer
 from driftq.core.idempotency import effect_scope
 from driftq.core.replies import AlreadyDone, Begun, OutcomeReply, Produced, Reply, StreamAppended
+from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.faces.claims import held_runs
@@ -62,20 +63,7 @@ class EffectsFace:
             body = msgspec.convert(query, EffectRequest)
         except msgspec.ValidationError as error:
             raise BadRequest(f"invalid parameters: {error}") from None
-        state = self._context.engine.state
-        effect = state.effects.find(effect_scope(_key(body)))
-        if effect is None or state.is_forgettable_at(effect, self._context.engine.now_ms()):
-            return error_response(404, "NOT_FOUND", f"nothing is known of {body.key!r}")
-        shown = {
-            "status": effect.status.name,
-            "fence": effect.fence,
-            "owner": effect.owner,
-            "at": to_rfc3339(effect.at_ms),
-            "until": to_rfc3339(effect.until_ms),
-            "result": effect.result.decode("utf-8", "replace"),
-            "error": effect.error,
-        }
-        return json_response(shown)
+        return self._context.query(lambda view: _effect(view, body))
 
     def outcome(self, request: Request) -> Answer:
         body = read_json(request.body, OutcomeRequest)
@@ -105,6 +93,22 @@ class EffectsFace:
         strict = self._context.settings.idempotency.strict
         message = outgoing(item, requested, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
         return produce_command(requested, item.envelope, message)
+
+
+def _effect(view: StateView, body: EffectRequest) -> Response:
+    effect = view.state.effects.find(effect_scope(_key(body)))
+    if effect is None or view.state.is_forgettable_at(effect, view.now_ms):
+        return error_response(404, "NOT_FOUND", f"nothing is known of {body.key!r}")
+    shown = {
+        "status": effect.status.name,
+        "fence": effect.fence,
+        "owner": effect.owner,
+        "at": to_rfc3339(effect.at_ms),
+        "until": to_rfc3339(effect.until_ms),
+        "result": effect.result.decode("utf-8", "replace"),
+        "error": effect.error,
+    }
+    return json_response(shown)
 
 
 def _key(body: EffectRequest) -> c.EffectKey:

@@ -3,10 +3,12 @@ eye."""
 
 from __future__ import annotations
 
-from driftq.core.groups import Topic
+from typing import NamedTuple
+
 from driftq.core.logs import Log
 from driftq.core.replies import Rejected
 from driftq.core.rules.topics import bad_partition, no_such_topic
+from driftq.engine.queries import StateView
 from driftq.server.bodies import number
 from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import start_of
@@ -23,74 +25,85 @@ FETCH_BYTES_MAX = 16 << 20
 PEEK_MAX = 1_000
 
 
+class _Range(NamedTuple):
+    """A partition's log, and where it began and ended when it was looked at."""
+
+    log: Log
+    start: int
+    end: int
+
+    def refuses(self, offset: int) -> Response | None:
+        if offset < self.start:
+            message = f"offset {offset} is gone: the log begins at {self.start}"
+            return error_response(410, "GONE", message, {"earliest_offset": self.start})
+        if offset > self.end:
+            return error_response(400, "INVALID_ARGUMENT", f"offset {offset} lies behind the end ({self.end})")
+        return None
+
+
 class FetchFace:
-    """Handlers of ranges."""
+    """Handlers of ranges. Where a range lies is a query; its records are read when that is answered."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._engine = context.engine
 
     async def fetch(self, request: Request, topic_name: str, partition: str) -> Response:
         """Whole batches from `?offset=`; the first may begin before it. Waits up to `?wait_ms=` for something new."""
-        log = self._log(topic_name, partition)
-        if isinstance(log, Rejected):
-            return refusal(log)
+        index = number("partition", partition)
         offset = number("offset", request.query.get("offset", "0"))
         end = number("end", request.query["end"]) if "end" in request.query else 2**53
         most = min(FETCH_BYTES_MAX, number("max_bytes", request.query.get("max_bytes", str(FETCH_BYTES))))
         wait_ms = min(60_000, number("wait_ms", request.query.get("wait_ms", "0")))
-        refused = self._out_of_range(log, offset)
+        found = await self._range(topic_name, index)
+        if isinstance(found, _Range) and wait_ms and offset == found.end and not self._grew(found):
+            await self._engine.watch.log(found.log.log_id, wait_ms / 1_000)
+            found = await self._range(topic_name, index)  # it may have been trimmed or deleted in the meantime
+        if isinstance(found, Rejected):
+            return refusal(found)
+        refused = found.refuses(offset)
         if refused is not None:
             return refused
-        if wait_ms and offset >= self._engine.durable_end(log.log_id):
-            await self._engine.watch.log(log.log_id, wait_ms / 1_000)
-            refused = self._out_of_range(log, offset)  # it may have been trimmed or deleted meanwhile
-            if refused is not None:
-                return refused
         try:
-            batches = self._engine.read(log.log_id, offset, end, most)
+            batches = self._engine.read(found.log.log_id, offset, end, most)
         except CorruptLog as error:
-            return damaged(log, error)
+            return damaged(found.log, error)
         next_offset = read_header(batches[-1]).end_offset if batches else offset
-        return Response(200, batches, BATCHES, self._positions(log, next_offset))
-
-    def _positions(self, log: Log, next_offset: int) -> list[tuple[str, str]]:
-        return [
+        headers = [
             ("Driftq-Next-Offset", str(next_offset)),
-            ("Driftq-Start-Offset", str(log.start)),
-            ("Driftq-End-Offset", str(self._engine.durable_end(log.log_id))),
+            ("Driftq-Start-Offset", str(found.start)),
+            ("Driftq-End-Offset", str(max(found.end, next_offset))),
         ]
+        return Response(200, batches, BATCHES, headers)
 
-    def _log(self, topic_name: str, partition: str) -> Log | Rejected:
-        topic: Topic | None = self._engine.state.topics.get(topic_name)
-        if topic is None:
-            return no_such_topic(topic_name)
-        index = number("partition", partition)
-        if index >= len(topic.log_ids):
-            return bad_partition(index, topic)
-        return self._engine.state.logs[topic.log_ids[index]]
+    def _grew(self, found: _Range) -> bool:
+        """Whether something arrived between the look and its answer."""
+        return self._engine.queries.stored_end(found.log.log_id) > found.end
 
-    def _out_of_range(self, log: Log, offset: int) -> Response | None:
-        if log.log_id not in self._engine.state.logs:
-            return error_response(404, "NOT_FOUND", "the topic was deleted")
-        if offset < log.start:
-            message = f"offset {offset} is gone: the log begins at {log.start}"
-            return error_response(410, "GONE", message, {"earliest_offset": log.start})
-        end = self._engine.durable_end(log.log_id)
-        if offset > end:
-            return error_response(400, "INVALID_ARGUMENT", f"offset {offset} lies behind the end ({end})")
-        return None
+    async def _range(self, topic_name: str, partition: int) -> _Range | Rejected:
+        def look(view: StateView) -> _Range | Rejected:
+            topic = view.state.topics.get(topic_name)
+            if topic is None:
+                return no_such_topic(topic_name)
+            if partition >= len(topic.log_ids):
+                return bad_partition(partition, topic)
+            log = view.state.logs[topic.log_ids[partition]]
+            return _Range(log, log.start, log.end)
 
-    def peek(self, request: Request, topic_name: str, partition: str) -> Answer:
+        return await self._engine.queries.result(look)
+
+    async def peek(self, request: Request, topic_name: str, partition: str) -> Response:
         """Messages as JSON, from `?offset=` (default: the last ones), without claiming them."""
-        log = self._log(topic_name, partition)
-        if isinstance(log, Rejected):
-            return refusal(log)
         limit = number("limit", request.query.get("limit", "10"))
         if not 1 <= limit <= PEEK_MAX:
             raise BadRequest(f"limit must be 1 to {PEEK_MAX}")
-        end = self._engine.durable_end(log.log_id)
-        offset = number("offset", request.query["offset"]) if "offset" in request.query else max(log.start, end - limit)
-        refused = self._out_of_range(log, offset)
+        asked = number("offset", request.query["offset"]) if "offset" in request.query else None
+        found = await self._range(topic_name, number("partition", partition))
+        if isinstance(found, Rejected):
+            return refusal(found)
+        log, start, end = found
+        offset = asked if asked is not None else max(start, end - limit)
+        refused = found.refuses(offset)
         if refused is not None:
             return refused
         items: list[bytes] = []
@@ -106,23 +119,27 @@ class FetchFace:
                 front = b'{"partition":%d,"offset":%d,"timestamp_ms":%d' % (log.partition, first, header.at_ms)
                 items.append(front + content(record) + b"}")
                 first += 1
-        body = b'{"messages":[%b],"start_offset":%d,"end_offset":%d}\n' % (b",".join(items), log.start, end)
+        body = b'{"messages":[%b],"start_offset":%d,"end_offset":%d}\n' % (b",".join(items), start, end)
         return Response(200, body)
 
     def offsets(self, request: Request, topic_name: str) -> Answer:
         """Start and end of each partition; with `?at=` also the first offset at or after a time."""
-        topic = self._engine.state.topics.get(topic_name)
-        if topic is None:
-            return refusal(no_such_topic(topic_name))
         at = start_of(request.query["at"]) if "at" in request.query else None
-        found = []
-        for log_id in topic.log_ids:
-            log = self._engine.state.logs[log_id]
-            entry = {"partition": log.partition, "start": log.start, "end": self._engine.durable_end(log_id)}
-            if isinstance(at, int):
-                entry["at"] = self._engine.sequencer.broker.reader.offset_at(log_id, at)
-            found.append(entry)
-        return json_response({"topic": topic_name, "partitions": found})
+
+        def look(view: StateView) -> Response:
+            topic = view.state.topics.get(topic_name)
+            if topic is None:
+                return refusal(no_such_topic(topic_name))
+            found = []
+            for log_id in topic.log_ids:
+                log = view.state.logs[log_id]
+                entry = {"partition": log.partition, "start": log.start, "end": log.end}
+                if isinstance(at, int):
+                    entry["at"] = view.reader.offset_at(log_id, at)
+                found.append(entry)
+            return json_response({"topic": topic_name, "partitions": found})
+
+        return self._context.query(look)
 
 
 def damaged(log: Log, error: CorruptLog) -> Response:

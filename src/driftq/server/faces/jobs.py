@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from driftq.core import commands as c
 from driftq.core.commands import EffectKey, ProduceKey
@@ -14,6 +14,8 @@ from driftq.core.idempotency import ProducedKey, Status, effect_scope, produce_s
 from driftq.core.logs import Log
 from driftq.core.progress import Place
 from driftq.core.replies import Produced
+from driftq.core.state import State
+from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import produce_command
@@ -25,6 +27,7 @@ from driftq.server.tracing import traced
 from driftq.wire.admin import JobRequest
 from driftq.wire.message import Routing, decode_head
 from driftq.wire.queue import ProduceItem
+from driftq.wire.records import read_header, unpack
 from driftq.wire.times import to_rfc3339
 
 _PLACE = re.compile(r"[0-9]{1,16}", re.ASCII)
@@ -71,75 +74,92 @@ class JobsFace:
 
         return self._context.ask(command, respond)
 
-    def get(self, request: Request, topic_name: str, job_id: str) -> Answer:
-        """A job's state for each group that reads its topic."""
-        found = self._find(request, topic_name, job_id)
-        if found is None:
-            return _unknown(topic_name, job_id)
-        log = self._engine.state.logs[found.log_id]
-        topic = self._engine.state.topics[log.topic]
-        if found.offset >= self._engine.durable_end(log.log_id) or found.offset < log.start:
-            return _unknown(topic_name, job_id)
-        record = self._engine.sequencer.broker.reader.record(log.log_id, found.offset)
-        head = decode_head(record.head)
-        job = head.job
+    async def get(self, request: Request, topic_name: str, job_id: str) -> Response:
+        """A job's state for each group that reads its topic. Its record is read when it is durable for certain."""
         tenant = request.query.get("tenant_id", "")
-        states = [self._state(group, log, found.offset, tenant, job_id) for group in topic.groups.values()]
+        found = await self._engine.queries.result(lambda view: _look(view, tenant, topic_name, job_id))
+        batches = self._engine.read(found.log_id, found.offset, found.offset + 1, 1) if found is not None else []
+        if found is None or not batches:
+            return _unknown(topic_name, job_id)
+        header = read_header(batches[0])
+        (record,) = unpack(batches[0], header, first=found.offset - header.first_offset, count=1)
+        job = decode_head(record.head).job
         shown: dict[str, Any] = {
             "id": job_id,
-            "topic": log.topic,
-            "partition": log.partition,
+            "topic": found.topic,
+            "partition": found.partition,
             "offset": found.offset,
             "task": job.task if job is not None else "",
             "priority": job.priority if job is not None else 0,
             "not_before": to_rfc3339(job.not_before_ms) if job is not None and job.not_before_ms else None,
-            "state": _overall(states),
-            "groups": states,
+            "state": _overall(found.groups),
+            "groups": found.groups,
         }
         return json_response(shown)
 
-    def _find(self, request: Request, topic_name: str, job_id: str) -> ProducedKey | None:
-        tenant = request.query.get("tenant_id", "")
-        key = ProduceKey(tenant, topic_name, job_key(job_id))
-        found = self._engine.state.keys.find(produce_scope(key), self._engine.now_ms())
-        return found if found is not None and found.log_id in self._engine.state.logs else self._by_place(job_id)
-
-    def _by_place(self, job_id: str) -> ProducedKey | None:
-        """Jobs without an id of their own are called topic:partition:offset."""
-        name, _, rest = job_id.rpartition(":")
-        name, _, partition = name.rpartition(":")
-        topic = self._engine.state.topics.get(name)
-        if topic is None or not all(_PLACE.fullmatch(part) for part in (partition, rest)):
-            return None
-        if int(partition) >= len(topic.log_ids):
-            return None
-        return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
-
-    def _state(self, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
-        """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
-        place, lease, entry = group.progress[log.partition].place_of(offset)
-        attempts = [
-            each for each in self._engine.state.histories.of(log.log_id, offset) if each.group_id == group.group_id
-        ]
-        shown: dict[str, Any] = {"group": group.name, "state": _word(place, entry, attempts)}
-        if entry is not None and place is Place.RESTING:
-            shown["due_at"] = to_rfc3339(entry.retry_at_ms)
-        if lease is not None and place is Place.HELD:
-            shown |= {"owner": lease.owner, "lease_until": to_rfc3339(lease.until_ms)}
-        shown["attempts"] = [_attempt(each) for each in attempts if each.number]
-        effect = self._engine.state.effects.find(effect_scope(EffectKey(tenant, log.topic, group.name, job_id)))
-        if effect is not None and effect.status is Status.COMMITTED:
-            shown["result"] = effect.result.decode("utf-8", "replace")
-        return shown
-
     def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
         """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
-        found = self._find(request, topic_name, job_id)
+        state, tenant = self._engine.latest_state, request.query.get("tenant_id", "")
+        found = _find(state, self._engine.now_ms(), tenant, topic_name, job_id)
         if found is None:
-            return _unknown(topic_name, job_id)
-        log = self._engine.state.logs[found.log_id]
+            return self._context.hold(_unknown(topic_name, job_id))
+        log = state.logs[found.log_id]
         command = c.Cancel(log.topic, log.partition, found.offset)
         return self._context.ask(command, lambda reply: json_response({"id": job_id, "cancelled": reply.changed}))
+
+
+class _Found(NamedTuple):
+    """Where a job is, and its state for each group."""
+
+    log_id: int
+    topic: str
+    partition: int
+    offset: int
+    groups: list[dict[str, Any]]
+
+
+def _look(view: StateView, tenant: str, topic_name: str, job_id: str) -> _Found | None:
+    state = view.state
+    found = _find(state, view.now_ms, tenant, topic_name, job_id)
+    log = state.logs[found.log_id] if found is not None else None
+    if found is None or log is None or not log.start <= found.offset < log.end:
+        return None
+    groups = state.topics[log.topic].groups.values()
+    states = [_state(state, group, log, found.offset, tenant, job_id) for group in groups]
+    return _Found(log.log_id, log.topic, log.partition, found.offset, states)
+
+
+def _find(state: State, now_ms: int, tenant: str, topic_name: str, job_id: str) -> ProducedKey | None:
+    found = state.keys.find(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
+    return found if found is not None and found.log_id in state.logs else _by_place(state, job_id)
+
+
+def _by_place(state: State, job_id: str) -> ProducedKey | None:
+    """Jobs without an id of their own are called topic:partition:offset."""
+    name, _, rest = job_id.rpartition(":")
+    name, _, partition = name.rpartition(":")
+    topic = state.topics.get(name)
+    if topic is None or not all(_PLACE.fullmatch(part) for part in (partition, rest)):
+        return None
+    if int(partition) >= len(topic.log_ids):
+        return None
+    return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
+
+
+def _state(state: State, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
+    """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
+    place, lease, entry = group.progress[log.partition].place_of(offset)
+    attempts = [each for each in state.histories.of(log.log_id, offset) if each.group_id == group.group_id]
+    shown: dict[str, Any] = {"group": group.name, "state": _word(place, entry, attempts)}
+    if entry is not None and place is Place.RESTING:
+        shown["due_at"] = to_rfc3339(entry.retry_at_ms)
+    if lease is not None and place is Place.HELD:
+        shown |= {"owner": lease.owner, "lease_until": to_rfc3339(lease.until_ms)}
+    shown["attempts"] = [_attempt(each) for each in attempts if each.number]
+    effect = state.effects.find(effect_scope(EffectKey(tenant, log.topic, group.name, job_id)))
+    if effect is not None and effect.status is Status.COMMITTED:
+        shown["result"] = effect.result.decode("utf-8", "replace")
+    return shown
 
 
 def _word(place: Place, entry: Entry | None, attempts: list[Attempt]) -> str:

@@ -11,6 +11,7 @@ from driftq.core import commands as c
 from driftq.core.facts import TopicConfig
 from driftq.core.groups import DEAD_PREFIX
 from driftq.core.replies import Produced, Rejected, Settlement, TopicReady
+from driftq.engine.queries import StateView
 from driftq.server.bodies import number, read
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming
@@ -56,8 +57,7 @@ class QueueFace:
     # --- topics ---
 
     def list_topics(self, request: Request) -> Answer:
-        names = sorted(name for name in self._context.engine.state.topics if not name.startswith(DEAD_PREFIX))
-        return json_response(TopicsReply(names))
+        return self._context.query(_topics)
 
     def create_topic(self, request: Request) -> Answer:
         body = read(request, TopicRequest, _TOPIC_NUMBERS, flags=frozenset({"history"}))
@@ -140,7 +140,7 @@ class QueueFace:
         return self._open_stream(claim)
 
     def _lease_ms(self, topic: str) -> int:
-        known = self._context.engine.state.topics.get(topic)
+        known = self._context.engine.latest_state.topics.get(topic)
         return (known.config.lease_ms if known is not None else 0) or self._context.settings.queue.lease_ms
 
     async def _open_stream(self, claim: c.Claim) -> Response | Streaming:
@@ -148,7 +148,7 @@ class QueueFace:
         reply = await self._context.engine.submit(c.CreateGroup(claim.topic, claim.group, claim.start))
         if isinstance(reply, Rejected):
             return refusal(reply)
-        low, high = self._context.engine.sequencer.broker.limits.lease_ms_min, 12 * 3_600_000
+        low, high = self._context.engine.queries.limits.lease_ms_min, 12 * 3_600_000
         if claim.lease_ms is not None and not low <= claim.lease_ms <= high:
             return refusal(Rejected(Code.INVALID_ARGUMENT, f"invalid lease_ms: it must be {low} to {high}"))
         consumer = Consumer(self._context.engine, claim, self._context.settings.queue.heartbeat_ms)
@@ -164,6 +164,10 @@ class QueueFace:
         body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
         command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
         return self._context.ask(command, settled)
+
+
+def _topics(view: StateView) -> Response:
+    return json_response(TopicsReply(sorted(name for name in view.state.topics if not name.startswith(DEAD_PREFIX))))
 
 
 class _Producing(Deferred):

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from driftq.core.idempotency import ProducedKey
 from driftq.core.replies import Produced, Rejected
+from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import produce_command
@@ -52,11 +53,7 @@ class RouteFace:
         if not body.topic:
             raise BadRequest("topic and value are required")
         verdict, known = await self._ask(body)
-        route = applied(body, verdict)
-        if known is not None:
-            log = self._context.engine.state.logs[known.log_id]
-            route = Route(_sent_to(body, log.topic, log.partition))
-        return json_response(self._explained(body, verdict, route))
+        return await self._context.engine.queries.result(lambda view: self._explained(view, body, verdict, known))
 
     async def _ask(self, body: ProduceRequest) -> tuple[Verdict, ProducedKey | None]:
         router = self._context.router
@@ -69,14 +66,17 @@ class RouteFace:
         message = Message(body.topic, value_of(body), body.key, body.envelope, body.task)
         return await router.ask(message), None
 
-    def _explained(self, body: ProduceRequest, verdict: Verdict, route: Route) -> RouteReply:
-        engine, settings = self._context.engine, self._context.settings
-        now_ms = engine.now_ms()
-        message = outgoing(
-            route.item, body.topic, now_ms, strict_keys=settings.idempotency.strict, routing=route.routing
-        )
+    def _explained(
+        self, view: StateView, body: ProduceRequest, verdict: Verdict, known: ProducedKey | None
+    ) -> Response:
+        route = applied(body, verdict)
+        log = view.state.logs.get(known.log_id) if known is not None else None
+        if log is not None:
+            route = Route(_sent_to(body, log.topic, log.partition))
+        strict = self._context.settings.idempotency.strict
+        message = outgoing(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
         command = produce_command(body.topic, route.item.envelope, message)
-        reply = engine.sequencer.broker.decide(command, now_ms).reply
+        reply = view.decide(command)
         shown: dict[str, Any] = {}
         if isinstance(reply, Produced):
             shown = {"partition": reply.partition, "duplicate": reply.duplicate}
@@ -86,16 +86,18 @@ class RouteFace:
                 "status": problem.status, "error": problem.error, "message": reply.message, **reply.details,
             }  # fmt: skip
         routing = route.routing
-        return RouteReply(
-            topic=body.topic,
-            router=self._context.router.router.kind if self._context.router is not None else "none",
-            result=verdict.result,
-            routed_topic=reply.topic if isinstance(reply, Produced) else command.topic,
-            explanation=list(_sentences(body, verdict, reply)),
-            label=routing.label if routing is not None else "",
-            meta=routing.meta if routing is not None else None,
-            decision=verdict.decision,
-            **shown,
+        return json_response(
+            RouteReply(
+                topic=body.topic,
+                router=self._context.router.router.kind if self._context.router is not None else "none",
+                result=verdict.result,
+                routed_topic=reply.topic if isinstance(reply, Produced) else command.topic,
+                explanation=list(_sentences(body, verdict, reply)),
+                label=routing.label if routing is not None else "",
+                meta=routing.meta if routing is not None else None,
+                decision=verdict.decision,
+                **shown,
+            )
         )
 
 

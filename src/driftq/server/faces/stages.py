@@ -67,7 +67,7 @@ class StagesFace:
     def _published(self, reply: PublishedReply) -> Response:
         parts: list[PublishedPart] = []
         for part in reply.parts:
-            log = self._context.engine.state.logs.get(part.log_id)
+            log = self._context.engine.latest_state.logs.get(part.log_id)
             if log is not None and log.topic:
                 parts.append(PublishedPart(part.first_offset, part.count, log.topic, log.partition))
             else:

@@ -42,7 +42,7 @@ class StreamRecordsFace:
         offset = number("offset", query["offset"]) if "offset" in query else None
         end = number("end", query["end"]) if "end" in query else 2**53
         most = min(FETCH_BYTES_MAX, number("max_bytes", query.get("max_bytes", str(FETCH_BYTES))))
-        stream = self._engine.state.streams.by_path.get(path)
+        stream = self._engine.latest_state.streams.by_path.get(path)
         made = to_rfc3339(stream.created.at_ms) if stream is not None else ""
 
         def respond(view: StreamView) -> Response:
@@ -76,7 +76,7 @@ class StreamRecordsFace:
                 try:
                     batches = self._engine.read(log_id, max(offset, first), stop, max(1, most - size))
                 except CorruptLog as error:
-                    return _Found(found, offset) if found else damaged(self._engine.state.logs[log_id], error)
+                    return _Found(found, offset) if found else damaged(self._engine.latest_state.logs[log_id], error)
                 if not batches:
                     return _Found(found, offset)  # it was deleted meanwhile
                 found += batches

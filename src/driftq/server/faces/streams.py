@@ -82,7 +82,7 @@ class StreamFace:
         return self._ask(command, partial(responses.created, location=location))
 
     def _append(self, request: Request, path: str) -> Answer:
-        stream = self._engine.state.streams.by_path.get(path)
+        stream = self._engine.latest_state.streams.by_path.get(path)
         known = stream is not None and not stream.closed
         command, dialect = append_command(
             request, path, stream.created.content_type if stream is not None and known else None
@@ -110,7 +110,7 @@ class StreamFace:
         producer = request.query.get("producer")
         if producer is not None:
             return self._ask(c.ReadProducer(path, producer), responses.producer)
-        stream = self._engine.state.streams.by_path.get(path)
+        stream = self._engine.latest_state.streams.by_path.get(path)
         log_id = stream.log_id if stream is not None else None
         form = form_of(stream.created.content_type) if stream is not None else Form.BYTES
         return self._reading(request, c.ReadStream(path), log_id, form)
@@ -193,7 +193,7 @@ class StreamFace:
         command = c.ReadPartition(topic, partition)
         if request.method == "HEAD":
             return self._ask(command, responses.described)
-        known = self._engine.state.topics.get(topic)
+        known = self._engine.latest_state.topics.get(topic)
         log_id = known.log_ids[partition] if known is not None and partition < len(known.log_ids) else None
         return self._reading(request, command, log_id, Form.PARTITION)
 

@@ -78,11 +78,12 @@ class SubscriptionFace:
     """Handlers of the control routes."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._engine = context.engine
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
         self._signer: Signer | None = None
         self._waiting: list[Callable[[], None]] | None = None
-        if self._engine.state.subscriptions.seed:
+        if self._engine.latest_state.subscriptions.seed:
             self._key_made(None)
 
     def handle(self, request: Request, rest: bytes) -> Answer:
@@ -144,7 +145,7 @@ class SubscriptionFace:
         return answer
 
     def _key_made(self, _: Reply | None) -> None:
-        self._signer = Signer(self._engine.state.subscriptions.seed)
+        self._signer = Signer(self._engine.latest_state.subscriptions.seed)
         self._webhooks = Webhooks(self._engine, self._signer)
         waiting, self._waiting = self._waiting or [], None
         for then in waiting:
@@ -209,7 +210,7 @@ class SubscriptionFace:
             jwks_url = f"{view.origin}{w.ROOT}{w.CONTROL}/jwks.json"
             signing = {"alg": "ed25519", "kid": self._signer.kid, "jwks_url": jwks_url}
             shown["webhook"] = {"url": config.url, "signing": signing}
-            number = self._engine.state.subscriptions.by_name.get(view.subscription)
+            number = self._engine.latest_state.subscriptions.by_name.get(view.subscription)
             if number is not None and self._webhooks.failing(number.number):
                 shown["status"] = "failed"
         return shown
@@ -244,11 +245,11 @@ class SubscriptionFace:
         return self._ask(wakes.ClaimWake(name, worker), show)
 
     def _ack(self, request: Request, name: str, pulls: bool, *, release: bool = False) -> Answer:
-        known = self._engine.state.subscriptions.by_name.get(name)
+        known = self._engine.latest_state.subscriptions.by_name.get(name)
         if known is None:
-            return _error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}")
+            return self._context.hold(_error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}"))
         if pulls and known.config.kind != wakes.PULL_WAKE:
-            return _error(400, "INVALID_REQUEST", "only pull-wake subscriptions are acked here")
+            return self._context.hold(_error(400, "INVALID_REQUEST", "only pull-wake subscriptions are acked here"))
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
         if scheme.lower() != "bearer" or generation is None:

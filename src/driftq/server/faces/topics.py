@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from driftq.core import commands as c
@@ -9,6 +11,8 @@ from driftq.core.facts import TopicConfig
 from driftq.core.groups import DEAD_PREFIX, Group, Topic
 from driftq.core.replies import Rejected
 from driftq.core.rules.topics import no_such_group, no_such_topic
+from driftq.core.state import State
+from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.faces.queue import start_of
@@ -28,39 +32,21 @@ class TopicsFace:
     # --- topics ---
 
     def describe(self, request: Request, name: str) -> Answer:
-        return self._described(name)
+        return self._context.query(lambda view: _topic_response(view, name))
 
-    def _described(self, name: str) -> Response:
-        topic = self._engine.state.topics.get(name)
-        return json_response(self._topic_info(topic)) if topic is not None else refusal(no_such_topic(name))
-
-    def _topic_info(self, topic: Topic) -> TopicInfo:
-        logs = [self._engine.state.logs[log_id] for log_id in topic.log_ids]
-        dead = self._engine.state.topics.get(DEAD_PREFIX + topic.name)
-        dead_logs = [self._engine.state.logs[log_id] for log_id in dead.log_ids] if dead is not None else []
-        return TopicInfo(
-            name=topic.name,
-            partitions=[
-                PartitionInfo(log.partition, log.start, log.end, log.end - log.start, log.bytes_from(log.start))
-                for log in logs
-            ],
-            groups=sorted(topic.groups),
-            created_at=to_rfc3339(topic.created_ms),
-            config={field: getattr(topic.config, field) for field in TopicConfig.__struct_fields__},
-            dead_letters=sum(log.end - log.start for log in dead_logs),
-        )
-
-    def change(self, request: Request, name: str) -> Answer:
+    async def change(self, request: Request, name: str) -> Response:
         change = read_json(request.body, TopicChange)
-        topic = self._engine.state.topics.get(name)
-        if topic is None:
-            return refusal(no_such_topic(name))
-        given = msgspec.json.decode(request.body, type=dict[str, object])
-        fields = {field: getattr(change, field) for field in given}
-        if any(value is None for field, value in fields.items() if field != "retry"):
-            raise BadRequest("only retry can be null; 0 goes back to the server's setting")
-        config = msgspec.structs.replace(topic.config, **fields)
-        return self._context.ask(c.ConfigureTopic(name, config), lambda _: self._described(name))
+        topic = self._engine.latest_state.topics.get(name)
+        if topic is not None:
+            given = msgspec.json.decode(request.body, type=dict[str, object])
+            fields = {field: getattr(change, field) for field in given}
+            if any(value is None for field, value in fields.items() if field != "retry"):
+                raise BadRequest("only retry can be null; 0 goes back to the server's setting")
+            config = msgspec.structs.replace(topic.config, **fields)
+            reply = await self._engine.submit(c.ConfigureTopic(name, config))
+            if isinstance(reply, Rejected):
+                return refusal(reply)
+        return await self._engine.queries.result(lambda view: _topic_response(view, name))
 
     def delete(self, request: Request, name: str) -> Answer:
         return self._context.ask(c.DeleteTopic(name), no_content)
@@ -70,52 +56,25 @@ class TopicsFace:
     def list_groups(self, request: Request) -> Answer:
         """All groups, or those of `?topic=`."""
         wanted = request.query.get("topic")
-        groups = [group for group in self._engine.state.groups.values() if wanted in (None, group.topic)]
-        return json_response({"groups": [self._group_info(group) for group in groups]})
-
-    def list_topic_groups(self, request: Request, topic_name: str) -> Answer:
-        topic = self._engine.state.topics.get(topic_name)
-        if topic is None:
-            return refusal(no_such_topic(topic_name))
-        return json_response({"groups": [self._group_info(group) for group in topic.groups.values()]})
-
-    def describe_group(self, request: Request, topic_name: str, name: str) -> Answer:
-        group = self._find(topic_name, name)
-        return refusal(group) if isinstance(group, Rejected) else json_response(self._group_info(group))
-
-    def _find(self, topic_name: str, name: str) -> Group | Rejected:
-        topic = self._engine.state.topics.get(topic_name)
-        if topic is None:
-            return no_such_topic(topic_name)
-        return topic.groups.get(name) or no_such_group(topic_name, name)
-
-    def _group_info(self, group: Group) -> GroupInfo:
-        partitions = [self._partition_info(group, number) for number in range(len(group.progress))]
-        return GroupInfo(
-            topic=group.topic,
-            group=group.name,
-            created_at=to_rfc3339(group.created_ms),
-            paused=group.paused,
-            lag=sum(part.lag for part in partitions),
-            lag_ms=max(part.lag_ms for part in partitions),
-            in_flight=sum(part.in_flight for part in partitions),
-            resting=sum(part.resting for part in partitions),
-            partitions=partitions,
+        return self._context.query(
+            lambda view: _groups_response(
+                view, (group for group in view.state.groups.values() if wanted in (None, group.topic))
+            )
         )
 
-    def _partition_info(self, group: Group, number: int) -> GroupPartition:
-        progress = group.progress[number]
-        log = self._engine.state.logs[progress.log_id]
-        end = self._engine.durable_end(log.log_id)
-        lag = max(0, end - progress.floor - progress.settled.count)
-        age_ms = 0
-        if lag:
-            oldest_ms = self._engine.sequencer.broker.reader.time_of(log.log_id, progress.floor)
-            age_ms = max(0, self._engine.now_ms() - oldest_ms)
-        return GroupPartition(
-            number, progress.floor, progress.cursor, end, lag, age_ms, progress.in_flight, progress.resting,
-            progress.settled.count,
-        )  # fmt: skip
+    def list_topic_groups(self, request: Request, topic_name: str) -> Answer:
+        def look(view: StateView) -> Response:
+            topic = view.state.topics.get(topic_name)
+            return _groups_response(view, topic.groups.values()) if topic else refusal(no_such_topic(topic_name))
+
+        return self._context.query(look)
+
+    def describe_group(self, request: Request, topic_name: str, name: str) -> Answer:
+        def look(view: StateView) -> Response:
+            group = _find_group(view.state, topic_name, name)
+            return refusal(group) if isinstance(group, Rejected) else json_response(_group_info(view, group))
+
+        return self._context.query(look)
 
     def seek(self, request: Request, topic_name: str, name: str) -> Answer:
         body = read_json(request.body, SeekRequest)
@@ -123,10 +82,10 @@ class TopicsFace:
             raise BadRequest("an offset belongs to a partition: name it, or seek to earliest, latest or a time")
         to = body.to if isinstance(body.to, int) else start_of(body.to)
         if isinstance(body.to, str) and isinstance(to, int) and body.partition is not None:
-            topic = self._engine.state.topics.get(topic_name)
+            topic = self._engine.latest_state.topics.get(topic_name)
             if topic is None or body.partition >= len(topic.log_ids):
-                return refusal(no_such_topic(topic_name))
-            to = self._engine.sequencer.broker.reader.offset_at(topic.log_ids[body.partition], to)
+                return self._context.hold(refusal(no_such_topic(topic_name)))
+            to = self._engine.queries.offset_at(topic.log_ids[body.partition], to)
         return self._context.ask(c.SeekGroup(topic_name, name, to, body.partition), no_content)
 
     def pause(self, request: Request, topic_name: str, name: str) -> Answer:
@@ -137,3 +96,64 @@ class TopicsFace:
 
     def delete_group(self, request: Request, topic_name: str, name: str) -> Answer:
         return self._context.ask(c.DeleteGroup(topic_name, name), no_content)
+
+
+def _topic_response(view: StateView, name: str) -> Response:
+    topic = view.state.topics.get(name)
+    return json_response(_topic_info(view.state, topic)) if topic is not None else refusal(no_such_topic(name))
+
+
+def _topic_info(state: State, topic: Topic) -> TopicInfo:
+    logs = [state.logs[log_id] for log_id in topic.log_ids]
+    dead = state.topics.get(DEAD_PREFIX + topic.name)
+    dead_logs = [state.logs[log_id] for log_id in dead.log_ids] if dead is not None else []
+    return TopicInfo(
+        name=topic.name,
+        partitions=[
+            PartitionInfo(log.partition, log.start, log.end, log.end - log.start, log.bytes_from(log.start))
+            for log in logs
+        ],
+        groups=sorted(topic.groups),
+        created_at=to_rfc3339(topic.created_ms),
+        config={field: getattr(topic.config, field) for field in TopicConfig.__struct_fields__},
+        dead_letters=sum(log.end - log.start for log in dead_logs),
+    )
+
+
+def _find_group(state: State, topic_name: str, name: str) -> Group | Rejected:
+    topic = state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    return topic.groups.get(name) or no_such_group(topic_name, name)
+
+
+def _groups_response(view: StateView, groups: Iterable[Group]) -> Response:
+    return json_response({"groups": [_group_info(view, group) for group in groups]})
+
+
+def _group_info(view: StateView, group: Group) -> GroupInfo:
+    partitions = [_partition_info(view, group, number) for number in range(len(group.progress))]
+    return GroupInfo(
+        topic=group.topic,
+        group=group.name,
+        created_at=to_rfc3339(group.created_ms),
+        paused=group.paused,
+        lag=sum(part.lag for part in partitions),
+        lag_ms=max(part.lag_ms for part in partitions),
+        in_flight=sum(part.in_flight for part in partitions),
+        resting=sum(part.resting for part in partitions),
+        partitions=partitions,
+    )
+
+
+def _partition_info(view: StateView, group: Group, number: int) -> GroupPartition:
+    progress = group.progress[number]
+    log = view.state.logs[progress.log_id]
+    lag = max(0, log.end - progress.floor - progress.settled.count)
+    age_ms = 0
+    if lag and progress.floor < view.reader.end(log.log_id):  # what is not stored yet has no age to speak of
+        age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, progress.floor))
+    return GroupPartition(
+        number, progress.floor, progress.cursor, log.end, lag, age_ms, progress.in_flight, progress.resting,
+        progress.settled.count,
+    )  # fmt: skip

@@ -137,12 +137,12 @@ class Asker:
 
     def known(self, scope: str) -> ProducedKey | None:
         """Where the message of this key went, if it is still there."""
-        found = self._engine.state.keys.find(scope, self._engine.now_ms())
-        return found if found is not None and found.log_id in self._engine.state.logs else None
+        found = self._engine.latest_state.keys.find(scope, self._engine.now_ms())
+        return found if found is not None and found.log_id in self._engine.latest_state.logs else None
 
     def _as_before(self, item: ProduceItem, known: ProducedKey) -> Route:
         """To the place of the first, where the broker recognises the repeat."""
-        log = self._engine.state.logs[known.log_id]
+        log = self._engine.latest_state.logs[known.log_id]
         envelope = item.envelope or Envelope()
         envelope = msgspec.structs.replace(envelope, target_topic=log.topic, partition_override=log.partition)
         return Route(msgspec.structs.replace(item, envelope=envelope))

@@ -68,7 +68,7 @@ class Parking:
         return len(waiting) < PER_PRODUCER_MAX and self._bytes + len(command.batch) <= BYTES_MAX
 
     def _is_early(self, command: AppendStream) -> bool:
-        state = self._engine.state
+        state = self._engine.latest_state
         stream = state.streams.by_path.get(command.path)
         if stream is None or stream.closed or stream.soft_deleted or command.producer is None:
             return False

@@ -124,7 +124,7 @@ def _framed(form: Form, pieces: list[Part]) -> list[Part]:
 
 
 def _behind_lost(engine: Engine, log_id: int, offset: int) -> int | None:
-    log = engine.state.logs.get(log_id)
+    log = engine.latest_state.logs.get(log_id)
     if log is not None:
         for first, end in log.lost:
             if first <= offset < end:

@@ -121,7 +121,7 @@ class Webhooks:
         self._durable: dict[int, int] = {}  # the last generation of each subscription that no crash can take back
         engine.sequencer.observers.append(self._observe)
         engine.stopped.add_done_callback(lambda _: self.stop())
-        for subscription in engine.state.subscriptions.by_number.values():
+        for subscription in engine.latest_state.subscriptions.by_number.values():
             if subscription.wake_id:
                 self._durable[subscription.number] = subscription.generation
                 self._start(subscription.number)
@@ -145,7 +145,7 @@ class Webhooks:
 
     def _start(self, number: int) -> None:
         """At most one task for a subscription: it goes on for as long as there are wakes to call for."""
-        subscription = self._engine.state.subscriptions.by_number.get(number)
+        subscription = self._engine.latest_state.subscriptions.by_number.get(number)
         if subscription is None or subscription.config.kind != wakes.WEBHOOK:
             return
         task = self._tasks.get(number)
@@ -160,7 +160,7 @@ class Webhooks:
     async def _serve(self, number: int) -> None:
         called = 0  # the last generation that was called for with success
         while True:
-            subscription = self._engine.state.subscriptions.by_number.get(number)
+            subscription = self._engine.latest_state.subscriptions.by_number.get(number)
             if subscription is None or not subscription.wake_id:
                 return
             generation = subscription.generation
@@ -182,7 +182,7 @@ class Webhooks:
 
     async def _call(self, subscription: Subscription) -> Answer | None:
         """The answer of a receiver that took the call; None if it has to be called again."""
-        body = self._body(subscription)
+        body = await self._engine.queries.result(lambda _: self._body(subscription))
         signature = self._signer.signature(body, int(time.time()))
         url = subscription.config.url
         loop = asyncio.get_running_loop()

@@ -1,0 +1,74 @@
+"""The one read path: whoever answers from the broker's state does it through a query.
+
+A query looks at the state as of the last decision, at once, and its answer leaves when all that was decided by then is
+durable, as a reply to a command does: no answer shows what a crash can take back. It costs nothing when everything is
+durable already. Records are immutable and are read from the log store, which holds only durable ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from driftq.core.broker import Broker
+from driftq.core.case import LogReader
+from driftq.core.commands import Command
+from driftq.core.limits import Limits
+from driftq.core.replies import Reply
+from driftq.core.state import State
+from driftq.engine.sequencer import Sequencer
+
+T = TypeVar("T")
+
+
+class StateView:
+    """What a query may look at, during its call and not after."""
+
+    __slots__ = ("_broker", "limits", "now_ms", "reader", "state")
+
+    def __init__(self, broker: Broker, now_ms: int) -> None:
+        self._broker = broker
+        self.state: State = broker.state
+        self.reader: LogReader = broker.reader
+        self.limits: Limits = broker.limits
+        self.now_ms = now_ms
+
+    def decide(self, command: Command) -> Reply:
+        """What a command would be answered now. Nothing happens."""
+        return self._broker.decide(command, self.now_ms).reply
+
+
+class Queries:
+    """The queries of one engine."""
+
+    def __init__(self, sequencer: Sequencer, now_ms: Callable[[], int]) -> None:
+        self._sequencer = sequencer
+        self._now_ms = now_ms
+        self.limits = sequencer.broker.limits
+
+    def run(self, look: Callable[[StateView], T], on_answer: Callable[[T], None]) -> None:
+        """Look now; `on_answer` is called when the answer may leave. Not called if the engine fails before that."""
+        view = StateView(self._sequencer.broker, self._now_ms())
+        self._sequencer.query(partial(look, view), on_answer)
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        """The first durable offset at or after a time."""
+        return self._sequencer.broker.reader.offset_at(log_id, at_ms)
+
+    def stored_end(self, log_id: int) -> int:
+        """The end of what can be read of a log now; 0 if it is gone."""
+        self._sequencer.show()
+        return self._sequencer.broker.reader.end(log_id)
+
+    async def result(self, look: Callable[[StateView], T]) -> T:
+        """`run` for a coroutine."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.run(look, partial(_resolve, future))
+        return await future
+
+
+def _resolve(future: asyncio.Future[T], answer: T) -> None:
+    if not future.done():
+        future.set_result(answer)

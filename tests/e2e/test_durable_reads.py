@@ -1,0 +1,271 @@
+"""No read shows what a kill takes back, whichever route it takes.
+
+The journal's sync is held in a real server. Changes are sent, and decided, and not answered; then every read of the
+route table is asked. Killed there, the server has forgotten the changes, and no answer may have shown them. Let go
+instead, every read answers, and what it showed is still true after a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.desk import desk
+from tests.support.heldsync import HeldServer, compiled
+from tests.support.server import Reply, Server, running
+from tests.support.waiting import until_now
+
+
+class Read(NamedTuple):
+    """One question, and the route of the table that answers it."""
+
+    route: str
+    target: str
+    method: str = "GET"
+    body: bytes | None = None
+
+
+READS = (
+    Read("GET /v1/topics", "/v1/topics"),
+    Read("GET /v1/topics/{topic}", "/v1/topics/t"),
+    Read("GET /v1/topics/{topic}", "/v1/topics/new"),
+    Read("GET /v1/topics/{topic}/offsets", "/v1/topics/t/offsets"),
+    Read("GET /v1/topics/{topic}/partitions/{partition}/records", "/v1/topics/t/partitions/0/records"),
+    Read("GET /v1/topics/{topic}/partitions/{partition}/messages", "/v1/topics/t/partitions/0/messages"),
+    Read("GET /v1/groups", "/v1/groups"),
+    Read("GET /v1/topics/{topic}/groups", "/v1/topics/t/groups"),
+    Read("GET /v1/topics/{topic}/groups/{group}", "/v1/topics/t/groups/g"),
+    Read("GET /v1/topics/{topic}/groups/{group}/states", "/v1/topics/t/groups/g/states"),
+    Read("GET /v1/explain", "/v1/explain?topic=t&partition=0&offset=0&group=g"),
+    Read("GET /v1/idempotency", "/v1/idempotency?topic=t&group=g&key=charge"),
+    Read("GET /v1/dlq/{topic}", "/v1/dlq/t"),
+    Read("GET /v1/dlq/{topic}", "/v1/dlq/new"),
+    Read("GET /v1/dlq/{topic}/errors", "/v1/dlq/t/errors"),
+    Read("GET /v1/dlq/{topic}/errors", "/v1/dlq/new/errors"),
+    Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/known"),
+    Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/fresh"),
+    Read("GET /v1/streams", "/v1/streams"),
+    Read("GET /v1/streams/records", "/v1/streams/records?stream=s"),
+    Read("* /v1/stream/*", "/v1/stream/s"),
+    Read("* /v1/stream/*", "/v1/stream/s", "HEAD"),
+    Read("* /v1/stream/*", "/v1/stream/s?offset=now"),
+    Read("* /v1/stream/*", "/v1/stream/s?producer=p"),
+    Read("* /v1/stream/*", "/v1/stream/made"),
+    Read("* /v1/stream/*", "/v1/stream/__topics/t/0"),
+    Read("* /v1/stream/*", "/v1/stream/__ds/subscriptions/sub"),
+    Read("POST /v1/route", "/v1/route", "POST", b'{"topic": "new", "value": "x"}'),
+    # Refusals, and calls that change nothing, say something about the state, too.
+    Read("POST /v1/jobs/{topic}/{id}/cancel", "/v1/jobs/u/done/cancel", "POST"),
+    Read("POST /v1/dlq/{topic}/redrive", "/v1/dlq/new/redrive", "POST", b'{"dry_run": true}'),
+    Read("PATCH /v1/topics/{topic}", "/v1/topics/u", "PATCH", b'{"retention_ms": 0}'),
+)
+# Dead letters are listed from durable records alone: one that is written during the wait is not in the answer yet.
+SHOWN_LATER = {"GET /v1/dlq/{topic}", "GET /v1/dlq/{topic}/errors"}
+
+OF_THE_PROCESS = {
+    "GET /v1/healthz", "GET /v1/readyz", "GET /v1/version", "GET /v1/metrics", "GET /v1/openapi.json", "GET /v1/docs",
+}  # fmt: skip
+CHANGES = {
+    "POST /v1/topics", "POST /v1/produce", "GET /v1/consume", "POST /v1/ack", "POST /v1/nack", "POST /v1/produce/batch",
+    "POST /v1/produce/packed", "POST /v1/claim", "POST /v1/ack/batch", "POST /v1/nack/batch", "POST /v1/release",
+    "POST /v1/reject", "POST /v1/extend", "POST /v1/ack-cumulative", "DELETE /v1/topics/{topic}",
+    "DELETE /v1/topics/{topic}/groups/{group}", "POST /v1/topics/{topic}/groups/{group}/seek",
+    "POST /v1/topics/{topic}/groups/{group}/pause", "POST /v1/topics/{topic}/groups/{group}/resume",
+    "POST /v1/idempotency/begin", "POST /v1/idempotency/commit", "POST /v1/idempotency/fail", "POST /v1/outcome",
+    "POST /v1/jobs", "POST /v1/stages", "POST /v1/stages/publish", "POST /v1/stages/forget", "POST /v1/streams/trim",
+}  # fmt: skip
+
+GAUGES = re.compile(
+    r"^driftq_(topics|groups|streams|idempotency_keys|effect_keys|backlog_messages|backlog_bytes|dead_letters|"
+    r"consumer_lag_messages|inflight_messages|resting_messages)(\{.*\})? .*$",
+    re.MULTILINE,
+)
+JSON = {"Content-Type": "application/json"}
+
+
+def test_every_route_is_asked_here_or_said_to_be_no_read():
+    async def table() -> set[str]:
+        async with desk() as at:
+            exact = {f"{m} {path.decode()}" for path, methods in at.app._exact.items() for m in methods}
+            patterns = {f"{m} /{'/'.join(parts)}" for parts, methods in at.app._patterns for m in methods}
+            return exact | patterns | {f"* {prefix.decode()}*" for prefix, _ in at.app._prefixes}
+
+    assert asyncio.run(table()) == {read.route for read in READS} | OF_THE_PROCESS | CHANGES
+
+
+class Story:
+    """A folder with something of everything, and changes to all of it."""
+
+    def __init__(self, folder: str) -> None:
+        with running(folder) as server:
+            self._set_up(server)
+            self.before = {read: ask(server, read) for read in READS}
+
+    def _set_up(self, server: Server) -> None:
+        def done(method: str, target: str, body: object = None, **headers: str) -> Any:
+            reply = server.call(method, target, body, headers)
+            assert reply.status < 300, reply
+            return json.loads(reply.body) if reply.body.startswith(b"{") else None
+
+        done("POST", "/v1/topics", {"name": "t"})
+        done("POST", "/v1/topics", {"name": "u"})
+        done("POST", "/v1/jobs", {"topic": "u", "id": "done", "task": "x", "value": "v"})
+        for _ in range(3):
+            done("POST", "/v1/produce", {"topic": "t", "value": "v"})
+        claim = {"topic": "t", "group": "g", "owner": "o", "max": 3, "lease_ms": 600_000}
+        self.token = done("POST", "/v1/claim", claim)["messages"][0]["token"]
+        done("POST", "/v1/reject", {**self.held(2), "reason": "bad"})
+        done("POST", "/v1/jobs", {"topic": "t", "id": "known", "task": "x", "value": "v"})
+        key = {"topic": "t", "group": "g", "key": "charge"}
+        self.fence = done("POST", "/v1/idempotency/begin", {**key, "owner": "o", "lease_ms": 600_000})["fence"]
+        done("PUT", "/v1/stream/s", b"one", **{"Content-Type": "text/plain"})
+        done("PUT", "/v1/stream/__ds/subscriptions/sub", self.subscription("first"), **JSON)
+
+    def held(self, offset: int) -> dict[str, Any]:
+        message = {"partition": 0, "offset": offset, "token": self.token}
+        return {"topic": "t", "group": "g", "owner": "o", "messages": [message]}
+
+    def subscription(self, *streams: str) -> dict[str, Any]:
+        return {"type": "pull-wake", "streams": list(streams), "wake_stream": "wakes"}
+
+    def changes(self) -> Iterator[tuple[str, str, object, dict[str, str]]]:
+        """Each makes one frame; together they change what every read shows."""
+        yield "POST", "/v1/topics", {"name": "new"}, {}
+        yield "POST", "/v1/produce", {"topic": "t", "value": "w"}, {}
+        yield "POST", "/v1/ack/batch", self.held(0), {}
+        yield "POST", "/v1/reject", {**self.held(1), "reason": "worse"}, {}
+        yield "POST", "/v1/jobs/t/known/cancel", None, {}
+        yield "POST", "/v1/jobs", {"topic": "t", "id": "fresh", "task": "x", "value": "v"}, {}
+        commit = {"topic": "t", "group": "g", "key": "charge", "fence": self.fence, "result": "RES"}
+        yield "POST", "/v1/idempotency/commit", commit, {}
+        producer = {"Producer-Id": "p", "Producer-Epoch": "0", "Producer-Seq": "0", "Content-Type": "text/plain"}
+        yield "POST", "/v1/stream/s", b"two", producer
+        yield "PUT", "/v1/stream/made", b"m", {"Content-Type": "text/plain"}
+        yield "POST", "/v1/stream/__ds/subscriptions/sub/streams", {"streams": ["second"]}, JSON
+        yield "DELETE", "/v1/topics/u", None, {}
+
+
+def ask(server: Server, read: Read) -> tuple[int, object]:
+    """The answer without what time alone changes."""
+    reply = server.call(read.method, read.target, read.body)
+    shown = {name: reply.headers[name] for name in sorted(reply.headers) if "offset" in name}
+    return reply.status, [shown, *_still(reply)]
+
+
+def _still(reply: Reply) -> list[object]:
+    try:
+        return [_without_time(json.loads(reply.body))]
+    except ValueError:
+        return [reply.body]
+
+
+def _without_time(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_time(inner) for name, inner in value.items() if name != "lag_ms"}
+    return [_without_time(inner) for inner in value] if isinstance(value, list) else value
+
+
+def gauges(server: Server) -> list[str]:
+    reply = server.call("GET", "/v1/metrics")
+    return [found[0] for found in GAUGES.finditer(reply.body.decode())]
+
+
+def decided(server: Server) -> int:
+    page = server.call("GET", "/v1/metrics").body.decode()
+    return int(float(re.findall(r'driftq_journal_lsn\{state="decided"\} (.*)', page)[0]))
+
+
+class Calls:
+    """Requests that may never be answered, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.answers: dict[Any, Any] = {}
+        self._threads: list[threading.Thread] = []
+
+    def add(self, name: Any, call: Any) -> None:
+        def run() -> None:
+            with contextlib.suppress(OSError, HTTPException):  # killed
+                self.answers[name] = call()
+
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compiled(tmp_path_factory.mktemp("shim"))
+
+
+class Held:
+    """The story up to the moment when every read has been asked and none could be answered truthfully."""
+
+    def __init__(self, folder: str, library: str, hold: Path) -> None:
+        self.story = Story(folder)
+        self.server = server = HeldServer(folder, library, hold)
+        self.gauges = gauges(server)
+        lsn = decided(server)
+        server.hold()
+        self.calls = Calls()
+        # The block with this one is written, and its sync held: what comes after it is in memory only.
+        first = {"topic": "u", "value": "first"}
+        self.calls.add("first", lambda: server.call("POST", "/v1/produce", first))
+        server.wait_until_held()
+        changes = list(self.story.changes())
+        for change in changes:
+            self.calls.add(change[:2], lambda change=change: server.call(*change))
+        until_now(lambda: decided(server) >= lsn + 1 + len(changes), 30.0)
+        for read in READS:
+            self.calls.add(read, lambda read=read: ask(server, read))
+        # Whatever would answer at once has answered when these have, twice each.
+        for _ in range(2):
+            assert server.call("GET", "/v1/readyz").status == 200
+            self.gauges_while_held = gauges(server)
+
+
+def test_a_kill_takes_back_nothing_that_was_shown(tmp_path, library):
+    held = Held(str(tmp_path / "data"), library, tmp_path / "hold")
+    try:
+        early = {name: answer for name, answer in held.calls.answers.items() if isinstance(name, Read)}
+    finally:
+        held.server.kill()
+        held.calls.join()
+    with running(str(tmp_path / "data")) as again:
+        for read, shown in early.items():
+            assert ask(again, read) == shown, f"{read.method} {read.target} showed what a kill took back"
+        unchanged = [read for read in READS if ask(again, read) == held.story.before[read]]
+        assert len(unchanged) > len(READS) // 2, "the changes survived the kill: nothing was tried here"
+    assert not early, "a read of the state did not wait"
+    assert held.gauges_while_held == held.gauges
+
+
+def test_reads_that_waited_are_answered_with_what_they_waited_for(tmp_path, library):
+    held = Held(str(tmp_path / "data"), library, tmp_path / "hold")
+    try:
+        held.server.let_go()
+        held.calls.join()
+        answers = held.calls.answers
+        for read in READS:
+            assert read in answers
+            if read.route not in SHOWN_LATER:
+                assert answers[read] != held.story.before[read], f"{read.method} {read.target} shows no change"
+        assert gauges(held.server) != held.gauges
+    finally:
+        held.server.kill()
+    with running(str(tmp_path / "data")) as again:
+        for read in READS:
+            if read.route not in SHOWN_LATER:
+                assert ask(again, read) == answers[read]

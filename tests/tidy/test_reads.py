@@ -1,0 +1,87 @@
+"""Answers come from durable state: no handler looks past the read path.
+
+`Engine.queries` is the read path: what it answers with is durable when it leaves. `Engine.latest_state` may be ahead of
+the disk; it serves to prepare a command, whose reply waits. Each function that uses it is listed here with its reason,
+so that a new one is a decision. Nothing else in the server reaches the broker.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.tidy.sources import SRC, Module, modules
+
+# What comes of it is submitted as a command in the same turn, or held by `Context.hold`.
+PREPARES = {
+    "faces/batches.py:BatchesFace._partition",
+    "faces/deadletters.py:DeadLettersFace.redrive",
+    "faces/jobs.py:JobsFace.cancel",
+    "faces/queue.py:QueueFace._lease_ms",
+    "faces/streamrecords.py:StreamRecordsFace.read",
+    "faces/streams.py:StreamFace._append",
+    "faces/streams.py:StreamFace._partition",
+    "faces/streams.py:StreamFace._read",
+    "faces/subscriptions.py:SubscriptionFace._ack",
+    "faces/topics.py:TopicsFace.change",
+    "faces/topics.py:TopicsFace.seek",
+    "routing/asking.py:Asker._as_before",
+    "routing/asking.py:Asker.known",
+    "streams/parking.py:Parking._is_early",
+}
+OTHERS = {
+    "faces/stages.py:StagesFace._published": "the name of a log, which never changes",
+    "faces/streamrecords.py:StreamRecordsFace._batches": "ranges that a repair gave up, before the start",
+    "streams/reading.py:_behind_lost": "ranges that a repair gave up, before the start",
+    "faces/subscriptions.py:SubscriptionFace.__init__": "the start, when everything is durable",
+    "faces/subscriptions.py:SubscriptionFace._key_made": "the key that a durable reply is about",
+    "faces/subscriptions.py:SubscriptionFace._show": "the number of a subscription that a durable reply is about",
+    "metrics.py:Metrics.__init__": "names for counters of durable facts",
+    "run.py:_greeting": "the start, when everything is durable",
+    "streams/webhooks.py:Webhooks.__init__": "the start, when everything is durable",
+    "streams/webhooks.py:Webhooks._serve": "what is sent goes through a query",
+    "streams/webhooks.py:Webhooks._start": "whether to start a task",
+}
+PRIVATE = {"broker", "_broker", "_store", "_opened"}
+
+
+def uses(module: Module, names: set[str]) -> Iterator[str]:
+    """The functions of a module that take an attribute of one of these names."""
+    folder = SRC / "server"
+    path = module.path.relative_to(folder) if module.path.is_relative_to(folder) else module.path
+
+    def walk(node: ast.AST, scope: tuple[str, ...]) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            inner = scope
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = (*scope, child.name) if len(scope) < 2 else scope
+            if isinstance(child, ast.Attribute) and child.attr in names:
+                yield f"{path}:{'.'.join(scope)}"
+            yield from walk(child, inner)
+
+    return walk(module.tree, ())
+
+
+def test_only_listed_functions_use_state_that_may_be_ahead_of_the_disk():
+    found = {use for module in modules(SRC / "server") for use in uses(module, {"latest_state"})}
+    assert found == PREPARES | set(OTHERS)
+
+
+def test_the_server_reaches_the_broker_through_the_engine_alone():
+    assert not [use for module in modules(SRC / "server") for use in uses(module, PRIVATE)]
+
+
+def test_a_handler_that_answers_from_the_latest_state_is_noticed():
+    text = textwrap.dedent(
+        """
+        class TopicsFace:
+            def describe(self, request):
+                def look():
+                    return self._engine.latest_state.topics
+                return look()
+        """
+    )
+    planted = Module(Path("planted.py"), text, ast.parse(text))
+    assert list(uses(planted, {"latest_state"})) == ["planted.py:TopicsFace.describe"]
