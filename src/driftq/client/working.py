@@ -187,6 +187,9 @@ class Working:
 
     async def _handle(self, running: Running) -> None:
         message = running.message
+        if message.delivered.error:  # what the producer said about it cannot be read back: no handler can be right
+            self._end(message, Ending("reject", message.delivered.message))
+            return
         error: BaseException | None = None
         try:
             if self._threads is None:

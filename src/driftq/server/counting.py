@@ -18,7 +18,7 @@ from driftq.core.state import State
 from driftq.server.faces.deadletters import REDRIVE_GROUP
 from driftq.server.tallies import Histogram
 from driftq.wire.errors import Code
-from driftq.wire.message import decode_head
+from driftq.wire.message import read_head
 from driftq.wire.records import unpack
 
 NAMES_MAX = 1_000
@@ -156,7 +156,7 @@ class Counts:
 
     def _buried(self, tally: TopicTally, fact: f.Appended) -> None:
         for record in unpack(fact.batch):
-            letter = decode_head(record.head).dlq
+            letter = read_head(record.head).dlq
             tally.reasons[letter.reason if letter is not None else OTHER] += 1
 
     def _published(self, fact: f.Published) -> None:

@@ -18,7 +18,7 @@ from driftq.core.progress import Place, Progress
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
 from driftq.storage.damage import CorruptLog
-from driftq.wire.message import DeadLetter, decode_head
+from driftq.wire.message import DeadLetter, read_head
 from driftq.wire.records import read_header, unpack
 from driftq.wire.times import to_rfc3339
 
@@ -259,7 +259,7 @@ class Explainer:
             return None
         for batch in batches:
             for record in unpack(batch, read_header(batch)):
-                letter = decode_head(record.head).dlq
+                letter = read_head(record.head).dlq
                 if letter is not None and (letter.offset, letter.group) == (self._offset, group.name):
                     return letter
         return None

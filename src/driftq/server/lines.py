@@ -1,6 +1,7 @@
-"""Claimed messages as JSON text: one object for each, spliced from bytes that are JSON already.
+"""Messages as JSON text: one object on one line for each.
 
-The head of a record is JSON whose fields are the fields of a stream item, so it is copied in as it is.
+The fields of a record's head become fields of the object. They are decoded and encoded again, never copied: a client
+wrote them. A head that cannot be read is replaced by an error, so that the other messages of an answer stay readable.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from msgspec import json
 from driftq.core.replies import Delivery
 from driftq.engine.engine import Engine
 from driftq.wire import records
+from driftq.wire.errors import Code
+from driftq.wire.message import BAD_HEAD, decode_head, encode_head
 
 _encode = json.Encoder().encode
 READ_BYTES = 4 << 20
@@ -40,8 +43,17 @@ def lines(engine: Engine, delivery: Delivery, token: str, until_ms: int) -> Iter
 
 def content(record: records.Record) -> bytes:
     """`,"key":…,"value":…` and the head's fields. Bytes that are not text travel as base64."""
-    head = b"," + record.head[1:-1] if record.head else b""
+    head = _head(record.head) if record.head else b""
     return b"".join((b',"key":', _text(record.key), _value(record.value), head))
+
+
+def _head(text: bytes) -> bytes:
+    try:
+        fields = encode_head(decode_head(text))
+    except BAD_HEAD as error:
+        message = f"the head of this record (envelope, routing, job) cannot be read: {error}"
+        return b',"error":"%b","message":%b' % (Code.DATA_CORRUPT.encode(), _encode(message))
+    return b"," + fields[1:-1] if fields else b""
 
 
 def _value(value: bytes) -> bytes:

@@ -1,56 +1,92 @@
-"""What a packed batch from a client asks for. Its values and keys are never looked at; its heads are, because they are
-copied into JSON answers as they are: each must be an envelope, a job or a routing, and nothing else.
+"""Packed batches that a client encoded: checked on the way in. Values and keys are stored as they come.
+
+Heads are decoded one by one, each as exactly one JSON object with an envelope, a routing or a job: what is stored can
+be shown later. A batch without heads costs nothing here. What a batch declares to unpack to is compared with the limits
+before anything is unpacked.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, NamedTuple
+
 import msgspec
+from msgspec import Meta
 
 from driftq.core.facts import Mark
+from driftq.core.replies import Rejected
 from driftq.server.http import BadRequest
 from driftq.server.messages import check_envelope, mark_of
-from driftq.wire.message import Head
-from driftq.wire.records import HEADS, BadBatch, Header, unpack
+from driftq.wire.errors import Code
+from driftq.wire.message import BAD_HEAD, Envelope, Job, Routing
+from driftq.wire.queue import Natural, Priority
+from driftq.wire.records import BadBatch, Header, check_with_heads, read_header
 from driftq.wire.times import from_rfc3339
 
 
-class _ClientHead(Head, frozen=True, forbid_unknown_fields=True):
-    """A head as a client may write it."""
+class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
+    """A routing as a client may write it."""
 
 
-_decoder = msgspec.json.Decoder(list[_ClientHead])
+class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
+    """A job as a client may write it, with the bounds of `wire.queue.ProduceItem`."""
+
+    id: Annotated[str, Meta(max_length=256)] = ""
+    task: Annotated[str, Meta(max_length=249)] = ""
+    priority: Priority = 0
+    not_before_ms: Natural = 0
+    timeout_ms: Natural = 0
 
 
-def marks_of(batch: bytes, header: Header) -> tuple[Mark, ...]:
-    """The schedule of each record that has one. Raises `BadBatch` for heads that are not in order."""
-    if not header.attributes & HEADS:
-        return ()
-    texts = [(index, record.head) for index, record in enumerate(unpack(batch, header)) if record.head]
-    heads = _heads([text for _, text in texts])
-    marks = (_mark(index, head) for (index, _), head in zip(texts, heads, strict=True))
-    return tuple(mark for mark in marks if mark is not None)
+class ClientHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A head as a client may write it. Dead letters are the broker's to write."""
+
+    envelope: Envelope | None = None
+    routing: ClientRouting | None = None
+    job: ClientJob | None = None
 
 
-def _heads(texts: list[bytes]) -> list[_ClientHead]:
-    """All heads in one pass; the braces and the count make sure that none of them is more than one."""
-    if not all(text.startswith(b"{") and text.endswith(b"}") for text in texts):
-        raise BadBatch("a head is a JSON object without white space around it")
+_decode = msgspec.json.Decoder(ClientHead).decode
+
+
+class PackedBatch(NamedTuple):
+    """A batch that may be stored as it is."""
+
+    header: Header
+    marks: tuple[Mark, ...]
+
+
+def read_packed(batch: bytes, message_bytes_max: int, batch_bytes_max: int) -> PackedBatch | Rejected:
+    """Check a batch and read the schedule of its records."""
     try:
-        heads = _decoder.decode(b"[" + b",".join(texts) + b"]")
-    except msgspec.DecodeError as error:
-        raise BadBatch(f"a head cannot be read: {error}") from None
-    if len(heads) != len(texts) or any(head.dlq is not None for head in heads):
-        raise BadBatch("a head is one JSON object with envelope, routing or job")
-    return heads
+        declared = read_header(batch)
+        largest = message_bytes_max if declared.count == 1 else batch_bytes_max
+        if declared.raw_bytes > largest:
+            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
+            return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
+        header, heads = check_with_heads(batch)
+        return PackedBatch(header, _marks(heads))
+    except BadBatch as error:
+        return Rejected(Code.INVALID_ARGUMENT, f"invalid batch: {error}")
 
 
-def _mark(index: int, head: _ClientHead) -> Mark | None:
+def _marks(heads: list[bytes]) -> tuple[Mark, ...]:
+    marks: list[Mark] = []
+    index = 0
+    try:
+        for index, text in enumerate(heads):
+            if text:
+                mark = _mark(index, _decode(text))
+                if mark is not None:
+                    marks.append(mark)
+    except (*BAD_HEAD, BadRequest, ValueError) as error:
+        raise BadBatch(f"the head of record {index} is not one JSON object of a known form: {error}") from None
+    return tuple(marks)
+
+
+def _mark(index: int, head: ClientHead) -> Mark | None:
     deadline_ms = 0
     if head.envelope is not None:
-        try:
-            check_envelope(head.envelope)
-            if head.envelope.deadline:
-                deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
-        except (BadRequest, ValueError) as error:
-            raise BadBatch(f"the envelope of record {index}: {error}") from None
+        check_envelope(head.envelope)
+        if head.envelope.deadline:
+            deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
     return mark_of(index, head.envelope, head.job, head.routing, deadline_ms)

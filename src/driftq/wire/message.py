@@ -85,6 +85,10 @@ _encoder = json.Encoder()
 _decoder = json.Decoder(Head)
 
 
+# What decoding may raise for bytes that are no head: msgspec reports text that is not UTF-8 as a UnicodeDecodeError.
+BAD_HEAD = (MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 def encode_head(head: Head) -> bytes:
     """Empty bytes for an empty head, so that plain messages carry nothing."""
     text = _encoder.encode(head)
@@ -99,5 +103,5 @@ def read_head(text: bytes) -> Head:
     """The head of a record that nobody looked into before: what is not a head counts as none."""
     try:
         return decode_head(text)
-    except (MsgspecError, RecursionError):
+    except BAD_HEAD:
         return Head()

@@ -119,7 +119,8 @@ class ClaimRequest(Body, frozen=True):
 
 
 class Delivered(Struct, frozen=True):
-    """A message as it is handed out. Bytes that are not text are in `value_base64`, and `value` is then empty."""
+    """A message as it is handed out. Bytes that are not text are in `value_base64`, and `value` is then empty. `error`
+    and `message` stand for envelope, routing and job that cannot be read back."""
 
     partition: int
     offset: int
@@ -136,6 +137,8 @@ class Delivered(Struct, frozen=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    error: str = ""
+    message: str = ""
 
 
 class ClaimReply(Struct, frozen=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import google_crc32c
@@ -225,6 +225,11 @@ def read_header(data: bytes | bytearray, position: int = 0) -> Header:
 
 def check(batch: bytes) -> Header:
     """Everything a broker must know before it stores bytes it did not make: shape, checksum, bounds, columns."""
+    return check_with_heads(batch)[0]
+
+
+def check_with_heads(batch: bytes) -> tuple[Header, list[bytes]]:
+    """`check`, and the head of each record; no heads at all if the batch has no column of them."""
     header = read_header(batch)
     if header.length != len(batch):
         raise BadBatch(f"the header says {header.length} bytes, {len(batch)} arrived")
@@ -238,8 +243,12 @@ def check(batch: bytes) -> Header:
         raise BadBatch(f"{header.raw_bytes} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
     if (header.epoch < 0) != (not header.producer) or header.epoch < NO_EPOCH or header.seq < 0:
         raise BadBatch("producer name, epoch and seq belong together")
-    _columns(batch, header)
-    return header
+    columns = _columns(batch, header)
+    ends = columns.heads
+    if ends is None:
+        return header, []
+    text = columns.raw[columns.heads_at : columns.heads_at + ends[-1]]
+    return header, [text[start:end] for start, end in pairwise(ends)]
 
 
 def verify(batch: bytes) -> bool:

@@ -54,10 +54,13 @@ class Message(Struct, frozen=True, omit_defaults=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    error: str = ""
+    message: str = ""
 
 
 class DeliveredMessage(Struct, frozen=True, omit_defaults=True):
-    """A message under a lease. `token` is its fence: give it back with ack, nack and the like."""
+    """A message under a lease. `token` is its fence: give it back with ack, nack and the like. `error` and `message`
+    stand for envelope, routing and job that cannot be read back."""
 
     partition: int
     offset: int
@@ -74,6 +77,8 @@ class DeliveredMessage(Struct, frozen=True, omit_defaults=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    error: str = ""
+    message: str = ""
 
 
 class ClaimReply(Struct, frozen=True):

@@ -16,13 +16,13 @@ from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import produce_command, produced
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.messages import Outgoing, merged, outgoing
-from driftq.server.packed import marks_of
+from driftq.server.packed import read_packed
 from driftq.server.problems import QUEUE_PROBLEMS, refusal
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.message import Routing
 from driftq.wire.queue import ProduceBatchRequest, ProduceItem, ProduceRequest
-from driftq.wire.records import BadBatch, check, pack
+from driftq.wire.records import pack
 
 MESSAGES_MAX = 10_000
 PACKED = "application/x-driftq-batch"
@@ -139,11 +139,11 @@ class BatchesFace:
         topic = request.query.get("topic", "")
         if not topic:
             raise BadRequest("topic is required")
-        try:
-            header = check(request.body)
-            marks = marks_of(request.body, header)
-        except BadBatch as error:
-            raise BadRequest(f"invalid batch: {error}") from None
+        bounds = self._context.settings.limits
+        batch = read_packed(request.body, bounds.message_bytes, bounds.batch_bytes)
+        if isinstance(batch, Rejected):
+            return refusal(batch)
+        header = batch.header
         partition = number("partition", request.query["partition"]) if "partition" in request.query else None
         producer = ByProducer(header.producer, header.epoch, header.seq, header.crc) if header.producer else None
         command = c.Produce(
@@ -154,7 +154,7 @@ class BatchesFace:
             key=request.query.get("key", "").encode(),
             partition=partition,
             producer=producer,
-            marks=marks,
+            marks=batch.marks,
         )
         refused = self._context.charge(None, header.count, header.raw_bytes)
         if refused is not None:

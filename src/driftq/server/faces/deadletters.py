@@ -24,7 +24,7 @@ from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.lines import content
 from driftq.server.problems import refusal
 from driftq.wire.admin import LetterFilter, RedriveRequest
-from driftq.wire.message import DeadLetter, Head, decode_head
+from driftq.wire.message import DeadLetter, Head, read_head
 from driftq.wire.records import Record, pack_one, read_header, unpack
 from driftq.wire.times import from_rfc3339
 
@@ -128,7 +128,7 @@ class DeadLettersFace:
                     for index, record in enumerate(unpack(batch, header)):
                         at = header.first_offset + index
                         if at >= offset:
-                            yield Letter(log_id, log.partition, at, header.at_ms, record, decode_head(record.head))
+                            yield Letter(log_id, log.partition, at, header.at_ms, record, read_head(record.head))
                     offset = header.end_offset
 
     def _is_redriven(self, topic: Topic, letter: Letter) -> bool:

@@ -25,7 +25,7 @@ from driftq.server.problems import error_response, refusal
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.admin import JobRequest
-from driftq.wire.message import Routing, decode_head
+from driftq.wire.message import Routing, read_head
 from driftq.wire.queue import ProduceItem
 from driftq.wire.records import read_header, unpack
 from driftq.wire.times import to_rfc3339
@@ -83,7 +83,7 @@ class JobsFace:
             return _unknown(topic_name, job_id)
         header = read_header(batches[0])
         (record,) = unpack(batches[0], header, first=found.offset - header.first_offset, count=1)
-        job = decode_head(record.head).job
+        job = read_head(record.head).job
         shown: dict[str, Any] = {
             "id": job_id,
             "topic": found.topic,

@@ -4,13 +4,13 @@ batch."""
 from __future__ import annotations
 
 from driftq.core import commands as c
-from driftq.core.replies import PublishedReply, StagedReply
+from driftq.core.replies import PublishedReply, Rejected, StagedReply
 from driftq.server.bodies import number, read_json
 from driftq.server.context import Context, json_response
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.packed import marks_of
+from driftq.server.packed import read_packed
+from driftq.server.problems import refusal
 from driftq.wire.admin import ForgetRequest, ForgottenInfo, PublishedInfo, PublishedPart, PublishRequest, StagedInfo
-from driftq.wire.records import BadBatch, check
 from driftq.wire.times import to_rfc3339
 
 NAME_BYTES_MAX = 256
@@ -29,13 +29,13 @@ class StagesFace:
         topic, path = query.get("topic", ""), query.get("path", "")
         if bool(topic) == bool(path):
             raise BadRequest("a stage is for a topic or for the path of a stream")
-        try:
-            header = check(request.body)
-            scheduled = marks_of(request.body, header)
-        except BadBatch as error:
-            raise BadRequest(f"invalid batch: {error}") from None
+        bytes_max = self._context.settings.limits.batch_bytes
+        batch = read_packed(request.body, bytes_max, bytes_max)
+        if isinstance(batch, Rejected):
+            return refusal(batch)
+        header = batch.header
         if any(
-            mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in scheduled
+            mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in batch.marks
         ):
             raise BadRequest("staged messages are plain: no priority, task, delay or deadline")
         command = c.Stage(
