@@ -1,5 +1,5 @@
-"""`driftq produce` of many lines that ends early: at a bad line, or because the broker is gone. Nothing read is lost, and
-resuming stores every line once."""
+"""`driftq produce` of many lines that ends early: at a bad line, or because the broker is gone. Nothing read is lost,
+and resuming stores every line once."""
 
 from __future__ import annotations
 

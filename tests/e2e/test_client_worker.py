@@ -21,7 +21,7 @@ from tests.support.waiting import until, until_now
 @pytest.fixture
 def topic(broker, request):
     name = request.node.name[:200].replace("[", ".").replace("]", "")
-    broker.topics.create(name, partitions=2)
+    broker.topics.create(name)
     return name
 
 

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 
 from driftq.client.calls import item
 from driftq.spark.columns import BASE, ENVELOPE, spark_schema
+from driftq.wire.message import Envelope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +73,7 @@ def test_where_to_begin_and_to_end_can_be_said_in_offsets_and_in_times(read, bro
     assert [each.end for each in ends] == [10, 10]
     at = broker.topics.peek("orders", 1, offset=9, limit=1)[0].timestamp_ms + 1
     while True:  # a record that is a millisecond younger
-        broker.send("orders", "late")
+        broker.send("orders", "late", envelope=Envelope(partition_override=0))
         if (
             broker.topics.peek("orders", 0, offset=broker.topics.offsets("orders").partitions[0].end - 1)[
                 0

@@ -16,6 +16,7 @@ from tests.tidy.sources import SRC, Module, modules
 
 # What comes of it is submitted as a command in the same turn, or held by `Context.hold`.
 PREPARES = {
+    "context.py:Context.any_partition",
     "faces/batches.py:BatchesFace._partition",
     "faces/deadletters.py:DeadLettersFace.redrive",
     "faces/jobs.py:JobsFace.cancel",

@@ -20,6 +20,7 @@ from driftq.client.errors import DriftQError, OutcomeUnknown
 
 OVERHEAD_BYTES = 100  # about what a message costs beyond its bytes while it waits
 COUNT_MAX = 20_000
+ANY = -1  # a lane for messages without a key: the batch that is open now, then one of another lane
 ROOM_BYTES = 16_384  # a batch is given room in steps, so that most messages only compare two numbers
 
 
@@ -187,7 +188,14 @@ class Gathering:
         self._wake = wake
         self._open: dict[int, Batch] = {}
         self._full: dict[int, deque[Batch]] = {}
+        self._lanes = 1
+        self._sticky = 0  # the lane of messages that may go to any
         self._waiters: list[asyncio.Future[None]] = []
+
+    def spread(self, lanes: int, first: int) -> None:
+        """Let messages for `ANY` lane go to this many in turn, batch by batch."""
+        self._lanes = lanes
+        self._sticky = first % lanes
 
     @property
     def is_empty(self) -> bool:
@@ -205,7 +213,7 @@ class Gathering:
     def put_plain(self, lane: int, value: bytes) -> Receipt | None:
         """`put` for a value and nothing else: what is done for every message of those who send most."""
         with self.lock:
-            batch = self._open.get(lane)
+            batch = self._open.get(self._sticky if lane == ANY else lane)
             if batch is not None and not batch.has_more:
                 size_bytes = batch.size_bytes + len(value) + OVERHEAD_BYTES
                 if size_bytes < batch.room_bytes:
@@ -219,7 +227,7 @@ class Gathering:
         """Take a message; None if there is no room, or no more."""
         size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
         with self.lock:
-            batch = self._open.get(lane)
+            batch = self._open.get(self._sticky if lane == ANY else lane)
             if batch is None or batch.size_bytes + size_bytes >= batch.room_bytes:
                 batch = self._grown(lane, batch, size_bytes)
                 if batch is None:
@@ -233,7 +241,7 @@ class Gathering:
             if callback is not None:
                 batch.callbacks.append((index, callback))
             if batch.size_bytes >= batch.room_bytes:
-                self._seal_full(lane, batch)
+                self._seal_full(batch)
         return Receipt(batch, index)
 
     def put_many(self, lane: int, values: Sequence[bytes], key: bytes, start: int, receipts: Receipts) -> int:
@@ -242,7 +250,7 @@ class Gathering:
         with self.lock:
             while start < size:
                 first_bytes = len(values[start]) + len(key) + OVERHEAD_BYTES
-                batch = self._open.get(lane)
+                batch = self._open.get(self._sticky if lane == ANY else lane)
                 if batch is None or batch.size_bytes + first_bytes >= batch.room_bytes:
                     batch = self._grown(lane, batch, first_bytes)
                     if batch is None:
@@ -263,7 +271,7 @@ class Gathering:
                 batch.size_bytes = size_bytes
                 start += len(taken)
                 if size_bytes >= batch.room_bytes:
-                    self._seal_full(lane, batch)
+                    self._seal_full(batch)
         return start
 
     def _grown(self, lane: int, batch: Batch | None, size_bytes: int) -> Batch | None:
@@ -272,12 +280,12 @@ class Gathering:
         if self.closed:
             return None
         if batch is not None and len(batch.values) >= COUNT_MAX:
-            self._seal(lane)
+            self._seal(batch.lane)
             batch = None
         if batch is None:
             if not self.fits(size_bytes):
                 return None
-            batch = self._begin(lane)
+            batch = self._begin(self._sticky if lane == ANY else lane)
         need_bytes = batch.size_bytes + size_bytes - batch.room_bytes
         room_bytes = max(need_bytes, min(ROOM_BYTES, self._batch_bytes - batch.room_bytes))
         if self.held_bytes + room_bytes > self._buffer_bytes:
@@ -289,10 +297,10 @@ class Gathering:
             batch.room_bytes += room_bytes
         return batch
 
-    def _seal_full(self, lane: int, batch: Batch) -> None:
+    def _seal_full(self, batch: Batch) -> None:
         """A batch that used all of its room is over if it may not have more."""
         if batch.size_bytes >= self._batch_bytes:
-            self._seal(lane)
+            self._seal(batch.lane)
 
     def _begin(self, lane: int) -> Batch:
         batch = self._open[lane] = Batch(lane, time.monotonic())
@@ -308,6 +316,8 @@ class Gathering:
     def _close(self, lane: int) -> Batch:
         """The open batch of a lane takes no more; room that it did not use is free."""
         batch = self._open.pop(lane)
+        if lane == self._sticky:
+            self._sticky = (lane + 1) % self._lanes
         self._sealed += len(batch.values)
         self.held_bytes -= batch.room_bytes - batch.size_bytes
         return batch

@@ -185,7 +185,8 @@ def item(
     step_id: str = "",
     parent_step_id: str = "",
 ) -> ProduceItem:
-    """A message. The words of the envelope can be given one by one, over those of an envelope."""
+    """A message. The words of the envelope can be given one by one, over those of an envelope. Without a key and a
+    partition it goes to any partition, as the broker chooses."""
     changes: dict[str, Any] = {
         "idempotency_key": idempotency_key,
         "deadline": time_text(deadline),
@@ -200,9 +201,11 @@ def item(
     if changes:
         envelope = msgspec.structs.replace(envelope or Envelope(), **changes)
     text, base64_text = content(value)
+    placed = key or (envelope is not None and envelope.partition_override is not None)
     return ProduceItem(
-        text, base64_text, key, envelope, id, task, priority, delay_ms, time_text(not_before), timeout_ms
-    )
+        text, base64_text, key, envelope, id, task, priority, delay_ms, time_text(not_before), timeout_ms,
+        None if placed else "any",
+    )  # fmt: skip
 
 
 def body_of(message: ProduceItem, **more: object) -> dict[str, object]:
@@ -240,7 +243,7 @@ def send(
     step_id: str = "",
     parent_step_id: str = "",
 ) -> Call[ProduceReply]:
-    """Produce one message; it is on disk when this returns.
+    """Produce one message; it is on disk when this returns. Without a key it goes to any partition.
 
     With an `idempotency_key` (or a job's `id`) it is safe to repeat, and repeated by itself when an answer is lost.
     For many messages use `producer`.
@@ -254,7 +257,10 @@ def send(
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
-    """Produce up to 10,000 messages in one call; each has its own result. `calls.item` makes one with a key."""
+    """Produce up to 10,000 messages in one call; each has its own result. `calls.item` makes one with a key.
+
+    Messages without a key share one partition, and those of the next call get another.
+    """
     items = [each if isinstance(each, ProduceItem) else item(each) for each in messages]
     body = {"topic": topic, "messages": [body_of(each) for each in items]}
     repeatable = all(map(is_keyed, items))

@@ -3,8 +3,9 @@
     with broker.producer("orders") as orders:
         orders.send({"id": 7}, key="user:1")
 
-A message goes to the partition of its key, as the broker would choose it. Routers are not asked, and a message has no
-idempotency key of its own: the producer's name, epoch and seq do that work for all of them.
+A message goes to the partition of its key, as the broker would choose it. Messages without a key are spread: a whole
+batch goes to one partition, the next batch to another. A batch keeps its partition through every retry. Routers are not
+asked, and a message has no idempotency key of its own: the producer's name, epoch and seq do that work for all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import urlencode
 
 from driftq.client import calls
 from driftq.client.admincalls import describe_topic
-from driftq.client.batches import Batch, Callback, Receipt, Receipts
+from driftq.client.batches import ANY, Batch, Callback, Receipt, Receipts
 from driftq.client.blocking import Transport
 from driftq.client.errors import InvalidCall
 from driftq.client.evented import AsyncTransport
@@ -41,7 +42,7 @@ class Lanes(dict[str, tuple[bytes, int]]):
 
     def __missing__(self, key: str) -> tuple[bytes, int]:
         raw = key.encode()
-        found = raw, partition_of(raw, self.partitions) if raw else 0
+        found = raw, partition_of(raw, self.partitions) if raw else ANY
         if len(self) >= LANES_KNOWN_MAX:
             self.clear()
         self[key] = found
@@ -108,7 +109,9 @@ class Producer(BlockingWriter):
     ) -> None:
         self.topic = topic
         self._lanes = Lanes(len(transport.ask(describe_topic(topic)).partitions))
-        self._start(transport.address, _writing(topic, producer_id, self._wake, options))
+        writing = _writing(topic, producer_id, self._wake, options)
+        writing.gathering.spread(self._lanes.partitions, random_bits(CHANCE_BITS))
+        self._start(transport.address, writing)
 
     def send(
         self,
@@ -122,7 +125,7 @@ class Producer(BlockingWriter):
         """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
         raw = value if type(value) is bytes else calls.raw_bytes(value)
         if not (key or head or callback):
-            receipt = self._gathering.put_plain(partition or 0, raw)
+            receipt = self._gathering.put_plain(ANY if partition is None else partition, raw)
             if receipt is not None:
                 return receipt
         raw_key, lane = self._lanes[key]
@@ -133,7 +136,7 @@ class Producer(BlockingWriter):
         return receipt if receipt is not None else self._wait(lane, raw, raw_key, raw_head, callback)
 
     def send_many(self, values: Iterable[calls.Value], key: str = "", *, partition: int | None = None) -> Receipts:
-        """Give many messages of one key, or of one partition, to the producer in one go. The quickest way to write."""
+        """Give many messages, of one key or partition or of neither, to the producer in one go. The quickest way."""
         raws = [value if type(value) is bytes else calls.raw_bytes(value) for value in values]
         raw_key, lane = self._lanes[key]
         return self._give_many(lane if partition is None else partition, raws, raw_key)
@@ -168,7 +171,7 @@ class AsyncProducer(AsyncWriter):
             await self._find()
         raw = value if type(value) is bytes else calls.raw_bytes(value)
         if not (key or head or callback):
-            receipt = self._gathering.put_plain(partition or 0, raw)
+            receipt = self._gathering.put_plain(ANY if partition is None else partition, raw)
             if receipt is not None:
                 return receipt
         raw_key, lane = self._lanes[key]
@@ -181,7 +184,7 @@ class AsyncProducer(AsyncWriter):
     async def send_many(
         self, values: Iterable[calls.Value], key: str = "", *, partition: int | None = None
     ) -> Receipts:
-        """Give many messages of one key, or of one partition, to the producer in one go. The quickest way to write."""
+        """Give many messages, of one key or partition or of neither, to the producer in one go. The quickest way."""
         if self._pipeline is None:
             await self._find()
         raws = [value if type(value) is bytes else calls.raw_bytes(value) for value in values]
@@ -191,6 +194,7 @@ class AsyncProducer(AsyncWriter):
     async def _find(self) -> None:
         """At the first message: how many partitions there are, and a pipeline to them."""
         self._lanes.partitions = len((await self._transport.ask(describe_topic(self.topic))).partitions)
+        self._gathering.spread(self._lanes.partitions, random_bits(CHANCE_BITS))
         self._running()
 
 

@@ -181,11 +181,13 @@ class Engine:
         if not (self._kicked or self._committing):
             self._after_decision()
 
-    def produce_to(self, topic: str, value: bytes, key: bytes, on_reply: Callable[[Reply], None]) -> None:
+    def produce_to(
+        self, topic: str, value: bytes, key: bytes, on_reply: Callable[[Reply], None], partition: int | None = None
+    ) -> None:
         """`submit_to` for a message of which there is nothing else to say: it may be written down with others."""
         if self._ended:
             raise EngineStopped("the engine has stopped") from self._failure
-        self._joiner.add(Message(topic, value, key, on_reply))
+        self._joiner.add(Message(topic, value, key, on_reply, partition))
         if not (self._kicked or self._committing):
             self._after_decision()
 

@@ -28,10 +28,11 @@ class Message(NamedTuple):
     value: bytes
     key: bytes
     on_reply: OnReply
+    partition: int | None = None  # chosen for a message that may go to any
 
     def alone(self) -> c.Produce:
         size = len(self.value) + len(self.key)
-        return c.Produce(self.topic, pack_one(self.value, self.key), 1, size, self.key)
+        return c.Produce(self.topic, pack_one(self.value, self.key), 1, size, self.key, self.partition)
 
 
 class Joiner:
@@ -67,13 +68,13 @@ class Joiner:
         topics = self._sequencer.broker.state.topics
         for message in waiting:
             topic = topics.get(message.topic) if message.key else None
-            partition = partition_of(message.key, len(topic.log_ids)) if topic is not None else 0
+            partition = partition_of(message.key, len(topic.log_ids)) if topic is not None else message.partition or 0
             places.setdefault((message.topic, partition), []).append(message)
         for (name, partition), messages in places.items():
             self._together(name, partition, messages)
 
     def _together(self, topic: str, partition: int, messages: list[Message]) -> None:
-        _, values, keys, callers = zip(*messages, strict=True)
+        _, values, keys, callers, _ = zip(*messages, strict=True)
         now_ms = self._now_ms()
         largest = min(VALUE_BYTES_MAX, self._sequencer.broker.limits.message_bytes)
         if len(messages) > 1 and max(map(len, values)) + max(map(len, keys)) <= largest:

@@ -19,7 +19,9 @@ from driftq.server.http import Deferred, Response
 from driftq.server.problems import refusal
 from driftq.server.rates import Rates
 from driftq.server.settings import Settings
+from driftq.server.spread import ANY, PartitionSpread
 from driftq.wire.message import Envelope
+from driftq.wire.queue import ProduceItem
 
 if TYPE_CHECKING:
     from driftq.server.metrics import Metrics
@@ -39,6 +41,24 @@ class Context:
         self.router = router
         self.metrics = metrics
         self.rates = Rates(settings.tenants)
+        self.spread = PartitionSpread()
+
+    def any_partition(self, requested: str, item: ProduceItem, sticky: dict[str, int] | None = None) -> int | None:
+        """The partition of a message that has no key and asks for any; None leaves it to the rule of the key. With
+        `sticky` the messages of one request share a partition, also those that do not ask themselves."""
+        if item.key or (sticky is None and item.partition != ANY):
+            return None
+        envelope = item.envelope
+        target = (envelope.target_topic if envelope is not None else "") or requested
+        if sticky is not None and target in sticky:
+            return sticky[target]
+        topic = self.engine.latest_state.topics.get(target)
+        if topic is None:
+            return None  # the broker refuses it
+        partition = self.spread.next(target, len(topic.log_ids))
+        if sticky is not None:
+            sticky[target] = partition
+        return partition
 
     def charge(self, envelope: Envelope | None, messages: int, size_bytes: int) -> Rejected | None:
         """Count a produce against its tenant's rates."""

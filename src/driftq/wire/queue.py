@@ -5,7 +5,7 @@ Requests can also come as query parameters: `server.bodies` turns those into the
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -59,7 +59,10 @@ class TopicsReply(Struct, frozen=True):
 
 
 class ProduceItem(Body, frozen=True, omit_defaults=True):
-    """A message. Text goes into `value`, bytes into `value_base64`; one of the two is required."""
+    """A message. Text goes into `value`, bytes into `value_base64`; one of the two is required.
+
+    Without a key it goes to partition 0; with `partition` "any" the broker chooses one, in turn.
+    """
 
     value: str | None = None
     value_base64: str | None = None
@@ -71,6 +74,7 @@ class ProduceItem(Body, frozen=True, omit_defaults=True):
     delay_ms: Natural = 0
     not_before: str = ""
     timeout_ms: Natural = 0
+    partition: Literal["any"] | None = None
 
 
 class ProduceRequest(ProduceItem, frozen=True, omit_defaults=True):
@@ -78,8 +82,11 @@ class ProduceRequest(ProduceItem, frozen=True, omit_defaults=True):
 
 
 class ProduceBatchRequest(Body, frozen=True):
+    """With `partition` "any" the messages without a key share one partition, and the next batch gets another."""
+
     topic: str
     messages: list[ProduceItem]
+    partition: Literal["any"] | None = None
 
 
 class ProduceReply(Struct, frozen=True, omit_defaults=True):

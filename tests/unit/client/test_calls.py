@@ -44,6 +44,7 @@ def test_the_words_of_an_envelope_go_over_an_envelope():
     assert body(call) == {
         "topic": "t",
         "value_base64": "/w==",
+        "partition": "any",
         "envelope": {
             "run_id": "r",
             "tenant_id": "new",

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from driftq.server.documenting import shapes as s
 from driftq.server.documenting.operation import (
-    BATCH,
     BATCHES,
     NDJSON,
     READ_ERRORS,
@@ -32,20 +31,6 @@ from driftq.wire import queue as q
 _NO_CONTENT = {204: Reply("It is so now, or was before.")}
 _SETTLED = {200: Reply("Each message is judged for itself; `refused` names those that took no part.", q.SettleReply)}
 _TENANT = Query("tenant_id", str, "The tenant whose job it is.")
-_ENVELOPE_QUERY = (
-    Query("run_id", str, "The run this message belongs to."),
-    Query("step_id", str, "The step of the run."),
-    Query("parent_step_id", str, "The step that caused it."),
-    Query("tenant_id", str, "The tenant (also as `tenant`)."),
-    Query("idempotency_key", str, "Stored once for each key (also as `idem_key`)."),
-    Query("target_topic", str, "Send it to another topic."),
-    Query("partition_override", q.Natural, "Send it to this partition."),
-    Query("deadline", str, "RFC 3339; past it the message is never delivered (also `deadline_ms`)."),
-    Query("retry_max_attempts", q.Positive, "Deliveries before it is a dead letter."),
-    Query("retry_backoff_ms", q.Natural, "The first delay; it doubles."),
-    Query("retry_max_backoff_ms", q.Natural, "The longest delay."),
-    Query("traceparent", str, "W3C trace context."),
-)
 _FILTER_QUERY = (
     Query("group", str, "Letters of this group."),
     Query("error", str, "Letters whose last error contains this."),
@@ -101,21 +86,6 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         ),
         errors=(400, 409, 429),
     ),
-    ("POST", "/v1/produce"): Operation(
-        "Produce a message",
-        "produce",
-        {200: Reply("It is on disk, or was before (`duplicate`).", q.ProduceReply)},
-        as_json(q.ProduceRequest),
-        either=True,
-        query=(
-            Query("topic", str, "The topic."),
-            Query("value", str, "The payload, as text."),
-            Query("key", str, "Messages with one key keep their order."),
-            *_ENVELOPE_QUERY,
-        ),
-        errors=WRITE_ERRORS,
-        headers=("traceparent",),
-    ),
     ("GET", "/v1/consume"): Operation(
         "Stream messages as NDJSON; idle streams carry bare newlines",
         "consume",
@@ -138,27 +108,6 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Say that an attempt failed", "settle", _NO_CONTENT, as_json(q.NackRequest), either=True, errors=(400, 404, 409)
     ),
     # --- many at once ---
-    ("POST", "/v1/produce/batch"): Operation(
-        "Produce many messages",
-        "produce",
-        {200: Reply("A result for each, in order.", s.BatchReply)},
-        {"application/json": q.ProduceBatchRequest | list[q.ProduceRequest], NDJSON: str},
-        query=(Query("topic", str, "The topic of NDJSON lines that name none."),),
-        errors=(400, 429),
-        headers=("traceparent",),
-    ),
-    ("POST", "/v1/produce/packed"): Operation(
-        "Produce a packed batch, stored as it comes",
-        "produce",
-        {200: Reply("Where it begins.", s.PackedReply)},
-        {BATCH: bytes},
-        query=(
-            Query("topic", q.Name, "The topic.", True),
-            Query("partition", q.Natural, "The partition."),
-            Query("key", str, "Names the partition by its hash."),
-        ),
-        errors=WRITE_ERRORS,
-    ),
     ("POST", "/v1/claim"): Operation(
         "Take messages under a lease",
         "consume",

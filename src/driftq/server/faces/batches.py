@@ -13,11 +13,12 @@ from driftq.core.replies import Produced, Rejected, Reply
 from driftq.core.routing import partition_of
 from driftq.server.bodies import number, read_json
 from driftq.server.context import Context, json_response
-from driftq.server.faces.queue import produce_command, produced
+from driftq.server.faces.queue import asks_for_any, produce_command, produced
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.messages import Outgoing, merged, outgoing
 from driftq.server.packed import read_packed
 from driftq.server.problems import QUEUE_PROBLEMS, refusal
+from driftq.server.spread import ANY
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.message import Routing
@@ -27,6 +28,7 @@ from driftq.wire.records import pack
 MESSAGES_MAX = 10_000
 PACKED = "application/x-driftq-batch"
 _NO_SUMMARY: dict[str, Any] = {}
+_Sticky = dict[str, int]  # for each topic the partition of a request's messages that may go to any
 _Asked = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
 
 
@@ -52,7 +54,7 @@ class BatchesFace:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type == PACKED:
             return self.produce_packed(request)
-        asked = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
+        asked, spread = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
         if not 1 <= len(asked) <= MESSAGES_MAX:
             raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
         trace = request.head.fields.get(TRACE_HEADER)
@@ -60,16 +62,17 @@ class BatchesFace:
             asked = [(topic, traced(item, trace)) for topic, item in asked]
         router = self._context.router
         if router is None:
-            return self._produce([(topic, item, None) for topic, item in asked])
+            return self._produce([(topic, item, None) for topic, item in asked], spread)
         return router.then(
-            asked, lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(asked, routes)])
+            asked, lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(asked, routes)], spread)
         )
 
-    def _produce(self, asked: list[_Asked]) -> Answer:
+    def _produce(self, asked: list[_Asked], spread: bool) -> Answer:
         results: list[dict[str, Any]] = [_NO_SUMMARY] * len(asked)
-        return self._submit(self._items(asked, results), results)
+        return self._submit(self._items(asked, results, spread), results)
 
-    def _items(self, asked: list[_Asked], results: list[dict[str, Any]]) -> list[_Item]:
+    def _items(self, asked: list[_Asked], results: list[dict[str, Any]], spread: bool) -> list[_Item]:
+        sticky: _Sticky = {}
         now_ms = self._context.engine.now_ms()
         strict = self._context.settings.idempotency.strict
         items: list[_Item] = []
@@ -81,7 +84,9 @@ class BatchesFace:
             except BadRequest as error:
                 results[index] = {"error": "INVALID_ARGUMENT", "message": error.message, "status": 400}
                 continue
-            command = produce_command(topic, item.envelope, message)
+            wants_any = spread or item.partition is not None
+            partition = self._context.any_partition(topic, item, sticky) if wants_any else None
+            command = produce_command(topic, item.envelope, message, partition)
             refused = self._context.charge(item.envelope, 1, command.payload_bytes)
             if refused is not None:
                 results[index] = _result(topic, refused, 0)
@@ -135,7 +140,8 @@ class BatchesFace:
     # --- packed ---
 
     def produce_packed(self, request: Request) -> Answer:
-        """`?topic=…&partition=…` (or `key=…`) and a packed batch as the body, with its producer inside."""
+        """`?topic=…&partition=…` (or `key=…`, or `partition=any`) and a packed batch as the body, with its producer
+        inside."""
         topic = request.query.get("topic", "")
         if not topic:
             raise BadRequest("topic is required")
@@ -144,7 +150,7 @@ class BatchesFace:
         if isinstance(batch, Rejected):
             return refusal(batch)
         header = batch.header
-        partition = number("partition", request.query["partition"]) if "partition" in request.query else None
+        partition = self._packed_partition(request, topic, bool(header.producer))
         producer = ByProducer(header.producer, header.epoch, header.seq, header.crc) if header.producer else None
         command = c.Produce(
             topic=topic,
@@ -161,24 +167,39 @@ class BatchesFace:
             return refusal(refused)
         return self._context.ask(command, lambda reply: json_response(_packed_reply(topic, reply)))
 
+    def _packed_partition(self, request: Request, topic: str, has_producer: bool) -> int | None:
+        text = request.query.get("partition")
+        if text is None:
+            return None
+        if text != ANY:
+            return number("partition", text)
+        if has_producer:
+            raise BadRequest(
+                "partition=any is not for a batch with a producer: its repeat must meet the same partition"
+            )
+        return self._context.any_partition(topic, ProduceItem(key=request.query.get("key", ""), partition=ANY))
+
 
 def _bound(call: Callable[[list[_Item], Reply], None], members: list[_Item]) -> Callable[[Reply], None]:
     return lambda reply: call(members, reply)
 
 
-def _json(request: Request) -> list[tuple[str, ProduceItem]]:
-    """`{"topic": …, "messages": […]}`, or a plain array of messages that each name their topic."""
+def _json(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
+    """`{"topic": …, "messages": […]}`, or a plain array of messages that each name their topic; and whether all that
+    have no key may go to any partition."""
+    spread = asks_for_any(request.query.get("partition")) is not None
     if request.body.lstrip()[:1] == b"[":
-        return [(each.topic, each) for each in read_json(request.body, list[ProduceRequest])]
+        return [(each.topic, each) for each in read_json(request.body, list[ProduceRequest])], spread
     body = read_json(request.body, ProduceBatchRequest)
-    return [(body.topic, each) for each in body.messages]
+    return [(body.topic, each) for each in body.messages], spread or body.partition is not None
 
 
-def _ndjson(request: Request) -> list[tuple[str, ProduceItem]]:
+def _ndjson(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
+    spread = asks_for_any(request.query.get("partition")) is not None
     default = request.query.get("topic", "")
     lines = [line for line in request.body.split(b"\n") if line.strip()]
     bodies = [read_json(line, ProduceRequest) for line in lines[: MESSAGES_MAX + 1]]
-    return [(each.topic or default, each) for each in bodies]
+    return [(each.topic or default, each) for each in bodies], spread
 
 
 def _packed(target: str, partition: int | None, members: list[_Item]) -> c.Produce:

@@ -92,7 +92,7 @@ class EffectsFace:
             raise BadRequest("topic and value are required")
         strict = self._context.settings.idempotency.strict
         message = outgoing(item, requested, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
-        return produce_command(requested, item.envelope, message)
+        return produce_command(requested, item.envelope, message, self._context.any_partition(requested, item))
 
 
 def _effect(view: StateView, body: EffectRequest) -> Response:

@@ -56,7 +56,7 @@ class JobsFace:
 
     def _enqueue(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         message = outgoing(item, requested, self._engine.now_ms(), routing=routing)
-        command = produce_command(requested, item.envelope, message)
+        command = produce_command(requested, item.envelope, message, self._context.any_partition(requested, item))
         refused = self._context.charge(item.envelope, 1, command.payload_bytes)
         if refused is not None:
             return refusal(refused)

@@ -3,7 +3,7 @@ parameters."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, convert
 
@@ -18,6 +18,7 @@ from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, 
 from driftq.server.live import Consumer
 from driftq.server.messages import Outgoing, outgoing
 from driftq.server.problems import refusal
+from driftq.server.spread import ANY
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.errors import Code
@@ -98,7 +99,8 @@ class QueueFace:
             if value is None:
                 return self._produce(body.topic, body)
             answer = _Producing(body.topic)
-            self._context.engine.produce_to(body.topic, value.encode(), body.key.encode(), answer)
+            partition = self._context.any_partition(body.topic, body) if body.partition is not None else None
+            self._context.engine.produce_to(body.topic, value.encode(), body.key.encode(), answer, partition)
             return answer
         return router.then([(body.topic, body)], lambda routes: self._produce(body.topic, *routes[0]))
 
@@ -118,7 +120,7 @@ class QueueFace:
         engine = self._context.engine
         strict = self._context.settings.idempotency.strict
         message = outgoing(item, requested, engine.now_ms(), strict_keys=strict, routing=routing)
-        command = produce_command(requested, item.envelope, message)
+        command = produce_command(requested, item.envelope, message, self._context.any_partition(requested, item))
         refused = self._context.charge(item.envelope, 1, command.payload_bytes)
         if refused is not None:
             return refusal(refused)
@@ -191,9 +193,12 @@ class _Producing(Deferred):
             self.resolve(json_response(produced(self._requested, reply)))
 
 
-def produce_command(topic: str, envelope: Envelope | None, message: Outgoing) -> c.Produce:
-    """The routing controls of the envelope win over the requested topic and the key's hash."""
+def produce_command(
+    topic: str, envelope: Envelope | None, message: Outgoing, any_partition: int | None = None
+) -> c.Produce:
+    """The routing controls of the envelope win over the requested topic, the key's hash and the partition in turn."""
     record = message.record
+    override = envelope.partition_override if envelope is not None else None
     target = envelope.target_topic or topic if envelope is not None else topic
     return c.Produce(
         topic=target,
@@ -201,7 +206,7 @@ def produce_command(topic: str, envelope: Envelope | None, message: Outgoing) ->
         count=1,
         payload_bytes=len(record.key) + len(record.value),
         key=record.key,
-        partition=envelope.partition_override if envelope is not None else None,
+        partition=override if override is not None else any_partition,
         once=message.once,
         marks=(message.mark,) if message.mark is not None else (),
     )
@@ -257,7 +262,17 @@ def _produce_query(request: Request) -> ProduceRequest:
         priority=number("priority", query["priority"]) if "priority" in query else 0,
         delay_ms=number("delay_ms", query["delay_ms"]) if "delay_ms" in query else 0,
         not_before=query.get("not_before", ""),
+        partition=asks_for_any(query.get("partition")),
     )
+
+
+def asks_for_any(text: str | None) -> Literal["any"] | None:
+    """`partition` where only "any" has a meaning."""
+    if text is None:
+        return None
+    if text != ANY:
+        raise BadRequest('invalid partition: only "any"; partition_override names one')
+    return ANY
 
 
 def _deadline(query: dict[str, str]) -> str:

@@ -75,7 +75,8 @@ class RouteFace:
             route = Route(_sent_to(body, log.topic, log.partition))
         strict = self._context.settings.idempotency.strict
         message = outgoing(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
-        command = produce_command(body.topic, route.item.envelope, message)
+        partition = self._context.any_partition(body.topic, route.item)
+        command = produce_command(body.topic, route.item.envelope, message, partition)
         reply = view.decide(command)
         shown: dict[str, Any] = {}
         if isinstance(reply, Produced):
@@ -126,6 +127,8 @@ def _sentences(body: ProduceRequest, verdict: Verdict, reply: object) -> list[st
         said.append(f"The envelope names partition {envelope.partition_override}.")
     elif body.key:
         said.append("The hash of its key names the partition.")
+    elif body.partition is not None:
+        said.append("It has no key and asks for any partition: the broker takes the next one.")
     else:
         said.append("It has no key, so it goes to partition 0.")
     if decision.label:
