@@ -16,6 +16,7 @@ from driftq.wire.records import unpack
 Event = tuple[str, int, int, str, str, int]  # what, partition, offset, group, owner, attempt
 
 FRESH, HELD, RESTING, SETTLED = "fresh", "held", "resting", "settled"
+HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
 
 
 class Message:
@@ -38,6 +39,11 @@ class Shared:
         self.lane = (mark.priority, mark.task, mark.label) if mark is not None else (0, "", "")
         self.not_before_ms = mark.not_before_ms if mark is not None and mark.not_before_ms > at_ms else 0
         self.deadline_ms = mark.deadline_ms if mark is not None else 0
+        self.group = mark.group if mark is not None else ""  # the only one that gets it
+        self.cancelled = False
+
+    def is_for(self, group: str) -> bool:
+        return not self.cancelled and self.group in ("", group)
 
 
 class Model:
@@ -139,7 +145,7 @@ class Model:
         self.groups[fact.group_id] = fact.topic, fact.group
         for log_id, start in zip(self.log_ids[fact.topic], fact.starts, strict=True):
             self.messages[fact.group_id, log_id] = [
-                _arrived(shared, now_ms) if offset >= start else Message(SETTLED)
+                _arrived(shared, now_ms) if offset >= start and shared.is_for(fact.group) else Message(SETTLED)
                 for offset, shared in enumerate(self.logs[log_id])
             ]
 
@@ -148,7 +154,8 @@ class Model:
         partition = self.log_ids[topic].index(fact.log_id)
         old = self.messages[fact.group_id, fact.log_id]
         for offset, shared in enumerate(self.logs[fact.log_id]):
-            message = _arrived(shared, now_ms) if offset >= fact.offset else Message(SETTLED)
+            gets = offset >= fact.offset and shared.is_for(group)
+            message = _arrived(shared, now_ms) if gets else Message(SETTLED)
             message.version = old[offset].version
             old[offset] = message
             name = topic, partition, offset, group
@@ -217,9 +224,18 @@ class Model:
                     continue
                 assert fact.how != f.ACKED or message.state in (HELD, RESTING), "acked, but never delivered"
                 message.state, message.how = SETTLED, fact.how
-                self._tell({f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}[fact.how], fact, offset)
+                self._tell(HOW[fact.how], fact, offset)
                 if fact.how == f.DEAD and fact.log_id not in self.dead_logs:
                     buried.remove((topic, self.log_ids[topic].index(fact.log_id), offset, group))
+
+    def _Cancelled(self, fact: f.Cancelled, now_ms: int) -> None:
+        self.logs[fact.log_id][fact.offset].cancelled = True
+
+    def _FilterNoted(self, fact: f.FilterNoted, now_ms: int) -> None:
+        assert fact.group_id in self.groups
+
+    def _KeysSwept(self, fact: f.KeysSwept, now_ms: int) -> None:
+        assert fact.until_ms <= now_ms, "keys are forgotten when their time is over"
 
     def _Trimmed(self, fact: f.Trimmed, now_ms: int) -> None:
         self.starts[fact.log_id] = fact.start_offset

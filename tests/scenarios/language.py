@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from driftq.core import commands as c
 from driftq.core import facts as f
+from driftq.core.produced_keys import job_key
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.support.core import packed
 
@@ -101,12 +102,12 @@ def _seek(line: Line, now_ms: int) -> c.Command:
 
 def _head(line: Line) -> Head | None:
     envelope = Envelope(retry_policy=_policy(line.options["policy"])) if "policy" in line.options else None
-    job = Job(task=line.text_of("task")) if "job" in line.options else None
+    job = Job(line.text_of("id"), line.text_of("task")) if {"job", "id"} & set(line.options) else None
     return Head(envelope=envelope, job=job) if envelope or job else None
 
 
 def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
-    names = {"priority", "task", "label", "delay_ms", "deadline_ms"}
+    names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id"}
     if not names & set(line.options):
         return ()
     delay, deadline = line.number("delay_ms"), line.number("deadline_ms")
@@ -118,6 +119,7 @@ def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
             line.text_of("label"),
             now_ms + delay if delay is not None else 0,
             now_ms + deadline if deadline is not None else 0,
+            tracked="id" in line.options,
         )
         for index in range(count)
     )
@@ -140,14 +142,22 @@ def _once(line: Line, topic: str) -> c.ProduceKey | None:
     return c.ProduceKey(tenant, topic, key, digest, line.count("ttl_ms"), line.yes("strict"))
 
 
+def _job(line: Line, topic: str) -> c.ProduceKey | None:
+    """The id of a job; `asked` is the topic that was asked for, if it was routed."""
+    if "id" not in line.options:
+        return None
+    return c.ProduceKey("", line.text_of("asked", topic), job_key(line.options["id"]), 0, line.count("ttl_ms"))
+
+
 def _produce(line: Line, now_ms: int) -> c.Produce:
     topic, *values = line.words
     key = line.text_of("key").encode()
     batch, count, payload_bytes = packed(*values, key=key, head=_head(line))
     marks = _marks(line, count, now_ms)
     return c.Produce(
-        topic, batch, count, payload_bytes, key, line.number("partition"), _by(line), _once(line, topic), marks
-    )
+        topic, batch, count, payload_bytes, key, line.number("partition"), _by(line), _once(line, topic), marks,
+        _job(line, topic),
+    )  # fmt: skip
 
 
 # --- consuming ---
@@ -209,11 +219,12 @@ def _cancel(line: Line, now_ms: int) -> c.Command:
 
 
 def _redrive(line: Line, now_ms: int) -> c.Command:
-    """redrive dlq.t/group partition:offset topic value: the message goes to partition 0 of the topic"""
+    """redrive dlq.t/group partition:offset topic value only=group: the message goes to partition 0 of the topic"""
     dead, group = line.words[0].split("/")
     partition, offset = map(int, line.words[1].split(":"))
     batch, count, payload_bytes = packed(line.words[3])
-    again = c.Produce(line.words[2], batch, count, payload_bytes, partition=0)
+    marks = (f.Mark(0, group=line.options["only"]),) if "only" in line.options else ()
+    again = c.Produce(line.words[2], batch, count, payload_bytes, partition=0, marks=marks)
     return c.Redrive(dead, group, partition, offset, again)
 
 

@@ -142,7 +142,7 @@ def _content(name: str, content: Any) -> str:
     if name == "ranges":
         return "[" + " ".join(str(a) if b == a + 1 else f"{a}-{b}" for a, b in content) + "]"
     if name == "how":
-        return {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}[content]
+        return {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}[content]
     if isinstance(content, msgspec.Struct):
         return f"({shown(content)})"
     if isinstance(content, tuple):
@@ -152,5 +152,5 @@ def _content(name: str, content: Any) -> str:
     if isinstance(content, bool):
         return "yes" if content else "no"
     if isinstance(content, str):
-        return repr(str(content).replace("\x1f", "|"))
+        return repr(str(content).replace("\x1f", "|").replace("\x1e", ":"))
     return str(content)

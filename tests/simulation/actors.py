@@ -11,6 +11,7 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core import facts as f
+from driftq.core.produced_keys import job_key
 from driftq.core.producers import SERVER_EPOCH
 from driftq.core.replies import Begun, Produced, PublishedReply, Rejected, Reply, StagedReply, StreamAppended
 from driftq.wire.errors import Code
@@ -191,14 +192,16 @@ class KeyedProducer(Actor):
 
 
 class JobProducer(Actor):
-    """Messages with priority, task, label, delay and deadline."""
+    """Messages with priority, task, label, delay and deadline; some have an id from a small pool."""
 
     kind = "jobs"
 
     def act(self) -> None:
         chance = self.random.random
         now_ms = self.world.now_ms
-        count = 1 + int(chance() * 3)
+        topic = self.topic()
+        job_id = f"j{int(chance() * 15)}" if chance() < 0.5 else ""
+        count = 1 if job_id else 1 + int(chance() * 3)
         marks: list[f.Mark] = []
         for index in range(count):
             mark = f.Mark(
@@ -212,13 +215,14 @@ class JobProducer(Actor):
             if mark != f.Mark(index):
                 marks.append(mark)
         policy = RetryPolicy(1 + int(chance() * 3), 20, 100) if chance() < 0.3 else None
-        head = encode_head(Head(job=Job(id=self.name), envelope=Envelope(retry_policy=policy)))
+        head = encode_head(Head(job=Job(id=job_id), envelope=Envelope(retry_policy=policy)))
+        job = c.ProduceKey("", topic, job_key(job_id), self.sent, self.random.choice((0, 200))) if job_id else None
         self.sent += 1
         values = [f"{self.name}.{self.sent}.{index}".encode() for index in range(count)]
         batch = pack([Record(value, b"j", head) for value in values], scheduled=True)
         partition = int(chance() * self.world.swarm.partitions) if chance() < 0.5 else None
         size = sum(map(len, values)) + count
-        self.ask(c.Produce(self.topic(), batch, count, size, b"j", partition, marks=tuple(marks)))
+        self.ask(c.Produce(topic, batch, count, size, b"j", partition, marks=tuple(marks), job=job))
 
 
 class StreamWriter(Actor):

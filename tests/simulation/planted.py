@@ -83,8 +83,21 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "by.seq == 0",
         ),
     ),
-    "key_ttl_restarted": (Bug("core.idempotency:ProducedKeys.place", "image.expires_ms", "image.expires_ms + 60_000"),),
-    "key_forgotten": (Bug("core.idempotency:ProducedKeys.find", "found.expires_ms > now_ms", "False"),),
+    "key_ttl_restarted": (
+        Bug("core.produced_keys:ProducedKeys.place", "image.expires_ms", "image.expires_ms + 60_000"),
+    ),
+    "key_forgotten": (Bug("core.produced_keys:ProducedKeys.find", "self._until_ms(found, now_ms) > now_ms", "False"),),
+    "job_id_forgotten_before_the_end": (
+        Bug(
+            "core.produced_keys:ProducedKeys._until_ms",
+            "if self._tenure.is_unfinished(key.log_id, key.offset):",
+            "if 0:",
+        ),
+    ),
+    "job_id_forgotten_at_the_end": (
+        Bug("core.produced_keys:ProducedKeys.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
+    ),
+    "job_id_lost_by_a_sweep": (Bug("core.produced_keys:ProducedKeys.sweep", "if next_ms <= at_ms:", "if 1:"),),
     # --- groups
     "nofence": (
         Bug("core.rules.settle:_is_holder", "lease.token == token if token else lease.owner == owner", "True"),
@@ -116,6 +129,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "pass",
         ),
     ),
+    "redriven_to_all_groups": (Bug("core.rules.redrive:_direct", "if not mark.group:", "if 1:"),),
+    "cancelled_for_some": (Bug("core.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
     "lost_wake_up": (
         Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._look_again_ms(subject, now_ms))", "pass"),
     ),

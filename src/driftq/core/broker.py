@@ -157,6 +157,8 @@ class Broker:
         if kind == "wake":
             woken = state.subscriptions.by_number.get(number)
             return woken.until_ms or None if woken is not None else None
+        if kind == "keys":
+            return state.keys.next_ms()
         if kind == "stream":
             stream = state.streams.by_log.get(number)
             return stream.expires_ms() if stream is not None and not stream.soft_deleted else None

@@ -105,6 +105,7 @@ class Produce(Command, frozen=True):
     producer: ByProducer | None = None
     once: ProduceKey | None = None
     marks: tuple[Mark, ...] = ()
+    job: ProduceKey | None = None  # the id of a job
 
 
 # --- consuming ------------------------------------------------------------------------------------------------------

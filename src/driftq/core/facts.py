@@ -21,6 +21,7 @@ STAGING_LOG = 0  # the log nobody reads: batches that wait to be published
 ACKED = 0
 DEAD = 1
 CANCELLED = 2
+SKIPPED = 3  # never delivered: it was meant for another group
 
 
 class Fact(Struct, frozen=True, array_like=True, gc=False):
@@ -79,6 +80,7 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
     deadline_ms: int = 0
     tenant: str = ""
     tracked: bool = False  # a job: its attempts are remembered
+    group: str = ""  # the only group that gets it; empty: every group
 
 
 class ByProducer(Struct, frozen=True, array_like=True, gc=False):
@@ -100,6 +102,8 @@ class Appending(Struct, frozen=True, array_like=True, gc=False):
     marks: tuple[Mark, ...] = ()
     closes: bool = False
     stream_seq: str = ""
+    job: str = ""  # a job's id, which is taken until `job_ttl_ms` after the job's end
+    job_ttl_ms: int = 0
 
 
 class Appended(Fact, tag=10, frozen=True):
@@ -119,6 +123,7 @@ class Trimmed(Fact, tag=11, frozen=True):
 
     log_id: int
     start_offset: int
+    at_ms: int = 0
 
 
 class HoleMade(Fact, tag=12, frozen=True):
@@ -216,6 +221,7 @@ class GroupDeleted(Fact, tag=33, frozen=True):
     """A group is forgotten, with its progress."""
 
     group_id: int
+    at_ms: int = 0
 
 
 class Leased(Fact, tag=34, frozen=True):
@@ -263,13 +269,32 @@ class Released(Fact, tag=37, frozen=True):
 
 
 class Settled(Fact, tag=38, frozen=True):
-    """Done for this group, for ever: acked, dead-lettered or cancelled."""
+    """Done for this group, for ever: acked, dead-lettered, cancelled or skipped. `error` is the last one of a dead
+    letter."""
 
     group_id: int
     log_id: int
     ranges: tuple[Range, ...]
     how: int
     at_ms: int = 0
+    error: str = ""
+
+
+class Cancelled(Fact, tag=48, frozen=True):
+    """No group that starts later gets this message, either."""
+
+    log_id: int
+    offset: int
+    at_ms: int
+
+
+class FilterNoted(Fact, tag=49, frozen=True):
+    """A group claims with this filter too; None is everything."""
+
+    group_id: int
+    at_ms: int
+    task: str | None = None
+    label: str | None = None
 
 
 # --- idempotent effects ---------------------------------------------------------------------------------------------
@@ -306,6 +331,13 @@ class KeyFailed(Fact, tag=42, frozen=True):
     at_ms: int
     expires_ms: int
     error: str
+
+
+class KeysSwept(Fact, tag=47, frozen=True):
+    """Keys of produces whose time was over before `until_ms` are forgotten; unfinished jobs keep their ids."""
+
+    at_ms: int
+    until_ms: int
 
 
 # --- staged appends -------------------------------------------------------------------------------------------------

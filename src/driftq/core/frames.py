@@ -31,9 +31,12 @@ AnyFact = (
     | f.Failed
     | f.Released
     | f.Settled
+    | f.Cancelled
+    | f.FilterNoted
     | f.KeyBegun
     | f.KeyCommitted
     | f.KeyFailed
+    | f.KeysSwept
     | f.Staged
     | f.Published
     | f.StagesForgotten

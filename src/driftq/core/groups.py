@@ -7,6 +7,10 @@ from driftq.core.progress import Progress
 
 DEAD_PREFIX = "dlq."
 HISTORY_SUFFIX = ".history"  # of the companion that tells what happens to a topic's messages
+FILTERS_MAX = 100
+
+Filter = tuple[str | None, str | None]  # the task and the label of a claim; None is any
+EVERYTHING: Filter = (None, None)
 
 
 class Topic:
@@ -26,7 +30,7 @@ class Topic:
 class Group:
     """A name under which a topic is read, with its progress in each partition."""
 
-    __slots__ = ("created_ms", "group_id", "name", "paused", "progress", "topic", "turn")
+    __slots__ = ("created_ms", "filters", "group_id", "name", "paused", "progress", "topic", "turn")
 
     def __init__(self, group_id: int, topic: str, name: str, created_ms: int) -> None:
         self.group_id = group_id
@@ -36,3 +40,10 @@ class Group:
         self.paused = False
         self.turn = 0  # the partition a claim looks at first; moves on with every claim
         self.progress: list[Progress] = []
+        self.filters: dict[Filter, None] = {}  # what its claims asked for so far; empty: everything, or not known
+
+    def claims(self, task: str, label: str) -> bool:
+        """Whether it asks for messages of this task and label."""
+        if not self.filters:
+            return True
+        return any(each[0] in (None, task) and each[1] in (None, label) for each in self.filters)

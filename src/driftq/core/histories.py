@@ -18,7 +18,7 @@ JOBS_MAX = 100_000
 ATTEMPTS_MAX = 32
 
 RUNNING = ""
-_ENDS = {f.ACKED: "succeeded", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+_ENDS = {f.ACKED: "succeeded", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
 
 
 class Attempt(NamedTuple):
@@ -65,7 +65,7 @@ class Histories:
 
     def settle(self, log: Log, fact: f.Settled) -> None:
         for offset in _tracked(log, fact.ranges):
-            self._end(log, offset, fact.group_id, fact.at_ms, _ENDS[fact.how], "")
+            self._end(log, offset, fact.group_id, fact.at_ms, _ENDS[fact.how], fact.error)
 
     def _end(self, log: Log, offset: int, group_id: int, at_ms: int, end: str, error: str) -> None:
         attempts = self._changed(log.log_id, offset)

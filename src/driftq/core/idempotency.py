@@ -1,9 +1,8 @@
-"""Remembers keys until they expire, in two tables that never mix.
+"""Remembers effect keys until they expire; keys of produces are in `core.produced_keys`.
 
-*Produced* keys say that a message is in a log: scope (tenant, requested topic, key). *Effect* keys say that somebody
-works on, finished or failed an effect: scope (tenant, topic, group, key). Expiry is lazy: an entry past its time
-counts as absent, and a few old ones are dropped with every new one, so the cost of a call does not depend on how many
-keys there are.
+*Effect* keys say that somebody works on, finished or failed an effect: scope (tenant, topic, group, key). Expiry is
+lazy: an entry past its time counts as absent, and a few old ones are dropped with every new one, so the cost of a call
+does not depend on how many keys there are.
 """
 
 from __future__ import annotations
@@ -12,73 +11,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-from msgspec import Struct
-
-from driftq.core.commands import EffectKey, ProduceKey
+from driftq.core.commands import EffectKey
 from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
-from driftq.core.images import EffectPlaced, KeyPlaced
+from driftq.core.images import EffectPlaced
 
 DROPPED_AT_ONCE = 2
 _SEPARATOR = "\x1f"
 
 
-class ProducedKey(Struct, frozen=True, gc=False):
-    """Where the message of a key went. There may be millions: the collector of cycles must not walk through them."""
-
-    log_id: int
-    offset: int
-    records: int
-    digest: int
-    expires_ms: int
-
-
-def produce_scope(once: ProduceKey) -> str:
-    return _SEPARATOR.join((once.tenant, once.topic, once.key))
-
-
 def effect_scope(key: EffectKey) -> str:
     return _SEPARATOR.join((key.tenant, key.topic, key.group, key.key))
-
-
-class ProducedKeys:
-    """Keys; a few are looked at with every new one, and dropped or sent round again: lifetimes differ, so one long one
-    must not shield those behind it."""
-
-    __slots__ = ("_keys", "_rounds")
-
-    def __init__(self) -> None:
-        self._keys: dict[str, ProducedKey] = {}
-        self._rounds: deque[str] = deque()  # each key once; the front is looked at next
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def find(self, scope: str, now_ms: int) -> ProducedKey | None:
-        found = self._keys.get(scope)
-        return found if found is not None and found.expires_ms > now_ms else None
-
-    def remember(self, scope: str, key: ProducedKey, now_ms: int) -> None:
-        for _ in range(min(DROPPED_AT_ONCE, len(self._rounds))):
-            oldest = self._rounds.popleft()
-            if self._keys[oldest].expires_ms > now_ms:
-                self._rounds.append(oldest)
-            else:
-                del self._keys[oldest]
-        self._place(scope, key)
-
-    def _place(self, scope: str, key: ProducedKey) -> None:
-        if scope not in self._keys:
-            self._rounds.append(scope)
-        self._keys[scope] = key
-
-    def images(self) -> Iterator[KeyPlaced]:
-        """In the order in which they are looked at, so that a folded snapshot goes on in the same one."""
-        for scope in self._rounds:
-            key = self._keys[scope]
-            yield KeyPlaced(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms)
-
-    def place(self, image: KeyPlaced) -> None:
-        self._place(image.key, ProducedKey(image.log_id, image.offset, image.count, image.digest, image.expires_ms))
 
 
 class Status(IntEnum):

@@ -57,6 +57,9 @@ class LogPlaced(Fact, tag=92, frozen=True):
     size_totals: bytes
     lost: tuple[Range, ...] = ()
     tracked: tuple[Range, ...] = ()
+    cancelled: tuple[Range, ...] = ()
+    directed: tuple[tuple[int, str], ...] = ()
+    ended_ms: int = 0
 
 
 class ProducerPlaced(Fact, tag=93, frozen=True):
@@ -91,6 +94,7 @@ class GroupPlaced(Fact, tag=95, frozen=True):
     created_ms: int
     paused: bool
     turn: int
+    filters: tuple[tuple[str | None, str | None], ...] = ()
 
 
 class CursorPlaced(Fact, tag=96, frozen=True):
@@ -149,6 +153,7 @@ class KeyPlaced(Fact, tag=99, frozen=True):
     count: int
     digest: int
     expires_ms: int
+    ttl_ms: int = 0
 
 
 class EffectPlaced(Fact, tag=100, frozen=True):

@@ -26,7 +26,10 @@ def images(state: State) -> Iterator[Fact]:
         yield log.image()
         yield from log.producers.images(log.log_id)
     for group in state.groups.values():
-        yield i.GroupPlaced(group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn)
+        yield i.GroupPlaced(
+            group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn,
+            tuple(group.filters),
+        )  # fmt: skip
         for progress in group.progress:
             yield from progress.images()
     yield from state.keys.images()
@@ -51,7 +54,7 @@ class Placing:
             i.CursorPlaced: self._cursor,
             i.HeldPlaced: self._held,
             i.EntryPlaced: self._entry,
-            i.KeyPlaced: state.keys.place,
+            i.KeyPlaced: self._key,
             i.EffectPlaced: state.effects.place,
             i.StagePlaced: self._stage,
             i.WriterPlaced: state.stages.place_writer,
@@ -83,6 +86,7 @@ class Placing:
     def _group(self, image: i.GroupPlaced) -> None:
         group = self._state.add_group(image.group_id, image.topic, image.group, image.created_ms)
         group.paused, group.turn = image.paused, image.turn
+        group.filters = dict.fromkeys(image.filters)
 
     def _cursor(self, image: i.CursorPlaced) -> None:
         progress = Progress(image.group_id, image.log_id, image.floor)
@@ -100,6 +104,10 @@ class Placing:
         progress = self._state.progress_of(image.group_id, image.log_id)
         progress.place_entry(image)
         self._state.schedule(progress)
+
+    def _key(self, image: i.KeyPlaced) -> None:
+        self._state.keys.place(image)
+        self._state.deadlines.push(("keys", 0, 0), self._state.keys.next_ms())
 
     def _stage(self, image: i.StagePlaced) -> None:
         self._state.stages.place_stage(image)

@@ -34,21 +34,23 @@ class LaneKey(NamedTuple):
 class Lane:
     """The offsets of one explicit lane and when each was appended, both ascending."""
 
-    __slots__ = ("number", "offsets", "times")
+    __slots__ = ("number", "offsets", "times", "withdrawn")
 
     def __init__(self, number: int) -> None:
         self.number = number  # its place in the log's list of lanes
         self.offsets = array("q")
         self.times = array("q")
+        self.withdrawn = array("q")  # those of them that not every group gets: cancelled, or meant for one group
 
 
 class Log:
     """One append-only sequence: a topic's partition, a stream, or the staging log."""
 
     __slots__ = (
-        "deadline_offsets", "deadlines_ms", "delayed", "end", "lane_keys", "lanes", "last_ms", "log_id", "lost",
-        "low_floor", "marked", "marked_lanes", "marked_offsets", "partition", "payload_bytes", "producers", "readers",
-        "size_offsets", "size_totals", "start", "topic", "tracked", "urgent",
+        "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "lane_keys", "lanes",
+        "last_ms", "log_id", "lost", "low_floor", "marked", "marked_lanes", "marked_offsets", "partition",
+        "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "topic", "tracked", "urgent",
+        "withdrawn",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -75,6 +77,10 @@ class Log:
         self.readers: list[int] = []  # the groups that read it
         self.lost = RangeSet()  # offsets whose records are lost for good: a read is told so
         self.low_floor = start  # a lower bound of the readers' floors
+        self.cancelled = RangeSet()  # no group gets them, whenever it starts
+        self.directed: dict[int, str] = {}  # offsets that only one group gets, and its name
+        self.withdrawn = array("q")  # offsets of the default lane that are cancelled or directed
+        self.ended_ms = 0  # when a change of its groups may have ended jobs for the last time
 
     def extend(self, count: int, payload_bytes: int, at_ms: int) -> None:
         """`count` records arrived at the end."""
@@ -89,6 +95,31 @@ class Log:
         if end > self.end:
             self.extend(end - self.end, 0, self.last_ms)
         self.lost.add(first, end)
+
+    def cancel(self, offset: int) -> None:
+        """No group gets this message any more."""
+        self.cancelled.add(offset, offset + 1)
+        self._withdraw(offset)
+
+    def direct(self, offset: int, group: str) -> None:
+        """Only this group gets the message."""
+        self.directed[offset] = group
+        self._withdraw(offset)
+
+    def _withdraw(self, offset: int) -> None:
+        lane = self.lane_of(offset)
+        withdrawn = self.lanes[lane].withdrawn if lane is not None else self.withdrawn
+        index = bisect_left(withdrawn, offset)
+        if index == len(withdrawn) or withdrawn[index] != offset:
+            withdrawn.insert(index, offset)
+
+    def passed_over(self, group: str) -> Iterator[Range]:
+        """What this group never gets, wherever it starts."""
+        yield from self.lost
+        yield from self.cancelled
+        for offset, name in self.directed.items():
+            if name != group:
+                yield offset, offset + 1
 
     def _note_size(self) -> None:
         """Remember how many bytes lie before this end, in bounded memory: past the bound every second note goes."""
@@ -126,13 +157,14 @@ class Log:
                 self.deadlines_ms.append(mark.deadline_ms)
             if mark.not_before_ms > at_ms:
                 heapq.heappush(self.delayed, (mark.not_before_ms, offset))
-            elif not (mark.priority or mark.task or mark.label or mark.tenant):
-                continue
-            key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
-            lane = self.lanes.get(key) or self._add_lane(key)
-            lane.offsets.append(offset)
-            lane.times.append(at_ms)
-            self._note_lane(offset, lane.number)
+            if mark.not_before_ms > at_ms or mark.priority or mark.task or mark.label or mark.tenant:
+                key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
+                lane = self.lanes.get(key) or self._add_lane(key)
+                lane.offsets.append(offset)
+                lane.times.append(at_ms)
+                self._note_lane(offset, lane.number)
+            if mark.group:
+                self.direct(offset, mark.group)
 
     def _add_lane(self, key: LaneKey) -> Lane:
         lane = self.lanes[key] = Lane(len(self.lane_keys))
@@ -173,9 +205,13 @@ class Log:
         self.marked.discard(0, start)
         self.tracked.discard(0, start)
         self.lost.discard(0, start)
+        self.cancelled.discard(0, start)
+        if self.directed:
+            self.directed = {offset: group for offset, group in self.directed.items() if offset >= start}
+        del self.withdrawn[: bisect_left(self.withdrawn, start)]
         for lane in self.lanes.values():
             cut = bisect_left(lane.offsets, start)
-            del lane.offsets[:cut], lane.times[:cut]
+            del lane.offsets[:cut], lane.times[:cut], lane.withdrawn[: bisect_left(lane.withdrawn, start)]
         self.lanes = {key: lane for key, lane in self.lanes.items() if lane.offsets}
         cut = bisect_left(self.marked_offsets, start)
         del self.marked_offsets[:cut], self.marked_lanes[:cut]
@@ -212,6 +248,9 @@ class Log:
             self.size_totals.tobytes(),
             tuple(self.lost),
             tuple(self.tracked),
+            tuple(self.cancelled),
+            tuple(self.directed.items()),
+            self.ended_ms,
         )
 
     def place(self, image: LogPlaced) -> None:
@@ -234,6 +273,12 @@ class Log:
             self.lost.add(first, end)
         for first, end in image.tracked:
             self.tracked.add(first, end)
+        for first, end in image.cancelled:
+            for offset in range(first, end):
+                self.cancel(offset)
+        for offset, group in image.directed:
+            self.direct(offset, group)
+        self.ended_ms = image.ended_ms
         self.low_floor = self.start
 
 

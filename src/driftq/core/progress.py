@@ -8,7 +8,7 @@ methods here fold facts; questions that claims ask are in `core.choosing`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum
 
 from driftq.core.facts import Extended, Failed, Leased, Released
@@ -70,6 +70,9 @@ class Progress:
         if offset < self.floor or offset in self.settled:
             return Place.SETTLED, None, None
         return Place.FRESH, None, None
+
+    def is_settled(self, offset: int) -> bool:
+        return offset < self.floor or offset in self.settled
 
     def next_ms(self) -> int | None:
         """When a lease ends or a resting message becomes due, whichever is first."""
@@ -200,9 +203,9 @@ class Progress:
         tenants = {key.tenant for key in self.lane_cursors}
         self.turns = {tenant: turn for tenant, turn in self.turns.items() if tenant in tenants}
 
-    def pass_over(self, lost: RangeSet) -> None:
-        """What cannot be read cannot be delivered: for the group it is done."""
-        for first, end in lost:
+    def pass_over(self, ranges: Iterable[Range]) -> None:
+        """What the group never gets (see `Log.passed_over`) is done for it."""
+        for first, end in ranges:
             if end > self.floor:
                 self.settle(max(first, self.floor), end)
 

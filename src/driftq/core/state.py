@@ -13,12 +13,14 @@ from driftq.core import facts as f
 from driftq.core.deadlines import Deadlines
 from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
 from driftq.core.histories import Histories
-from driftq.core.idempotency import Effect, Effects, ProducedKey, ProducedKeys
+from driftq.core.idempotency import Effect, Effects
 from driftq.core.logs import Log
+from driftq.core.produced_keys import ProducedKey, ProducedKeys, is_job
 from driftq.core.progress import Progress
 from driftq.core.stages import Stages
 from driftq.core.streams import Stream, StreamTable
 from driftq.core.subscriptions import Subscriptions
+from driftq.core.tenure import JobTenure
 
 
 class State:
@@ -30,7 +32,8 @@ class State:
         self.groups: dict[int, Group] = {}
         self.history_logs: dict[int, int] = {}  # where the history of a log is told, if it is
         self.streams = StreamTable()
-        self.keys = ProducedKeys()
+        self.tenure = JobTenure(self.logs, self.groups)
+        self.keys = ProducedKeys(self.tenure)
         self.effects = Effects()
         self.stages = Stages()
         self.histories = Histories()
@@ -44,6 +47,8 @@ class State:
             f.Appended: self._appended,
             f.Leased: self._leased,
             f.Settled: self._settled,
+            f.Cancelled: self._cancelled,
+            f.FilterNoted: self._filter_noted,
             f.Failed: self._failed,
             f.Extended: self._extended,
             f.Released: self._released,
@@ -64,6 +69,7 @@ class State:
             f.KeyBegun: self._key_begun,
             f.KeyCommitted: self._key_committed,
             f.KeyFailed: self._key_failed,
+            f.KeysSwept: self._keys_swept,
             f.Staged: self._staged,
             f.Published: self._published,
             f.StagesForgotten: self._stages_forgotten,
@@ -112,6 +118,7 @@ class State:
             for group in topic.groups.values():
                 del self.groups[group.group_id]
             for log_id in topic.log_ids:
+                self.keys.forget_log(log_id)
                 del self.logs[log_id]
                 self.history_logs.pop(log_id, None)
 
@@ -130,15 +137,24 @@ class State:
     def _along(self, log: Log, fact: f.Appended, along: f.Appending) -> None:
         if along.producer is not None:
             log.producers.remember(along.producer, fact.first_offset, log.end, fact.at_ms)
-        if along.key:
-            key = ProducedKey(log.log_id, fact.first_offset, fact.count, along.key_digest, along.key_expires_ms)
-            self.keys.remember(along.key, key, fact.at_ms)
+        if along.key or along.job:
+            self._remember(log, fact, along)
         if along.marks:
             log.mark(along.marks, fact.first_offset, fact.at_ms)
             for mark in along.marks:
                 if mark.not_before_ms > fact.at_ms:
                     for group_id in log.readers:
                         self._delay(self.progress_of(group_id, log.log_id), fact.first_offset + mark.index, mark)
+
+    def _remember(self, log: Log, fact: f.Appended, along: f.Appending) -> None:
+        place = (log.log_id, fact.first_offset, fact.count, along.key_digest)
+        if along.key:
+            # Before ids had a field of their own, a job's id was its key.
+            ttl_ms = along.key_expires_ms - fact.at_ms if is_job(along.key) else 0
+            self.keys.remember(along.key, ProducedKey(*place, along.key_expires_ms, ttl_ms))
+        if along.job:
+            self.keys.remember(along.job, ProducedKey(*place, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
+        self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
 
     def _delay(self, progress: Progress, offset: int, mark: f.Mark) -> None:
         progress.delay(offset, mark.not_before_ms)
@@ -151,7 +167,10 @@ class State:
 
     def _trimmed(self, fact: f.Trimmed) -> None:
         log = self.logs[fact.log_id]
+        self._passed(fact.at_ms)
+        ended = self.keys.unfinished(log.log_id, log.start, fact.start_offset)
         log.trim(fact.start_offset)
+        self.keys.end(ended, self.last_ms)
         for group_id in log.readers:
             progress = self.progress_of(group_id, log.log_id)
             progress.trim(fact.start_offset)
@@ -160,6 +179,7 @@ class State:
     def _records_lost(self, fact: f.RecordsLost) -> None:
         log = self.logs[fact.log_id]
         log.lose(fact.first_offset, fact.end_offset)
+        log.ended_ms = self.last_ms
         for group_id in log.readers:
             progress = self.progress_of(group_id, log.log_id)
             progress.pass_over(log.lost)
@@ -168,11 +188,11 @@ class State:
     # --- groups ---
 
     def _group_created(self, fact: f.GroupCreated) -> None:
+        self._passed(fact.at_ms)
         group = self.add_group(fact.group_id, fact.topic, fact.group, fact.at_ms)
         for log_id, start in zip(self.topics[fact.topic].log_ids, fact.starts, strict=True):
             group.progress.append(Progress(fact.group_id, log_id, start))
             self._restart(group.progress[-1], start, fact.at_ms)
-        self._passed(fact.at_ms)
 
     def add_group(self, group_id: int, topic: str, name: str, at_ms: int) -> Group:
         group = Group(group_id, topic, name, at_ms)
@@ -187,10 +207,12 @@ class State:
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
         progress.delay_all(log.delayed, at_ms)
-        progress.pass_over(log.lost)
+        progress.pass_over(log.passed_over(self.groups[progress.group_id].name))
+        log.ended_ms = self.last_ms
         self.schedule(progress)
 
     def _group_sought(self, fact: f.GroupSought) -> None:
+        self._passed(fact.at_ms)
         progress = self.progress_of(fact.group_id, fact.log_id)
         progress.seek(fact.offset)
         self._restart(progress, fact.offset, fact.at_ms)
@@ -199,11 +221,20 @@ class State:
         self.groups[fact.group_id].paused = fact.paused
 
     def _group_deleted(self, fact: f.GroupDeleted) -> None:
+        self._passed(fact.at_ms)
         group = self.groups.pop(fact.group_id)
         topic = self.topics[group.topic]
         del topic.groups[group.name]
         for log_id in topic.log_ids:
             self.logs[log_id].readers.remove(fact.group_id)
+            self.logs[log_id].ended_ms = self.last_ms
+
+    def _filter_noted(self, fact: f.FilterNoted) -> None:
+        self._passed(fact.at_ms)
+        group = self.groups[fact.group_id]
+        group.filters[fact.task, fact.label] = None
+        for log_id in self.topics[group.topic].log_ids:
+            self.logs[log_id].ended_ms = self.last_ms
 
     def _leased(self, fact: f.Leased) -> None:
         group, log = self.groups[fact.group_id], self.logs[fact.log_id]
@@ -238,10 +269,16 @@ class State:
         progress = self.groups[fact.group_id].progress[log.partition]
         for first, end in fact.ranges:
             progress.settle(first, end)
+        self._passed(fact.at_ms)
         if log.tracked.firsts:
             self.histories.settle(log, fact)
+        self.keys.end_jobs(log.log_id, fact.ranges, self.last_ms)
         self.schedule(progress)
+
+    def _cancelled(self, fact: f.Cancelled) -> None:
         self._passed(fact.at_ms)
+        self.logs[fact.log_id].cancel(fact.offset)
+        self.keys.end_jobs(fact.log_id, ((fact.offset, fact.offset + 1),), self.last_ms)
 
     def schedule(self, progress: Progress) -> None:
         at_ms = progress.next_ms()
@@ -310,6 +347,11 @@ class State:
         self._passed(fact.at_ms)
         self.effects.fail(fact)
 
+    def _keys_swept(self, fact: f.KeysSwept) -> None:
+        self._passed(fact.at_ms)
+        self.keys.sweep(fact.until_ms, self.last_ms)
+        self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
+
     def is_forgettable(self, effect: Effect) -> bool:
         return self.is_forgettable_at(effect, self.last_ms)
 
@@ -320,8 +362,7 @@ class State:
             return False
         if effect.group_id not in self.groups or effect.log_id not in self.logs:
             return True
-        progress = self.progress_of(effect.group_id, effect.log_id)
-        return effect.offset < progress.floor or effect.offset in progress.settled
+        return self.progress_of(effect.group_id, effect.log_id).is_settled(effect.offset)
 
     def _staged(self, fact: f.Staged) -> None:
         self.logs[f.STAGING_LOG].extend(fact.count, fact.payload_bytes, fact.at_ms)

@@ -63,13 +63,15 @@ def why_not(state: State, fact: f.Fact, made: Made) -> str | None:
             return _log(state, made, fact.log_id) or (
                 "the log begins later already" if fact.start_offset < state.logs[fact.log_id].start else None
             )
+        case f.Cancelled():
+            return _log(state, made, fact.log_id)
         case f.StreamCreated() | f.StreamClosed() | f.StreamDeleted() | f.StreamTouched():
             return _stream(state, fact, made)
         case f.GroupCreated():
             topic = state.topics.get(fact.topic)
             same = topic is not None and len(topic.log_ids) == len(fact.starts)
             return None if same else f"topic {fact.topic} is not known with {len(fact.starts)} partitions"
-        case f.GroupPaused() | f.GroupDeleted():
+        case f.GroupPaused() | f.GroupDeleted() | f.FilterNoted():
             return None if fact.group_id in state.groups else f"group {fact.group_id} is not known"
         case f.GroupSought() | f.Leased() | f.Extended() | f.Failed() | f.Released() | f.Settled():
             return _of_group(state, fact, made)
@@ -179,7 +181,7 @@ def _named(state: State, fact: f.Fact) -> Iterator[Range]:
             yield from zip(state.topics[fact.topic].log_ids, fact.starts, strict=True)
         case f.GroupSought():
             yield fact.log_id, fact.offset
-        case f.Failed():
+        case f.Failed() | f.Cancelled():
             yield fact.log_id, fact.offset + 1
         case f.Leased() | f.Extended() | f.Released() | f.Settled():
             yield fact.log_id, max((end for _, end in fact.ranges), default=0)

@@ -23,7 +23,7 @@ from driftq.wire.records import unpack
 
 NAMES_MAX = 1_000
 OTHER = "other"
-_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
 
 
 class TopicTally:

@@ -147,7 +147,7 @@ def _counts(view: StateView) -> dict[str, int]:
         "driftq_topics": len(state.topics) // 2,
         "driftq_groups": len(state.groups),
         "driftq_streams": len(state.streams.by_path),
-        "driftq_idempotency_keys": len(state.keys),
+        "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
     }
 

@@ -14,6 +14,7 @@ import msgspec
 
 from driftq.core.commands import ProduceKey
 from driftq.core.facts import Mark
+from driftq.core.produced_keys import job_key
 from driftq.server.http import BadRequest
 from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.queue import ProduceItem
@@ -30,6 +31,7 @@ class Outgoing(NamedTuple):
     record: Record
     mark: Mark | None
     once: ProduceKey | None
+    job: ProduceKey | None = None
 
 
 def outgoing(
@@ -46,8 +48,11 @@ def outgoing(
         return Outgoing(Record(value, key), None, None)
     head = encode_head(Head(envelope=envelope, routing=routing, job=job))
     mark = _mark(envelope, job, routing)
-    once = _once(envelope, job, topic, value, strict_keys)
-    return Outgoing(Record(value, key, head), mark, once)
+    tenant = envelope.tenant_id if envelope is not None else ""
+    names = (envelope.idempotency_key if envelope is not None else "", job_key(job.id) if job and job.id else "")
+    digest = google_crc32c.value(value) if any(names) else 0
+    once, job_id = (ProduceKey(tenant, topic, name, digest, strict=strict_keys) if name else None for name in names)
+    return Outgoing(Record(value, key, head), mark, once, job_id)
 
 
 def value_of(item: ProduceItem) -> bytes:
@@ -130,20 +135,6 @@ def mark_of(
     if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant):
         return None
     return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked)
-
-
-def _once(envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool) -> ProduceKey | None:
-    tenant = envelope.tenant_id if envelope is not None else ""
-    if envelope is not None and envelope.idempotency_key:
-        return ProduceKey(tenant, topic, envelope.idempotency_key, google_crc32c.value(value), strict=strict)
-    if job is not None and job.id:
-        return ProduceKey(tenant, topic, job_key(job.id), google_crc32c.value(value), strict=strict)
-    return None
-
-
-def job_key(job_id: str) -> str:
-    """A job's id is unique in its topic: it is a key of its own kind."""
-    return f"job\x1e{job_id}"
 
 
 def merged(mark: Mark, index: int) -> Mark:

@@ -15,6 +15,7 @@ from driftq.core.replies import Rejected, Reply
 from driftq.core.state import State
 from driftq.engine.recovery import Opened
 from tests.simulation.checks.effects import EffectsCheck
+from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.letters import LettersCheck
 from tests.simulation.checks.producers import ProducersCheck
@@ -41,6 +42,7 @@ class Audit:
         self.ledger = Ledger()
         self.producers = ProducersCheck(swarm.limits)
         self.queues = QueuesCheck(self.ledger, swarm.limits)
+        self.jobs = JobsCheck(self.ledger, self.queues)
         self.letters = LettersCheck(self.ledger, self.queues)
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
@@ -53,7 +55,7 @@ class Audit:
         # ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
-            self.effects, self.wakes, self.reads, self.ledger,
+            self.jobs, self.effects, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
@@ -75,6 +77,7 @@ class Audit:
         self.letters.finish(op)
         self.tales.finish(op)
         self.queues.finish(op)
+        self.jobs.finish(op)
 
     def reply(self, op: Op, reply: Reply) -> None:
         if type(reply) is Rejected and op.own:

@@ -127,8 +127,8 @@ class ProducersCheck:
             self._stream_appended(op, part, told)
 
     def _produced(self, op: Op, command: Any, reply: Any) -> None:
-        if not reply.duplicate:
-            return
+        if not reply.duplicate or getattr(command, "job", None) is not None:
+            return  # of ids see `checks.jobs`
         if command.once is not None:
             known = self._keys.get((command.once.tenant, command.once.topic, command.once.key))
             if known is not None and known.expires_ms > op.at_ms:

@@ -26,7 +26,7 @@ LOOK_AGAIN_MS = 100
 
 
 class GroupModel:
-    __slots__ = ("group_id", "name", "paused", "places", "topic")
+    __slots__ = ("filters", "group_id", "name", "paused", "places", "topic")
 
     def __init__(self, group_id: int, topic: str, name: str) -> None:
         self.group_id = group_id
@@ -34,6 +34,7 @@ class GroupModel:
         self.name = name
         self.paused = False
         self.places: dict[int, Places] = {}
+        self.filters: set[tuple[str | None, str | None]] = set()  # what it claims; empty: everything
 
 
 class QueuesCheck:
@@ -45,6 +46,7 @@ class QueuesCheck:
         self.groups: dict[int, GroupModel] = {}
         self.configs: dict[str, f.TopicConfig] = {}
         self.marks: dict[int, dict[int, f.Mark]] = {}  # log -> offset -> mark
+        self.cancelled: dict[int, set[int]] = {}  # by log
         self._readers: dict[int, list[Places]] = {}
         self._leased: list[tuple[f.Leased, Places]] = []  # of the frame being looked at
         self.max_in_flight = 0
@@ -65,6 +67,8 @@ class QueuesCheck:
             f.Failed: self._failed,
             f.Released: self._released,
             f.Settled: self._settled,
+            f.Cancelled: self._cancelled,
+            f.FilterNoted: self._filter_noted,
         }
 
     # --- topics and groups ---
@@ -102,6 +106,20 @@ class QueuesCheck:
             places = group.places[log_id] = Places(log_id, start)
             self._readers.setdefault(log_id, []).append(places)
             self._rest_delayed(places, start, fact.at_ms)
+            self._pass_over(places, fact.group)
+
+    def _pass_over(self, places: Places, group: str) -> None:
+        """What was cancelled, or redriven to another group, is none of this group's business wherever it starts."""
+        marks = self.marks.get(places.log_id, {})
+        directed = [offset for offset, mark in marks.items() if mark.group not in ("", group)]
+        for offset in (*self.cancelled.get(places.log_id, ()), *directed):
+            places.settle(offset, f.SKIPPED)
+
+    def _cancelled(self, fact: f.Cancelled, op: Op) -> None:
+        self.cancelled.setdefault(fact.log_id, set()).add(fact.offset)
+
+    def _filter_noted(self, fact: f.FilterNoted, op: Op) -> None:
+        self.groups[fact.group_id].filters.add((fact.task, fact.label))
 
     def _rest_delayed(self, places: Places, start: int, at_ms: int) -> None:
         kept = max(start, self._ledger.logs[places.log_id].start)
@@ -122,6 +140,7 @@ class QueuesCheck:
         places.seeks += 1
         places.restart(fact.offset)
         self._rest_delayed(places, fact.offset, fact.at_ms)
+        self._pass_over(places, self.groups[fact.group_id].name)
 
     def _paused(self, fact: f.GroupPaused, op: Op) -> None:
         self.groups[fact.group_id].paused = fact.paused
@@ -163,6 +182,9 @@ class QueuesCheck:
         elif offset not in places.attempts or offset in places.unseen:
             self._first_delivery(op, places, offset, mark)
         if mark is not None:
+            group = self.groups[fact.group_id].name
+            if mark.group not in ("", group):
+                raise Violation("redrive", f"{op}: {at} was sent back to {mark.group} and delivered to {group}")
             if mark.not_before_ms > fact.at_ms:
                 raise Violation("delay", f"{op}: {at} was delivered {mark.not_before_ms - fact.at_ms} ms early")
             if dies and 0 < mark.deadline_ms <= fact.at_ms:
@@ -298,7 +320,11 @@ class QueuesCheck:
         places = group.places[fact.log_id]
         for first, end in fact.ranges:
             for offset in range(first, end):
-                if isinstance(op.command, c.Redrive):
+                if fact.how == f.SKIPPED:
+                    mark = self.marks.get(fact.log_id, {}).get(offset)
+                    other = mark is not None and mark.group not in ("", group.name)
+                    demand(other, "redrive", f"{op}: offset {offset} was kept from {group.name}")
+                elif isinstance(op.command, c.Redrive):
                     demand(not places.is_settled(offset), "Q7", f"{op}: dead letter {offset} was redriven twice")
                 elif fact.how == f.ACKED and not places.is_settled(offset):
                     self._fenced(op, group, places, offset, late=True)

@@ -24,7 +24,7 @@ from tests.simulation.checks.violation import Violation
 from tests.simulation.op import Op
 
 Event = tuple[int, str, int, str]  # log, what, offset, group
-_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
 
 
 class TalesCheck:

@@ -1,4 +1,4 @@
-"""Two tables of keys that never mix, and that forget what is over without ever looking at all of it."""
+"""Effect keys: told apart from keys of produces, and forgotten without ever looking at all of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import pytest
 
 from driftq.core.commands import EffectKey, ProduceKey
 from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
-from driftq.core.idempotency import Effects, ProducedKey, ProducedKeys, Status, effect_scope, produce_scope
-
-
-def key(offset: int, expires_ms: int) -> ProducedKey:
-    return ProducedKey(1, offset, 1, 0, expires_ms)
+from driftq.core.idempotency import Effects, Status, effect_scope
+from driftq.core.produced_keys import produce_scope
 
 
 def test_scopes_are_told_apart_by_every_part():
@@ -21,50 +18,6 @@ def test_scopes_are_told_apart_by_every_part():
     assert len(scopes) == 4
     assert effect_scope(EffectKey("a", "t", "g", "k")) != effect_scope(EffectKey("a", "t", "h", "k"))
     assert produce_scope(ProduceKey("a", "t", "k")) != effect_scope(EffectKey("a", "t", "", "k"))
-
-
-def test_a_key_is_known_until_its_time_and_not_at_it():
-    keys = ProducedKeys()
-    keys.remember("k", key(7, 100), 0)
-    assert keys.find("k", 99) == key(7, 100)
-    assert keys.find("k", 100) is None
-
-
-def test_keys_that_are_over_are_dropped_as_new_ones_come():
-    keys = ProducedKeys()
-    for number in range(10_000):
-        keys.remember(f"k{number}", key(number, number + 100), number)
-    assert len(keys) < 250
-
-
-def test_one_long_lived_key_shields_nobody():
-    keys = ProducedKeys()
-    keys.remember("forever", key(0, 10**15), 0)
-    for number in range(10_000):
-        keys.remember(f"k{number}", key(number, number + 100), number)
-    assert len(keys) < 250
-    assert keys.find("forever", 10_000) is not None
-
-
-def test_a_key_that_comes_again_and_again_is_held_once():
-    keys = ProducedKeys()
-    for now_ms in range(0, 100_000, 100):
-        keys.remember("k", key(now_ms, now_ms + 100), now_ms)
-    assert len(keys) == 1
-    assert len(list(keys.images())) == 1
-
-
-def test_images_of_keys_keep_the_order_of_the_rounds():
-    keys, again = ProducedKeys(), ProducedKeys()
-    for number in range(10):
-        keys.remember(f"k{number}", key(number, 100 + number), number)
-    for image in keys.images():
-        again.place(image)
-    assert list(again.images()) == list(keys.images())
-    for either in (keys, again):
-        either.remember("late", key(99, 500), 105)
-    assert list(again.images()) == list(keys.images())
-    assert again.find("k9", 0) == key(9, 109)
 
 
 def test_an_effect_goes_from_pending_to_committed_or_failed():

@@ -7,8 +7,8 @@ from driftq.core import choosing
 from driftq.core.case import EVENT_BYTES, Case
 from driftq.core.choosing import Fresh, Wanted
 from driftq.core.commands import Claim
-from driftq.core.facts import Leased, Settled
-from driftq.core.groups import Group
+from driftq.core.facts import FilterNoted, Leased, Settled
+from driftq.core.groups import EVERYTHING, FILTERS_MAX, Filter, Group
 from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Progress
 from driftq.core.ranges import Range
@@ -48,8 +48,19 @@ def claim(case: Case, command: Claim) -> Reply:
     most = command.max_messages
     if config.history:
         most = min(most, max(1, case.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
+    _note_filter(case, group, (command.task, command.label))
     _fill(case, group, shares, most, Wanted(command.task, command.label))
     return _hand_out(case, group, shares, command.owner, lease_ms)
+
+
+def _note_filter(case: Case, group: Group, wanted: Filter) -> None:
+    """Remember what the group asks for, so that other tasks do not count as its own. A group without a note asks for
+    everything; so does one with too many."""
+    known = group.filters
+    if wanted in known or EVERYTHING in known or (wanted == EVERYTHING and not known):
+        return
+    task, label = wanted if len(known) < FILTERS_MAX else EVERYTHING
+    case.facts.append(FilterNoted(group.group_id, case.now_ms, task, label))
 
 
 def bad_lease(case: Case, lease_ms: int) -> Rejected | None:

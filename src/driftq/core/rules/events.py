@@ -25,7 +25,7 @@ from driftq.wire.times import to_rfc3339
 
 BATCH_RECORDS = 50_000
 
-_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled"}
+_HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
 _UNBOUNDED = (Ack, AckThrough, Outcome, Release)
 _quoted = json.Encoder().encode
 

@@ -91,7 +91,8 @@ def bury(
     batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
     case.expect_event(log, letter.last_error)
     case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))
-    case.facts.append(f.Settled(group.group_id, log.log_id, ((offset, offset + 1),), f.DEAD, case.now_ms))
+    run = ((offset, offset + 1),)
+    case.facts.append(f.Settled(group.group_id, log.log_id, run, f.DEAD, case.now_ms, letter.last_error))
     case.burials[group.group_id, log.log_id, offset] = (reason, letter.last_error)
     return True
 

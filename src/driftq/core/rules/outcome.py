@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from driftq.core import commands as c
 from driftq.core.case import Case
-from driftq.core.idempotency import produce_scope
+from driftq.core.produced_keys import produce_scope
 from driftq.core.replies import OutcomeReply, Rejected, Reply, Settlement
 from driftq.core.rules import effects, settle, streams
 from driftq.core.rules.produce import produce
@@ -38,7 +38,8 @@ def outcome(case: Case, command: c.Outcome) -> Reply:
 def _named_twice(command: c.Outcome) -> Rejected | None:
     """Parts are judged against one state, so what dedup guards may be named only once."""
     producers = [(part.topic, part.producer.producer) for part in command.produces if part.producer is not None]
-    keys = [produce_scope(part.once) for part in command.produces if part.once is not None]
+    named = [key for part in command.produces for key in (part.once, part.job) if key is not None]
+    keys = [produce_scope(key) for key in named]
     paths = [part.path for part in command.appends]
     commits = [part.key for part in command.commits]
     for what, names in (("producer", producers), ("idempotency key", keys), ("stream", paths), ("effect", commits)):

@@ -6,11 +6,11 @@ from __future__ import annotations
 import msgspec
 
 from driftq.core.case import Case
-from driftq.core.commands import Produce
+from driftq.core.commands import Produce, ProduceKey
 from driftq.core.facts import Appending, ByProducer, Mark
 from driftq.core.groups import HISTORY_SUFFIX, Topic
-from driftq.core.idempotency import produce_scope
 from driftq.core.logs import LaneKey, Log
+from driftq.core.produced_keys import produce_scope
 from driftq.core.producers import Judgement, Verdict
 from driftq.core.replies import Produced, Rejected, Reply
 from driftq.core.routing import partition_of
@@ -26,8 +26,8 @@ def produce(case: Case, command: Produce) -> Reply:
     log = target_log(case, topic, command.partition, command.key)
     if isinstance(log, Rejected):
         return log
-    if command.once is not None:
-        repeated = _repeated(case, command)
+    for key in (command.once, command.job):
+        repeated = _repeated(case, key) if key is not None else None
         if repeated is not None:
             return repeated
     by = command.producer
@@ -40,7 +40,7 @@ def produce(case: Case, command: Produce) -> Reply:
     refused = _refused(case, topic, log, command)
     if refused is not None:
         return refused
-    along = _along(case, log, command, by) if command.once or command.marks or by else None
+    along = _along(case, log, command, by) if command.once or command.job or command.marks or by else None
     first_offset = case.append(log, command.batch, command.count, command.payload_bytes, along)
     return Produced(topic.name, log.partition, first_offset, command.count)
 
@@ -59,9 +59,7 @@ def target_log(case: Case, topic: Topic, partition: int | None, key: bytes) -> L
     return case.state.logs[log_ids[partition]]
 
 
-def _repeated(case: Case, command: Produce) -> Reply | None:
-    once = command.once
-    assert once is not None
+def _repeated(case: Case, once: ProduceKey) -> Reply | None:
     first = case.state.keys.find(produce_scope(once), case.now_ms)
     log = case.state.logs.get(first.log_id) if first is not None else None
     if first is None or log is None:
@@ -107,7 +105,7 @@ def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected |
     if size > most_bytes or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
         largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
         return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
-    if command.once is not None and len(case.state.keys) >= limits.keys_max:
+    if (command.once or command.job) and len(case.state.keys) >= limits.keys_max:
         return _overloaded(
             case, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed"
         )
@@ -167,14 +165,21 @@ def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...
 
 
 def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending:
-    once = command.once
+    once, job = command.once, command.job
     marks = kept_marks(case, log, command.marks) if command.marks else ()
-    if once is None:
+    if once is None and job is None:
         return Appending(producer=by, marks=marks)
+    digest = once.digest if once is not None else job.digest if job is not None else 0
     return Appending(
         producer=by,
-        key=produce_scope(once),
-        key_digest=once.digest,
-        key_expires_ms=case.now_ms + (once.ttl_ms or case.limits.key_ttl_ms),
+        key=produce_scope(once) if once is not None else "",
+        key_digest=digest,
+        key_expires_ms=case.now_ms + _ttl_ms(case, once) if once is not None else 0,
         marks=marks,
+        job=produce_scope(job) if job is not None else "",
+        job_ttl_ms=_ttl_ms(case, job) if job is not None else 0,
     )
+
+
+def _ttl_ms(case: Case, key: ProduceKey) -> int:
+    return key.ttl_ms or case.limits.key_ttl_ms

@@ -14,7 +14,7 @@ from driftq.core.progress import Place, Progress
 from driftq.core.ranges import Range
 from driftq.core.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.rules.claim import bad_lease
-from driftq.core.rules.failing import bury, fail
+from driftq.core.rules.failing import bounded, bury, fail
 from driftq.core.rules.topics import bad_partition, group_of, no_such_topic
 from driftq.wire.errors import Code
 
@@ -147,9 +147,9 @@ def reject(case: Case, command: c.Reject) -> Reply:
                     found.refused.append(_too_much(case, progress, offset))
                     continue
                 if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
-                    case.facts.append(
-                        f.Settled(group.group_id, progress.log_id, ((offset, offset + 1),), f.DEAD, case.now_ms)
-                    )
+                    run = ((offset, offset + 1),)
+                    error = bounded(command.reason, case.limits.error_bytes)
+                    case.facts.append(f.Settled(group.group_id, progress.log_id, run, f.DEAD, case.now_ms, error))
                 elif not bury(case, group, progress, offset, "rejected", command.reason):
                     partition = case.state.logs[progress.log_id].partition
                     message = "the record cannot be read, so it cannot become a dead letter"
@@ -233,9 +233,11 @@ def cancel(case: Case, command: c.Cancel) -> Reply:
     log = case.state.logs[topic.log_ids[command.partition]]
     if not log.start <= command.offset < log.end:
         return Rejected(Code.NOT_FOUND, f"offset {command.offset} is not in the log ({log.start} to {log.end})")
+    if not case.state.tenure.is_unfinished(log.log_id, command.offset):
+        return Done(changed=False)
     for group in topic.groups.values():
-        progress = group.progress[command.partition]
-        if progress.place_of(command.offset)[0] is not Place.SETTLED:
+        if not group.progress[command.partition].is_settled(command.offset):
             run = ((command.offset, command.offset + 1),)
             case.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, case.now_ms))
-    return Done(changed=bool(case.facts))
+    case.facts.append(f.Cancelled(log.log_id, command.offset, case.now_ms))  # groups may come later
+    return Done()

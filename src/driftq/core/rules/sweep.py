@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from driftq.core.case import Case
 from driftq.core.commands import Sweep
-from driftq.core.facts import Trimmed
+from driftq.core.facts import KeysSwept, Trimmed
 from driftq.core.replies import Reply, Swept
 from driftq.core.rules import subscriptions
 from driftq.core.rules.failing import expire_leases
@@ -26,6 +26,10 @@ def sweep(case: Case, command: Sweep) -> Reply:
             _sweep_stream(case, number)
         elif kind == "wake":
             subscriptions.expire(case, number)
+        elif kind == "keys":
+            until_ms = case.state.keys.due_ms(case.now_ms)
+            if until_ms:
+                case.facts.append(KeysSwept(case.now_ms, until_ms))
         else:
             _sweep_stages(case)
     if command.retention:
@@ -72,4 +76,4 @@ def _retain(case: Case, log_id: int, retention_ms: int, retention_bytes: int) ->
         start = max(start, end)
         size -= span_bytes
     if start > log.start:
-        case.facts.append(Trimmed(log_id, start))
+        case.facts.append(Trimmed(log_id, start, case.now_ms))

@@ -149,7 +149,7 @@ def trim_topic(case: Case, command: c.TrimTopic) -> Reply:
         return Rejected(Code.INVALID_ARGUMENT, f"offset must be {log.start} to {log.end}")
     if command.offset == log.start:
         return Done(changed=False)
-    case.facts.append(f.Trimmed(log.log_id, command.offset))
+    case.facts.append(f.Trimmed(log.log_id, command.offset, case.now_ms))
     return Done()
 
 
@@ -189,7 +189,7 @@ def find_group(case: Case, topic_name: str, name: str, start: str | int) -> Grou
     for log_id, offset in zip(topic.log_ids, starts, strict=True):
         progress = Progress(group_id, log_id, offset)
         progress.delay_all(case.state.logs[log_id].delayed, case.now_ms)
-        progress.pass_over(case.state.logs[log_id].lost)
+        progress.pass_over(case.state.logs[log_id].passed_over(name))
         group.progress.append(progress)
     return group
 
@@ -240,5 +240,5 @@ def delete_group(case: Case, command: c.DeleteGroup) -> Reply:
     group = group_of(case, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    case.facts.append(f.GroupDeleted(group.group_id))
+    case.facts.append(f.GroupDeleted(group.group_id, case.now_ms))
     return Done()

@@ -91,7 +91,7 @@ class BatchesFace:
             if refused is not None:
                 results[index] = _result(topic, refused, 0)
                 continue
-            alone = command if message.once is not None else None
+            alone = command if message.once or message.job else None
             items.append(_Item(index, topic, command.topic, command.partition, message, alone))
         return items
 

@@ -10,8 +10,9 @@ from driftq.core.commands import EffectKey, ProduceKey
 from driftq.core.groups import Group
 from driftq.core.histories import Attempt
 from driftq.core.holding import Entry
-from driftq.core.idempotency import ProducedKey, Status, effect_scope, produce_scope
+from driftq.core.idempotency import Status, effect_scope
 from driftq.core.logs import Log
+from driftq.core.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.core.progress import Place
 from driftq.core.replies import Produced
 from driftq.core.state import State
@@ -20,7 +21,7 @@ from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response
 from driftq.server.faces.queue import produce_command
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.messages import job_key, outgoing
+from driftq.server.messages import outgoing
 from driftq.server.problems import error_response, refusal
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
@@ -130,7 +131,7 @@ def _look(view: StateView, tenant: str, topic_name: str, job_id: str) -> _Found 
 
 
 def _find(state: State, now_ms: int, tenant: str, topic_name: str, job_id: str) -> ProducedKey | None:
-    found = state.keys.find(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
+    found = state.keys.find_job(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
     return found if found is not None and found.log_id in state.logs else _by_place(state, job_id)
 
 

@@ -209,6 +209,7 @@ def produce_command(
         partition=override if override is not None else any_partition,
         once=message.once,
         marks=(message.mark,) if message.mark is not None else (),
+        job=message.job,
     )
 
 

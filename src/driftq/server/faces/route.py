@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from driftq.core.idempotency import ProducedKey
+from driftq.core.produced_keys import ProducedKey
 from driftq.core.replies import Produced, Rejected
 from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json

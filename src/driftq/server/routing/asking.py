@@ -17,11 +17,11 @@ from typing import NamedTuple, cast
 import msgspec
 
 from driftq.core.commands import ProduceKey
-from driftq.core.idempotency import ProducedKey, produce_scope
+from driftq.core.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.engine.engine import Engine
 from driftq.server.http import Answer, BadRequest, Deferred, FileResponse, Response, Streaming
 from driftq.server.logs import Seldom
-from driftq.server.messages import job_key, value_of
+from driftq.server.messages import value_of
 from driftq.server.routing.protocol import BadDecision, Decision, Message, Router
 from driftq.server.tallies import Histogram
 from driftq.wire.message import Envelope, Routing
