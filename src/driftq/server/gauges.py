@@ -14,6 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from driftq.core.groups import DEAD_PREFIX, Topic
+from driftq.core.lag import lag_of
 from driftq.core.progress import Progress
 from driftq.core.state import State
 from driftq.engine.engine import Engine
@@ -104,10 +105,11 @@ class Gauges:
             for partition, progress in enumerate(group.progress):
                 if group.group_id not in state.groups or group.name == REDRIVE_GROUP:
                     break  # deleted while we looked, or nobody's lag
-                lag = max(0, state.logs[progress.log_id].end - progress.floor - progress.settled.count)
-                lag_s = self._age_s(view, progress.log_id, progress.floor) if lag and number < self._rows_max else 0.0
+                lag = lag_of(group, state.logs[progress.log_id])
+                wanted = lag.messages and number < self._rows_max
+                lag_s = self._age_s(view, progress.log_id, lag.oldest) if wanted else 0.0
                 yield PartitionRow(
-                    group.topic, group.name, str(partition), lag, lag_s, progress.in_flight, progress.resting
+                    group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting
                 )
                 number += 1
 

@@ -42,8 +42,9 @@ class TopicInfo(Struct, frozen=True):
     dead_letters: int
 
 
-class GroupPartition(Struct, frozen=True):
-    """`lag` counts what is not settled; `lag_ms` is the age of the oldest of it."""
+class GroupPartition(Struct, frozen=True, omit_defaults=True):
+    """`lag` counts what is not settled, without the `unclaimed` messages of tasks and labels that the group never asked
+    for; `lag_ms` is the age of the oldest of it."""
 
     partition: int
     floor: int
@@ -54,9 +55,10 @@ class GroupPartition(Struct, frozen=True):
     in_flight: int
     resting: int
     settled_above_floor: int
+    unclaimed: int = 0
 
 
-class GroupInfo(Struct, frozen=True):
+class GroupInfo(Struct, frozen=True, omit_defaults=True):
     topic: str
     group: str
     created_at: str
@@ -66,6 +68,7 @@ class GroupInfo(Struct, frozen=True):
     in_flight: int
     resting: int
     partitions: list[GroupPartition]
+    unclaimed: int = 0
 
 
 class SeekRequest(Body, frozen=True):

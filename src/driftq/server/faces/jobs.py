@@ -16,6 +16,7 @@ from driftq.core.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.core.progress import Place
 from driftq.core.replies import Produced
 from driftq.core.state import State
+from driftq.core.tenure import claims
 from driftq.engine.queries import StateView
 from driftq.server.bodies import read_json
 from driftq.server.context import Context, json_response
@@ -26,7 +27,7 @@ from driftq.server.problems import error_response, refusal
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.admin import JobRequest
-from driftq.wire.message import Routing, read_head
+from driftq.wire.message import Job, Routing, read_head
 from driftq.wire.queue import ProduceItem
 from driftq.wire.records import read_header, unpack
 from driftq.wire.times import to_rfc3339
@@ -79,12 +80,10 @@ class JobsFace:
         """A job's state for each group that reads its topic. Its record is read when it is durable for certain."""
         tenant = request.query.get("tenant_id", "")
         found = await self._engine.queries.result(lambda view: _look(view, tenant, topic_name, job_id))
-        batches = self._engine.read(found.log_id, found.offset, found.offset + 1, 1) if found is not None else []
-        if found is None or not batches:
+        if found is None:
             return _unknown(topic_name, job_id)
-        header = read_header(batches[0])
-        (record,) = unpack(batches[0], header, first=found.offset - header.first_offset, count=1)
-        job = read_head(record.head).job
+        job = self._job(found)
+        not_before_ms = job.not_before_ms if job is not None else 0
         shown: dict[str, Any] = {
             "id": job_id,
             "topic": found.topic,
@@ -92,11 +91,20 @@ class JobsFace:
             "offset": found.offset,
             "task": job.task if job is not None else "",
             "priority": job.priority if job is not None else 0,
-            "not_before": to_rfc3339(job.not_before_ms) if job is not None and job.not_before_ms else None,
-            "state": _overall(found.groups),
+            "not_before": to_rfc3339(not_before_ms) if not_before_ms else None,
+            "state": found.state or ("scheduled" if not_before_ms > self._engine.now_ms() else "ready"),
             "groups": found.groups,
         }
         return json_response(shown)
+
+    def _job(self, found: _Found) -> Job | None:
+        """What its record says; None if retention took it, or if it is a plain message."""
+        batches = self._engine.read(found.log_id, found.offset, found.offset + 1, 1) if found.is_kept else []
+        if not batches:
+            return None
+        header = read_header(batches[0])
+        (record,) = unpack(batches[0], header, first=found.offset - header.first_offset, count=1)
+        return read_head(record.head).job
 
     def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
         """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
@@ -110,12 +118,14 @@ class JobsFace:
 
 
 class _Found(NamedTuple):
-    """Where a job is, and its state for each group."""
+    """Where a job is, its state in one word (empty: no group claims it yet), and its state for each group."""
 
     log_id: int
     topic: str
     partition: int
     offset: int
+    is_kept: bool
+    state: str
     groups: list[dict[str, Any]]
 
 
@@ -123,11 +133,19 @@ def _look(view: StateView, tenant: str, topic_name: str, job_id: str) -> _Found 
     state = view.state
     found = _find(state, view.now_ms, tenant, topic_name, job_id)
     log = state.logs[found.log_id] if found is not None else None
-    if found is None or log is None or not log.start <= found.offset < log.end:
+    if found is None or log is None or found.offset >= log.end:
         return None
+    is_kept = found.offset >= log.start
+    if not (is_kept or found.ttl_ms):
+        return None  # called by its place, and gone
     groups = state.topics[log.topic].groups.values()
-    states = [_state(state, group, log, found.offset, tenant, job_id) for group in groups]
-    return _Found(log.log_id, log.topic, log.partition, found.offset, states)
+    states = [_state(view, group, log, found.offset, tenant, job_id) for group in groups]
+    word = _overall(states)
+    if not word and found.offset in log.cancelled:
+        word = "cancelled"
+    elif not word and not is_kept:
+        word = "finished"
+    return _Found(log.log_id, log.topic, log.partition, found.offset, is_kept, word, states)
 
 
 def _find(state: State, now_ms: int, tenant: str, topic_name: str, job_id: str) -> ProducedKey | None:
@@ -147,11 +165,18 @@ def _by_place(state: State, job_id: str) -> ProducedKey | None:
     return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
 
 
-def _state(state: State, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
+def _state(view: StateView, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
     """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
+    state = view.state
     place, lease, entry = group.progress[log.partition].place_of(offset)
-    attempts = [each for each in state.histories.of(log.log_id, offset) if each.group_id == group.group_id]
-    shown: dict[str, Any] = {"group": group.name, "state": _word(place, entry, attempts)}
+    known = state.histories.of(log.log_id, offset)
+    attempts = [each for each in known if each.group_id == group.group_id]
+    word = _word(place, entry, attempts, view.now_ms)
+    if word == "finished" and known:
+        word = "skipped"  # what happened to it is known, and this group is not in it
+    if not (place in (Place.SETTLED, Place.HELD) or attempts or claims(group, log, offset)):
+        word = "unclaimed"
+    shown: dict[str, Any] = {"group": group.name, "state": word}
     if entry is not None and place is Place.RESTING:
         shown["due_at"] = to_rfc3339(entry.retry_at_ms)
     if lease is not None and place is Place.HELD:
@@ -163,12 +188,14 @@ def _state(state: State, group: Group, log: Log, offset: int, tenant: str, job_i
     return shown
 
 
-def _word(place: Place, entry: Entry | None, attempts: list[Attempt]) -> str:
+def _word(place: Place, entry: Entry | None, attempts: list[Attempt], now_ms: int) -> str:
     if place is Place.SETTLED:
         ended = attempts[-1].end if attempts else ""
-        return ended if ended in ("succeeded", "dead", "cancelled") else "finished"
-    if place is Place.RESTING:
-        return "scheduled" if entry is not None and entry.attempts == 0 else "retrying"
+        return ended if ended in ("succeeded", "dead", "cancelled", "skipped") else "finished"
+    if place is Place.RESTING and entry is not None:
+        if entry.attempts or entry.releases:
+            return "retrying"
+        return "scheduled" if entry.retry_at_ms > now_ms else "ready"
     return "running" if place is Place.HELD else "ready"
 
 
@@ -184,11 +211,12 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 def _overall(states: list[dict[str, Any]]) -> str:
-    """One word for all groups: the least finished, then the worst end."""
-    for state in ("running", "retrying", "scheduled", "ready", "dead", "cancelled", "finished", "succeeded"):
-        if any(each["state"] == state for each in states):
+    """One word for all groups that claim the job: the least finished, then the worst end. Empty if none claims it."""
+    words = {each["state"] for each in states}
+    for state in ("running", "retrying", "scheduled", "ready", "dead", "cancelled", "finished", "succeeded", "skipped"):
+        if state in words:
             return state
-    return "ready"
+    return ""
 
 
 def _unknown(topic_name: str, job_id: str) -> Response:

@@ -9,6 +9,7 @@ import msgspec
 from driftq.core import commands as c
 from driftq.core.facts import TopicConfig
 from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.lag import lag_of
 from driftq.core.replies import Rejected
 from driftq.core.rules.topics import no_such_group, no_such_topic
 from driftq.core.state import State
@@ -143,17 +144,18 @@ def _group_info(view: StateView, group: Group) -> GroupInfo:
         in_flight=sum(part.in_flight for part in partitions),
         resting=sum(part.resting for part in partitions),
         partitions=partitions,
+        unclaimed=sum(part.unclaimed for part in partitions),
     )
 
 
 def _partition_info(view: StateView, group: Group, number: int) -> GroupPartition:
     progress = group.progress[number]
     log = view.state.logs[progress.log_id]
-    lag = max(0, log.end - progress.floor - progress.settled.count)
+    lag = lag_of(group, log)
     age_ms = 0
-    if lag and progress.floor < view.reader.end(log.log_id):  # what is not stored yet has no age to speak of
-        age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, progress.floor))
+    if lag.messages and lag.oldest < view.reader.end(log.log_id):  # what is not stored yet has no age to speak of
+        age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, lag.oldest))
     return GroupPartition(
-        number, progress.floor, progress.cursor, log.end, lag, age_ms, progress.in_flight, progress.resting,
-        progress.settled.count,
+        number, progress.floor, progress.cursor, log.end, lag.messages, age_ms, progress.in_flight, progress.resting,
+        progress.settled.count, lag.unclaimed,
     )  # fmt: skip
