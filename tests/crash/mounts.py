@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until_now
+
 EXT4_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 WITHOUT_FLUSH = 2
+DETACHED_S = 1.0
 
 
 def run(*command: str) -> None:
@@ -66,6 +69,26 @@ class PowerCut:
 
     def unmount(self) -> None:
         run("umount", str(self.at))
+
+    def mount_again(self) -> None:
+        """Mount what a cut has left. A process with a mount namespace of its own (a sandbox, say) may hold the
+        filesystem that we have unmounted. Mounting its device would bring the same one back, shut down, and every file
+        in it would meet EIO. Then a copy of the image is mounted: what the cut left is the same in it."""
+        try:
+            until_now(self.is_detached, DETACHED_S)
+        except AssertionError:
+            held, self.image = self.image, self.image.with_name(f"{self.image.name}+")
+            run("cp", "--sparse=always", str(held), str(self.image))
+            held.unlink()
+        self.mount()
+
+    def is_detached(self) -> bool:
+        """Whether the kernel has let go of the image."""
+        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with contextlib.suppress(OSError):  # it was freed while we looked
+                if backing.read_text().strip() == str(self.image):
+                    return False
+        return True
 
     def cut(self, profile: str) -> None:
         """Stop the filesystem at once, without writing anything more."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.crash.lives import Run, run_and_settle, run_until_caught
-from tests.crash.mounts import PowerCut
+from tests.crash.mounts import PowerCut, not_here
 from tests.crash.running import BrokerProcess
 from tests.support.waiting import until_now
 
@@ -33,7 +35,7 @@ class CutLives(Run):
         self.power.cut(self.profile)
         await broker.kill()
         until_now(self.is_unmounted, 20)  # a checkpoint of the dead broker may be looking for its files still
-        self.power.mount()
+        self.power.mount_again()
 
     def is_unmounted(self) -> bool:
         try:
@@ -57,6 +59,27 @@ def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path, profile, seed
         lives = CutLives(power, profile, seed)
         asyncio.run(run_and_settle(lives, CUTS[profile]))
     print(f"{CUTS[profile]} cuts, {lives.answers} answers, {len(lives.ledger.stored)} stored, {lives.torn} torn tails")
+
+
+def test_a_cut_filesystem_that_a_sandbox_still_holds_is_mounted_all_the_same(tmp_path, profile):
+    with filesystem(tmp_path, profile) as power:
+        sandbox = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "echo in; exec sleep 60"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert sandbox.stdout is not None
+            if sandbox.stdout.readline() != "in\n":
+                not_here("a mount namespace cannot be made here", profile)
+            (power.at / "kept").write_text("synced")
+            os.sync()
+            power.cut(profile)
+            power.unmount()
+            power.mount_again()
+            assert (power.at / "kept").read_text() == "synced"
+            (power.at / "LOCK").write_text("new")
+        finally:
+            sandbox.kill()
+            sandbox.communicate()
 
 
 def test_without_syncs_a_power_cut_loses_data_and_the_audit_says_so(tmp_path, profile, seed):
