@@ -18,9 +18,10 @@ ROOT = Path(__file__).parents[2]
 PINS = ROOT / "tests" / "conformance" / "streams"
 
 
-def packages(profile: str) -> Path:
-    """A folder with the packages in it. Without Node.js or a registry the test is skipped; a release insists."""
-    lock = PINS / "package-lock.json"
+def packages(profile: str, pins: Path = PINS) -> Path:
+    """A folder with the packages of a lock in it. Without Node.js or a registry the test is skipped; a release
+    insists."""
+    lock = pins / "package-lock.json"
     folder = ROOT / "build" / f"node-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if shutil.which("npm") is None or shutil.which("node") is None:
         give_up(profile, "Node.js 20 with npm is not on this machine; the published packages cannot run")
@@ -28,13 +29,13 @@ def packages(profile: str) -> Path:
     with open(folder / ".lock", "w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)  # several workers of one test run may want it at once
         if not (folder / "installed").exists():
-            install(profile, folder)
+            install(profile, folder, pins)
     return folder
 
 
-def install(profile: str, folder: Path) -> None:
+def install(profile: str, folder: Path, pins: Path) -> None:
     for name in ("package.json", "package-lock.json"):
-        shutil.copy(PINS / name, folder)
+        shutil.copy(pins / name, folder)
     command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     if done.returncode != 0:

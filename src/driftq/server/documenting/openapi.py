@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 import driftq
-from driftq.server.documenting import produce, stages, streams
+from driftq.server.documenting import produce, stages, streams, subscriptions
 from driftq.server.documenting.operation import Operation, Query, Reply
 from driftq.server.documenting.operations import OPERATIONS
 from driftq.server.documenting.shapes import Error, Overload
+from driftq.server.documenting.subscriptions import SubscriptionError
 
 DOCUMENTED = {**OPERATIONS, **produce.OPERATIONS, **stages.OPERATIONS}
 _REF = "#/components/schemas/{name}"
@@ -24,6 +25,7 @@ _REF = "#/components/schemas/{name}"
 ALWAYS = (400, 403, 413, 500, 503, 507)
 _MEANINGS = {
     400: "The request cannot be understood, or asks for something that cannot be.",
+    401: "The token of the wake is missing or wrong.",
     403: "From a foreign Host or Origin, or with an epoch that is over.",
     404: "There is no such thing.",
     405: "Not with this method; `Allow` says which.",
@@ -39,6 +41,8 @@ _MEANINGS = {
 }
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,249}$"}
 _PATH_SCHEMAS = {"topic": _NAME, "group": _NAME, "partition": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}}
+# The empty schema in other words: some generators cannot tell a body of no type from the other bodies.
+_ANY_JSON = {"type": ["array", "object", "string", "number", "boolean", "null"]}
 _RETRY = frozenset({429, 503, 507})
 _HEADERS = {
     "X-Request-Id": "Names this answer in the server's log; yours, if the request had one.",
@@ -53,7 +57,7 @@ class Entry(NamedTuple):
     method: str
     path: str
     operation: Operation
-    error_media: str = "application/json"
+    errors: str = "Error"  # the family of its refusals among the shared responses
 
 
 class Undocumented(Exception):
@@ -65,7 +69,8 @@ def entries(routes: Iterable[tuple[str, str]]) -> list[Entry]:
     found: list[Entry] = []
     for method, path in routes:
         if (method, path) == streams.ROUTE:
-            found += (Entry(m, streams.PATH, o, streams.ERROR_MEDIA) for m, o in streams.STREAM_OPERATIONS.items())
+            found += (Entry(m, streams.PATH, o, "Stream") for m, o in streams.STREAM_OPERATIONS.items())
+            found += (Entry(m, p, o, "Subscription") for (m, p), o in subscriptions.OPERATIONS.items())
         elif (method, path) in DOCUMENTED:
             found.append(Entry(method, path, DOCUMENTED[method, path]))
         else:
@@ -88,6 +93,8 @@ def document(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
             "version": driftq.__version__,
             "description": "Queues, jobs and durable streams on one journal. A 2xx means that it is on disk.",
         },
+        "servers": [{"url": "/", "description": "The server that this document came from."}],
+        "security": [],  # no operation asks who is calling
         "tags": [{"name": tag} for tag in tags],
         "paths": paths,
         "components": {
@@ -102,7 +109,7 @@ class _Kinds:
     """The schema of every type that the operations mention."""
 
     def __init__(self, table: Sequence[Entry]) -> None:
-        mentioned: dict[Any, None] = dict.fromkeys((Error, Overload))
+        mentioned: dict[Any, None] = dict.fromkeys((Error, Overload, SubscriptionError))
         for _, _, operation, _ in table:
             mentioned.update(dict.fromkeys((operation.body or {}).values()))
             mentioned.update(dict.fromkeys(reply.kind for reply in operation.replies.values()))
@@ -124,12 +131,14 @@ def _plain(name: str) -> str:
 
 
 def _renamed(schema: Any) -> Any:
-    """Names of components without brackets, in every reference."""
+    """Names of components without brackets, in every reference. No `items: false`: `maxItems` says the same of a tuple,
+    and generators of clients stumble over a schema that is not an object."""
     if isinstance(schema, dict):
         prefix = _REF.format(name="")
         return {
             key: prefix + _plain(value.removeprefix(prefix)) if key == "$ref" else _renamed(value)
             for key, value in schema.items()
+            if (key, value) != ("items", False)
         }
     return [_renamed(part) for part in schema] if isinstance(schema, list) else schema
 
@@ -158,7 +167,7 @@ def _operation(entry: Entry, kinds: _Kinds) -> dict[str, Any]:
         "responses": _responses(entry, kinds),
     }
     if operation.body is not None:
-        content = {media: {"schema": kinds.schema(kind)} for media, kind in operation.body.items()}
+        content = {media: {"schema": kinds.schema(kind) or _ANY_JSON} for media, kind in operation.body.items()}
         shown["requestBody"] = {"required": not (operation.either or operation.body_optional), "content": content}
     return shown
 
@@ -207,14 +216,15 @@ def _headers(operation: Operation) -> list[dict[str, Any]]:
 
 def _responses(entry: Entry, kinds: _Kinds) -> dict[str, Any]:
     shown = {str(status): _good(reply, kinds) for status, reply in entry.operation.replies.items()}
-    family = "Head" if entry.method == "HEAD" else "Stream" if entry.error_media != "application/json" else "Error"
+    family = "Head" if entry.method == "HEAD" else entry.errors
     for status in {*entry.operation.errors, *ALWAYS}:
         shown[str(status)] = {"$ref": f"#/components/responses/{family}{status}"}
     return dict(sorted(shown.items()))
 
 
 def _errors(kinds: _Kinds) -> dict[str, Any]:
-    """The bad answers, which all operations share: with a JSON body, with text or JSON (streams), with none (HEAD)."""
+    """The bad answers, which all operations share: with a JSON body, with text or JSON (streams), with none (HEAD), and
+    with an error object (subscriptions)."""
     shown: dict[str, Any] = {}
     for status, meaning in _MEANINGS.items():
         as_json = {"application/json": {"schema": kinds.schema(Overload if status in _RETRY else Error)}}
@@ -224,6 +234,8 @@ def _errors(kinds: _Kinds) -> dict[str, Any]:
         shown[f"Error{status}"] = {**head, "content": as_json}
         shown[f"Stream{status}"] = {**head, "content": {**as_json, **as_text}}
         shown[f"Head{status}"] = head
+        either = {"anyOf": [kinds.schema(SubscriptionError), kinds.schema(Error)]}
+        shown[f"Subscription{status}"] = {**head, "content": {"application/json": {"schema": either}}}
     return shown
 
 

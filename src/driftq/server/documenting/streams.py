@@ -9,7 +9,6 @@ from driftq.wire import streams as w
 
 ROUTE = ("*", "/v1/stream/*")
 PATH = "/v1/stream/{path}"
-ERROR_MEDIA = PLAIN
 
 _POSITION = (w.NEXT_OFFSET,)
 _OFFSET = Query("offset", str, "Where to read from: a token of an earlier answer, -1 for the start, now for the end.")

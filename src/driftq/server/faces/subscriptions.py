@@ -48,7 +48,7 @@ class StreamsRequest(Struct, frozen=True):
     streams: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
 
 
-class ClaimRequest(Struct, frozen=True):
+class WakeClaimRequest(Struct, frozen=True):
     worker: Name
 
 
@@ -58,7 +58,7 @@ class AckEntry(Struct, frozen=True):
     path: str | UnsetType = UNSET
 
 
-class AckRequest(Struct, frozen=True):
+class WakeAckRequest(Struct, frozen=True):
     wake_id: str = ""
     generation: int = 0
     acks: list[AckEntry] = []
@@ -218,7 +218,7 @@ class SubscriptionFace:
     # --- wakes ---
 
     def _claim(self, request: Request, name: str) -> Answer:
-        worker = read_json(request.body, ClaimRequest).worker
+        worker = read_json(request.body, WakeClaimRequest).worker
 
         def show(view: wakes.WakeView) -> Response:
             assert self._signer is not None
@@ -254,7 +254,7 @@ class SubscriptionFace:
         generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
         if scheme.lower() != "bearer" or generation is None:
             return _error(401, "TOKEN_INVALID", "a wake is acked with the bearer token it came with")
-        body = read_json(request.body, AckRequest) if request.body else AckRequest()
+        body = read_json(request.body, WakeAckRequest) if request.body else WakeAckRequest()
         if body.generation != generation:
             return _error(409, "FENCED", "the token belongs to another generation")
         acks = []
