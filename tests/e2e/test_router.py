@@ -98,7 +98,7 @@ def test_a_python_router_is_loaded_by_name_and_its_failures_are_counted(tmp_path
     [
         (("router.kind=rules", "router.target=/nowhere/rules.toml"), "No such file"),
         (("router.kind=python", "router.target=nowhere_at_all:x"), "nowhere_at_all"),
-        (("router.kind=webhook", "router.target=http://example.org/"), "only by https"),
+        (("router.kind=webhook", "router.target=http://example.org/"), "use https"),
         (("router.kind=rules",), "needs router.target"),
         (("router.kind=oracle",), "router.kind"),
     ],

@@ -16,6 +16,7 @@ from driftq.core.replies import Rejected, Reply
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
 from driftq.server.http import Deferred, Response
+from driftq.server.outbound import Outbound
 from driftq.server.problems import refusal
 from driftq.server.rates import Rates
 from driftq.server.settings import Settings
@@ -34,12 +35,18 @@ class Context:
     """The engine and the settings of one server; the router and the metrics, if there are any."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, router: Asker | None = None, metrics: Metrics | None = None
+        self,
+        engine: Engine,
+        settings: Settings,
+        router: Asker | None = None,
+        metrics: Metrics | None = None,
+        outbound: Outbound | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings
         self.router = router
         self.metrics = metrics
+        self.outbound = outbound or Outbound(settings)
         self.rates = Rates(settings.tenants)
         self.spread = PartitionSpread()
 

@@ -7,8 +7,10 @@ section.key=value`, in this order; `load` remembers where each came from. Unknow
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -20,6 +22,8 @@ from driftq.engine.recovery import StorageOptions
 from driftq.wire.message import Jitter, RetryPolicy
 
 ENVIRONMENT_PREFIX = "DRIFTQ_"
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
@@ -93,6 +97,8 @@ class Streams(Struct, frozen=True, forbid_unknown_fields=True):
     sse_ms: Milliseconds = 60_000
     read_bytes_max: Bytes = 4 << 20
     park_ms: Amount = 100
+    cors_prefixes: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ("*",)
 
 
 class Tenants(Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,6 +119,13 @@ class RouterSettings(Struct, frozen=True, forbid_unknown_fields=True):
     inline: bool = False
 
 
+class OutboundSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[outbound]`: where webhooks and a router may be called, and how long a webhook may take."""
+
+    allow: tuple[str, ...] = ()
+    timeout_ms: Milliseconds = 10_000
+
+
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
@@ -129,6 +142,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     streams: Streams = Streams()
     tenants: Tenants = Tenants()
     router: RouterSettings = RouterSettings()
+    outbound: OutboundSettings = OutboundSettings()
     log: Log = Log()
 
     def core_limits(self) -> Limits:
@@ -246,6 +260,20 @@ def _check(settings: Settings) -> None:
     """What one field's type cannot say."""
     if bool(settings.listen.tls_certificate) != bool(settings.listen.tls_key):
         raise SettingsError("listen.tls_certificate and listen.tls_key belong together")
+    for name, origins in (
+        ("listen.allowed_origins", settings.listen.allowed_origins),
+        ("streams.cors_origins", [each for each in settings.streams.cors_origins if each != "*"]),
+    ):
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise SettingsError(
+                    f"{name}: {origin!r} is not a web origin, like https://app.example or http://localhost:3000"
+                )
+    for network in settings.outbound.allow:
+        try:
+            ip_network(network, strict=False)
+        except ValueError:
+            raise SettingsError(f"outbound.allow: {network!r} is not an address or a network like 10.0.0.0/8") from None
 
 
 def rows(loaded: Loaded) -> list[tuple[str, str, str]]:

@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
+from driftq.server.outbound import Outbound
 from driftq.server.routing.protocol import Decision
 from driftq.server.routing.python import PythonRouter, load
 from driftq.server.routing.rules import parse
-from driftq.server.routing.webhook import target_of
-from driftq.server.settings import SettingsError
+from driftq.server.routing.webhook import WebhookRouter
+from driftq.server.settings import Settings, SettingsError
 from tests.support.desk import desk
 
 TO_TASKS = '[[rule]]\nname = "tasks"\nmatch = { topic = "inbox" }\nroute = { target_topic = "tasks", label = "work" }'
@@ -256,12 +257,12 @@ def test_a_router_that_cannot_be_loaded_is_named(target, complaint):
     ],
 )
 def test_a_webhook_must_be_https_or_on_this_machine(url):
-    with pytest.raises(SettingsError):
-        target_of(url)
+    with pytest.raises(SettingsError, match=r"router\.target"):
+        WebhookRouter(url, Outbound(Settings()))
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/r?x=1", "http://[::1]/", "http://localhost", "https://example.org"]
 )
 def test_a_decent_webhook_is_accepted(url):
-    assert target_of(url).host
+    WebhookRouter(url, Outbound(Settings()))

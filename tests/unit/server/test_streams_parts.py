@@ -14,6 +14,8 @@ from driftq.core import commands as c
 from driftq.core.facts import ByProducer
 from driftq.core.replies import Rejected, StreamAppended
 from driftq.engine.engine import Engine
+from driftq.server.outbound import Outbound
+from driftq.server.settings import Settings
 from driftq.server.streams.parking import PER_PRODUCER_MAX, Parking
 from driftq.server.streams.reading import Form
 from driftq.server.streams.responses import next_cursor
@@ -95,7 +97,7 @@ def test_a_token_is_good_for_its_subscription_and_tells_its_generation():
     "url", ["https://example.org/hook", "http://localhost:9/x", "http://127.0.0.1:9", "https://1.1.1.1/"]
 )
 def test_a_webhook_may_live_at(url):
-    check_url(url)
+    check_url(url, Outbound(Settings()))
 
 
 @pytest.mark.parametrize(
@@ -104,11 +106,13 @@ def test_a_webhook_may_live_at(url):
         "http://example.org/", "http://10.0.0.1/", "https://10.0.0.1/", "https://169.254.169.254/latest", "https://[::1]/",
         "https://localhost/", "https://a.localhost/", "ftp://example.org/", "nonsense", "https://", "https://[fe80::1]/",
         "https://u:p@example.org/", "https://example.org:99999/", "http://127.0.0.1.example.org/",
+        "http://127.0.0.1:8080/v1/topics", "http://localhost:8080/", "https://example.org/caf\u00e9",
+        "https://caf\u00e9.example/", "https://example.org/a b", "https://example.org/\r\nX: y", "http://0.0.0.0:9/",
     ],
 )  # fmt: skip
 def test_a_webhook_may_not_live_at(url):
     with pytest.raises(Refused):
-        check_url(url)
+        check_url(url, Outbound(Settings()))
 
 
 # --- the live end of a log --------------------------------------------------------------------------------------------

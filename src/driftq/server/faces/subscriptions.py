@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from driftq.core import wakes
 from driftq.core.commands import Command
 from driftq.core.replies import Rejected, Reply
+from driftq.server.addresses import Refused
 from driftq.server.bodies import read_json
 from driftq.server.context import Context
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
@@ -22,7 +23,7 @@ from driftq.server.http.request import percent_decoded
 from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
 from driftq.server.streams.signing import SEED_BYTES, Signer
-from driftq.server.streams.webhooks import Refused, Webhooks, check_url
+from driftq.server.streams.webhooks import Webhooks, check_url
 from driftq.wire import streams as w
 from driftq.wire.errors import Code
 from driftq.wire.times import to_rfc3339
@@ -81,6 +82,8 @@ class SubscriptionFace:
         self._context = context
         self._engine = context.engine
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
+        self._outbound = context.outbound
+        self._timeout_ms = context.settings.outbound.timeout_ms
         self._signer: Signer | None = None
         self._waiting: list[Callable[[], None]] | None = None
         if self._engine.latest_state.subscriptions.seed:
@@ -146,7 +149,7 @@ class SubscriptionFace:
 
     def _key_made(self, _: Reply | None) -> None:
         self._signer = Signer(self._engine.latest_state.subscriptions.seed)
-        self._webhooks = Webhooks(self._engine, self._signer)
+        self._webhooks = Webhooks(self._engine, self._signer, self._outbound, self._timeout_ms)
         waiting, self._waiting = self._waiting or [], None
         for then in waiting:
             then()
@@ -170,7 +173,7 @@ class SubscriptionFace:
         config = _config(body)
         if config.url:
             try:
-                check_url(config.url)
+                check_url(config.url, self._outbound)
             except Refused as refused:
                 return _error(400, "WEBHOOK_URL_REJECTED", str(refused))
         origin = f"{self._scheme}://{request.headers.get('host', '')}"

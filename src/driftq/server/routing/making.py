@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from driftq.server.outbound import Outbound
 from driftq.server.routing import python, rules
 from driftq.server.routing.protocol import Router
 from driftq.server.routing.webhook import WebhookRouter
 from driftq.server.settings import RouterSettings, SettingsError
 
 
-def make_router(settings: RouterSettings) -> Router | None:
+def make_router(settings: RouterSettings, outbound: Outbound) -> Router | None:
     """None if there is none. Raises `SettingsError`."""
     if settings.kind == "none":
         return None
@@ -17,6 +18,6 @@ def make_router(settings: RouterSettings) -> Router | None:
     if settings.kind == "rules":
         return rules.load(settings.target)
     if settings.kind == "webhook":
-        return WebhookRouter(settings.target)
+        return WebhookRouter(settings.target, outbound)
     call = python.load(settings.target)
     return python.PythonRouter(call, inline=settings.inline, threads=settings.threads)

@@ -1,22 +1,20 @@
 """Calls webhooks: one call at a time for each subscription, again after a failure, for as long as its wake lasts.
 
 Follows durable facts. Whatever was under way when a server stopped is called again at its next start: a receiver may
-be called twice for a wake, and its generation tells. Calls run in threads, because they are plain blocking HTTP.
+be called twice for a wake, and its generation tells. A call has a time limit in all, and a receiver a share of the
+calls that may be under way, so a slow one delays no other. Where a call may go is for `server.outbound`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import ipaddress
 import logging
-import socket
 import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import uniform
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,80 +23,55 @@ from driftq.core.facts import Fact
 from driftq.core.replies import Reply
 from driftq.core.subscriptions import Subscription
 from driftq.engine.engine import Engine, EngineStopped
+from driftq.server.addresses import Refused
+from driftq.server.outbound import Outbound, OutboundFailed, Target, literal, target_of
 from driftq.server.streams.signing import Signer
 from driftq.wire import streams as w
 
 logger = logging.getLogger("driftq.webhooks")
 
-CALLS_AT_ONCE = 16
-CALL_S = 10.0
-ANSWER_BYTES_MAX = 64 << 10
+CALLS_MAX = 64
+CALLS_PER_RECEIVER = 4
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 
 
-class Refused(Exception):
-    """An address that must not be called; the message says why."""
-
-
-def check_url(url: str) -> None:
-    """https to anywhere public; plain http only to this machine, for development."""
-    try:
-        parts = urlsplit(url)
-        host = (parts.hostname or "").lower()
-        _ = parts.port
-    except ValueError:
-        raise Refused("webhook.url is not an address") from None
-    if not host or parts.username or parts.fragment:
-        raise Refused("webhook.url is not an address")
-    if parts.scheme == "http":
-        if not is_local(host):
-            raise Refused("plain http is only for localhost and 127.0.0.0/8")
-    elif parts.scheme != "https":
-        raise Refused("webhook.url must use https")
-    elif host == "localhost" or host.endswith(".localhost"):
-        raise Refused("localhost is called over plain http")
-    else:
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return  # a name: what it stands for is checked at every call
-        if not address.is_global:
-            raise Refused("webhook.url must not point into a private network")
-
-
-def is_local(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class Answer(NamedTuple):
-    ok: bool
+    """Of a receiver that took the call."""
+
     done: bool
 
 
-def call(url: str, body: bytes, signature: str) -> Answer:
-    """One POST, on a thread. No redirects; the name is resolved once, and what it stands for is checked and used."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    secure = parts.scheme == "https"
-    port = parts.port or (443 if secure else 80)
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    if secure and not ipaddress.ip_address(str(address[0])).is_global:
-        raise Refused(f"{host} stands for an address in a private network")
-    with socket.socket(family, kind, protocol) as raw:
-        raw.settimeout(CALL_S)
-        raw.connect(address)
-        connection = http.client.HTTPConnection(host, port)
-        connection.sock = ssl.create_default_context().wrap_socket(raw, server_hostname=host) if secure else raw
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {"Content-Type": w.JSON_TYPE, w.WEBHOOK_SIGNATURE: signature, "Connection": "close"}
-        connection.request("POST", target, body, headers)
-        response = connection.getresponse()
-        answer = response.read(ANSWER_BYTES_MAX)
-        return Answer(200 <= response.status < 300, _says_done(answer))
+def check_url(url: str, outbound: Outbound) -> Target:
+    """https to anywhere public; plain http only to this machine, for development. Raises `Refused`."""
+    target = target_of(url)
+    address = literal(target.host)
+    is_local = target.host == "localhost" or target.host.endswith(".localhost")
+    if target.tls and (is_local or (address is not None and address.is_loopback)):
+        raise Refused("localhost is called over plain http")
+    outbound.check(target)
+    return target
+
+
+class Slots:
+    """Room for calls. A receiver has a share of its own: one that is slow uses up that, and nobody else's."""
+
+    def __init__(self) -> None:
+        self._all = asyncio.Semaphore(CALLS_MAX)
+        self._shares: dict[tuple[str, int], tuple[asyncio.Semaphore, list[None]]] = {}
+
+    @asynccontextmanager
+    async def one(self, target: Target) -> AsyncIterator[None]:
+        key = (target.host, target.port)
+        share, users = self._shares.setdefault(key, (asyncio.Semaphore(CALLS_PER_RECEIVER), []))
+        users.append(None)
+        try:
+            async with share, self._all:
+                yield
+        finally:
+            users.pop()
+            if not users:
+                del self._shares[key]
 
 
 def _says_done(answer: bytes) -> bool:
@@ -112,10 +85,13 @@ def _says_done(answer: bytes) -> bool:
 class Webhooks:
     """The calls of one server."""
 
-    def __init__(self, engine: Engine, signer: Signer) -> None:
+    def __init__(self, engine: Engine, signer: Signer, outbound: Outbound, timeout_ms: int) -> None:
         self._engine = engine
         self._signer = signer
-        self._threads = ThreadPoolExecutor(CALLS_AT_ONCE, "webhook")
+        self._outbound = outbound
+        self._timeout_ms = timeout_ms
+        self._slots = Slots()
+        self._tls = ssl.create_default_context()
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by subscription
         self._failures: dict[int, int] = {}
         self._durable: dict[int, int] = {}  # the last generation of each subscription that no crash can take back
@@ -129,7 +105,6 @@ class Webhooks:
     def stop(self) -> None:
         for task in self._tasks.values():
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def failing(self, number: int) -> bool:
         return self._failures.get(number, 0) > 0
@@ -182,16 +157,26 @@ class Webhooks:
 
     async def _call(self, subscription: Subscription) -> Answer | None:
         """The answer of a receiver that took the call; None if it has to be called again."""
-        body = await self._engine.queries.result(lambda _: self._body(subscription))
-        signature = self._signer.signature(body, int(time.time()))
-        url = subscription.config.url
-        loop = asyncio.get_running_loop()
         try:
-            answer = await loop.run_in_executor(self._threads, call, url, body, signature)
-        except (OSError, http.client.HTTPException, Refused) as error:
-            logger.info("webhook of %s failed: %s", subscription.created.subscription, error)
-            return None
-        return answer if answer.ok else None
+            target = check_url(subscription.config.url, self._outbound)
+            async with self._slots.one(target):
+                body = await self._engine.queries.result(lambda _: self._body(subscription))
+                async with asyncio.timeout(self._timeout_ms / 1_000):
+                    return await self._post(target, body)
+        except TimeoutError:
+            failure = f"no answer within {self._timeout_ms} ms"
+        except (OSError, OutboundFailed, Refused) as error:
+            failure = str(error)
+        logger.info("webhook of %s failed: %s", subscription.created.subscription, failure)
+        return None
+
+    async def _post(self, target: Target, body: bytes) -> Answer | None:
+        signature = self._signer.signature(body, int(time.time()))
+        head = target.head("driftq-webhook", f"{w.WEBHOOK_SIGNATURE}: {signature}", "Connection: close")
+        tls = self._tls if target.tls else None
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        status, answer = await self._outbound.post(target, tls, request)
+        return Answer(_says_done(answer)) if 200 <= status < 300 else None
 
     def _body(self, subscription: Subscription) -> bytes:
         name = subscription.created.subscription

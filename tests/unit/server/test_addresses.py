@@ -1,0 +1,115 @@
+"""Which addresses the broker may call by itself, in every form in which an address can be written."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+
+import pytest
+
+from driftq.server.addresses import AddressPolicy, Refused, is_of_this_machine
+from driftq.server.outbound import Outbound, target_of
+from driftq.server.settings import Settings, SettingsError, load
+
+PRIVATE = [
+    "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "198.18.0.1", "192.0.2.1", "240.0.0.1",
+    "255.255.255.255", "224.0.0.1", "239.1.1.1", "0.1.2.3",
+    "fe80::1", "fc00::1", "fec0::1", "ff02::1", "ff0e::1", "2001:db8::1", "100::1",
+    "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::10.0.0.1", "2002:a00:1::", "2002:a9fe:a9fe::1",
+    "64:ff9b::a00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::101:101", "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "2002:7f00:1::", "64:ff9b::7f00:1", "::127.0.0.1",
+]  # fmt: skip
+PUBLIC = ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1", "2002:101:101::", "64:ff9b::101:101"]
+LOOPBACK = ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+
+
+def policy(*settings: str) -> AddressPolicy:
+    return AddressPolicy(load(None, {}, settings).settings)
+
+
+def check(policy: AddressPolicy, address: str, port: int = 443) -> None:
+    policy.check(ipaddress.ip_address(address), port)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_a_public_address_may_be_called(address: str) -> None:
+    check(policy("listen.host=10.1.1.1"), address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_an_address_that_is_not_public_may_not(address: str) -> None:
+    public = policy("listen.host=10.1.1.1")
+    with pytest.raises(Refused):
+        check(public, address)
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_loopback_may_be_called_while_the_broker_itself_is_there(address: str) -> None:
+    check(policy(), address)
+    with pytest.raises(Refused):
+        check(policy("listen.host=10.1.1.1"), address)
+    check(policy("listen.host=10.1.1.1", "outbound.allow=127.0.0.0/8,::1"), address)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
+def test_the_unspecified_address_is_never_called(address: str) -> None:
+    with pytest.raises(Refused):
+        check(policy("outbound.allow=0.0.0.0/0,::/0"), address)
+
+
+def test_a_listed_network_may_be_called_in_every_form() -> None:
+    listed = policy("listen.host=10.1.1.1", "outbound.allow=10.0.0.0/24,169.254.1.1")
+    for address in ("10.0.0.7", "::ffff:10.0.0.7", "64:ff9b::a00:7", "169.254.1.1"):
+        check(listed, address)
+    for address in ("10.0.1.1", "169.254.1.2", "192.168.0.1"):
+        with pytest.raises(Refused):
+            check(listed, address)
+
+
+@pytest.mark.parametrize("address", LOOPBACK)
+def test_the_brokers_own_port_is_never_called_on_this_machine(address: str) -> None:
+    listed = policy("listen.port=7001", "outbound.allow=0.0.0.0/0,::/0")
+    with pytest.raises(Refused, match="itself"):
+        check(listed, address, 7001)
+    check(listed, address, 7002)
+    check(listed, "10.255.255.1", 7001)
+
+
+def test_addresses_of_this_machine_are_known() -> None:
+    assert is_of_this_machine(ipaddress.ip_address("127.0.0.1"))
+    assert not is_of_this_machine(ipaddress.ip_address("192.0.2.77"))
+
+
+def test_what_is_not_a_network_or_an_origin_is_refused_at_the_start() -> None:
+    for setting in (
+        "outbound.allow=internal",
+        "listen.allowed_origins=*",
+        "listen.allowed_origins=null",
+        "listen.allowed_origins=https://a.example/",
+        "streams.cors_origins=a.example",
+    ):
+        with pytest.raises(SettingsError, match=setting.partition("=")[0]):
+            load(None, {}, [setting])
+
+
+def test_a_name_is_judged_by_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [(None, None, None, "", (address, port)) for address in ("64:ff9b::a00:1", "10.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    outbound = Outbound(Settings())
+    with pytest.raises(Refused, match="not a public address"):
+        asyncio.run(outbound.connect(target_of("https://rebound.example/"), None))
+    assert asked == ["rebound.example"], "resolved once"
+    outbound.close()
+
+
+def test_localhost_by_name_is_judged_like_its_address() -> None:
+    Outbound(Settings()).check(target_of("http://localhost:9/"))
+    for settings, url in [((), "http://localhost:8080/"), (("listen.host=10.1.1.1",), "http://localhost:9/")]:
+        with pytest.raises(Refused):
+            Outbound(load(None, {}, settings).settings).check(target_of(url))
