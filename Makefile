@@ -30,7 +30,7 @@ LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --gen
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup classes test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
+.PHONY: help setup browser classes test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,13 +52,21 @@ $(STAMP):
 	@touch $@
 	@echo "Ready: $$($(BIN)/driftq --version)"
 
+# Without a browser its tests are skipped, and say so. Debian and Ubuntu have it as a package, which root can install.
+browser: ## Install Chromium for the tests in a real browser, where that is possible
+	@for name in chromium chromium-browser google-chrome; do command -v $$name > /dev/null && exit 0; done; { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && echo "Installing Chromium" && \
+		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+			> /dev/null 2>&1; } || \
+		echo "No Chromium: the tests in a browser will be skipped. On Debian and Ubuntu, as root: apt-get install chromium" >&2
+
 run: setup ## Show the whole: broker, workload, pipelines on Spark, audit (DATA=… TABLES=…)
 	@$(BIN)/driftq demo --data $(DATA) --tables $(TABLES)
 
 serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
-test: setup ## Check, and every test (PROFILE=dev|ci|release)
+test: setup browser ## Check, and every test (PROFILE=dev|ci|release)
 	@$(MAKE) --no-print-directory --jobs 5 --output-sync=target check test-spark test-rest test-patient
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
 

@@ -34,7 +34,7 @@ KINDS = {
     "crash": "a real process, killed under load",
     "e2e": "a real server over real sockets",
     "conformance": "the published streams suite and the golden queue API",
-    "browser": "the console in a real browser",
+    "browser": "pages in a real browser",
     "spark": "exactly-once through Spark",
     "bench": "that the benchmarks run",
 }

@@ -92,12 +92,12 @@ def test_an_offset_the_stream_never_issued_is_refused(server):
         assert reply.headers["stream-next-offset"] == token(1)
 
 
-def test_every_answer_forbids_sniffing_and_lets_browsers_read_it(server):
+def test_every_answer_forbids_sniffing_and_opens_itself_to_no_page(server):
     for method, path in [("GET", "none"), ("PATCH", "none"), ("GET", "%zz"), ("OPTIONS", "none"), ("GET", "__ds/none")]:
         reply = server.call(method, f"/v1/stream/{path}")
         assert reply.headers["x-content-type-options"] == "nosniff"
-        assert reply.headers["access-control-allow-origin"] == "*"
-        assert reply.headers["cross-origin-resource-policy"] == "cross-origin"
+        assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "access-control-allow-origin" not in reply.headers
 
 
 # --- producers --------------------------------------------------------------------------------------------------------

@@ -35,12 +35,13 @@ class Answers:
     def answered(self, request: Request, status: int, size_bytes: int | None) -> bytes:
         """The header line of an answer that is about to be written."""
         self.by_status[status] += 1
-        if not (self.access_log or request.id or b"x-request-id" in request.head.fields):
+        head = request.head
+        if not (self.access_log or request.id or head.cross_origin or b"x-request-id" in head.fields):
             return self._new_line()  # what nearly every answer gets
         name = self.name(request)
         if self.access_log:
             _log(request, status, size_bytes)
-        return b"%b%b\r\n" % (_FIELD, name)
+        return b"%b%b\r\n%b" % (_FIELD, name, head.cross_origin)
 
     def name(self, request: Request) -> bytes:
         """The id of a request; from the first call on it has one."""

@@ -25,10 +25,11 @@ from driftq.server.descriptors import DescriptorPlan, plan, raised_limit
 from driftq.server.guard import Guard
 from driftq.server.logs import Seldom
 from driftq.server.metrics import Metrics, Sources
+from driftq.server.outbound import Outbound
 from driftq.server.problems import bad_request, error_response, internal_error
 from driftq.server.routing.asking import Asker
 from driftq.server.routing.making import make_router
-from driftq.server.settings import Listen, Settings, SettingsError
+from driftq.server.settings import LOOPBACK_HOSTS, Settings, SettingsError
 from driftq.storage.descriptors import DescriptorReserve
 from driftq.storage.disk import NoDescriptors, OsDisk
 
@@ -42,9 +43,9 @@ Say = Callable[[str], None]
 class Door:
     """What stands before the routes: nothing behind it is served until recovery is over."""
 
-    def __init__(self, listen: Listen, answers: Answers) -> None:
+    def __init__(self, settings: Settings, answers: Answers) -> None:
         self.app: App | None = None
-        self._guard = Guard(listen)
+        self._guard = Guard(settings)
         self._answers = answers
 
     def __call__(self, request: http.Request) -> http.Answer:
@@ -77,9 +78,10 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         loop.add_signal_handler(number, stop.set)
     shares = _share_descriptors(settings)
     reserve = DescriptorReserve(shares.reserved if data is not None else 0)
-    router = make_router(settings.router)
+    outbound = Outbound(settings)
+    router = make_router(settings.router, outbound)
     answers = Answers(access_log=settings.log.access or settings.log.level == "debug")
-    door = Door(settings.listen, answers)
+    door = Door(settings, answers)
     listener = await http.serve(
         door,
         settings.listen.host,
@@ -90,6 +92,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         on_error=partial(_logged_error, answers),
         on_answer=answers.answered,
     )
+    outbound.policy.own_ports = frozenset({listener.port})
     engine = None
     try:
         began_s = loop.time()
@@ -104,7 +107,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
             shares.connections,
         )
         _calm_the_collector()
-        door.app = App(routes(Context(engine, settings, asker, Metrics(engine, sources))))
+        door.app = App(routes(Context(engine, settings, asker, Metrics(engine, sources), outbound)))
         say(_greeting(settings, listener.addresses, data, engine))
         await _until(stop, engine)
         say("stopping")
@@ -112,6 +115,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         await listener.stop(GRACE_S)
         if router is not None:
             await router.close()
+        outbound.close()
         if engine is not None:
             await engine.close()
         reserve.close()
@@ -183,7 +187,7 @@ def _logged_error(answers: Answers, request: http.Request, error: BaseException)
 def _check_bind(settings: Settings) -> None:
     """Nobody should be on a network by accident."""
     host = settings.listen.host
-    if host not in ("127.0.0.1", "::1", "localhost") and not settings.listen.insecure_bind:
+    if host not in LOOPBACK_HOSTS and not settings.listen.insecure_bind:
         raise SettingsError(
             f"refusing to listen on {host}: it can be reached from outside and there is no authentication. "
             "Listen on 127.0.0.1, or say --set listen.insecure_bind=true if something in front protects it."

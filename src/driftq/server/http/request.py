@@ -65,7 +65,8 @@ class Head:
     """Everything of a request but its body. Decoded parts are kept, and requests with the same head share one `Head`.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. Nothing here may be
-    changed, but whoever serves may note in `handler` whom requests with this head are for.
+    changed, but whoever serves may note in `handler` whom requests with this head are for, and in `cross_origin` the
+    header lines of their answers that let a web page of another origin read them.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class Head:
         "_path",
         "_query",
         "content_length",
+        "cross_origin",
         "fields",
         "handler",
         "keep_alive",
@@ -98,6 +100,7 @@ class Head:
         self.keep_alive = keep_alive
         self.content_length = content_length  # -1: no such header
         self.handler: Callable[[Request], Any] | None = None
+        self.cross_origin = b""
         self._path: str | None = None
         self._query: Mapping[str, str] | None = None
         self._headers: Mapping[str, str] | None = None

@@ -23,7 +23,7 @@ Headers = list[tuple[str, str]]
 
 METHODS = "GET, POST, PUT, DELETE, HEAD, OPTIONS"
 _ASKED = (
-    "Content-Type, Authorization, If-Match, If-None-Match",
+    "Content-Type, Authorization, If-Match, If-None-Match, X-Request-Id, Traceparent",
     w.TTL, w.EXPIRES_AT, w.CLOSED, w.SEQ, w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET,
     w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ,
     w.X_PRODUCER_ID, w.X_PRODUCER_EPOCH, w.X_PRODUCER_SEQ, w.X_SESSION,
@@ -38,16 +38,11 @@ _SHOWN = (
 )  # fmt: skip
 ON_ALL: Headers = [
     ("X-Content-Type-Options", "nosniff"),
-    ("Cross-Origin-Resource-Policy", "cross-origin"),
-    ("Access-Control-Allow-Origin", "*"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
     ("Access-Control-Expose-Headers", ", ".join(_SHOWN)),
 ]
 _ON_ALL_LINES = header_lines(ON_ALL)
-_PREFLIGHT: Headers = [
-    ("Access-Control-Allow-Methods", METHODS),
-    ("Access-Control-Allow-Headers", ", ".join(_ASKED)),
-    ("Access-Control-Max-Age", "86400"),
-]
+REQUEST_HEADERS = ", ".join(_ASKED)
 TEXT = "text/plain; charset=utf-8"
 
 STATUSES = {
@@ -86,8 +81,14 @@ def failure(status: int, message: str, headers: Headers | None = None) -> Respon
     return respond(status, headers or [], message.encode() + b"\n", TEXT)
 
 
-def preflight() -> Response:
-    return respond(204, _PREFLIGHT)
+def preflight(methods: str = METHODS) -> Response:
+    """What may be asked. Which origins may ask is for `server.guard`: without its line this allows nothing."""
+    allow: Headers = [
+        ("Access-Control-Allow-Methods", methods),
+        ("Access-Control-Allow-Headers", REQUEST_HEADERS),
+        ("Access-Control-Max-Age", "600"),
+    ]
+    return respond(204, allow)
 
 
 def not_allowed(methods: str) -> Response:
