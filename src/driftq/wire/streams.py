@@ -159,6 +159,25 @@ def json_messages(body: bytes) -> Sequence[bytes]:
         raise NotJson("the body is nested too deeply") from None
 
 
+def check_messages(messages: Sequence[bytes]) -> None:
+    """Whether each of these can stand alone as a message of a JSON stream, as the elements of one array do. Raises
+    `NotJson` with the first that cannot."""
+    joined = join_json(messages)
+    try:
+        joined.decode()
+        if list(map(bytes, _elements.decode(joined))) == messages:
+            return
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # find out which
+    for index, message in enumerate(messages):
+        try:
+            count = len(json_messages(join_json([message])))
+        except NotJson as error:
+            raise NotJson(f"record {index}: {error}") from None
+        if count != 1:
+            raise NotJson(f"record {index} holds {count} values; each record is one")
+
+
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 

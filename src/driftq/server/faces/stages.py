@@ -10,7 +10,9 @@ from driftq.server.context import Context, json_response
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.packed import read_packed
 from driftq.server.problems import refusal
+from driftq.wire import streams as w
 from driftq.wire.admin import ForgetRequest, ForgottenInfo, PublishedInfo, PublishedPart, PublishRequest, StagedInfo
+from driftq.wire.records import Header, unpack
 from driftq.wire.times import to_rfc3339
 
 NAME_BYTES_MAX = 256
@@ -34,6 +36,8 @@ class StagesFace:
         if isinstance(batch, Rejected):
             return refusal(batch)
         header = batch.header
+        if path:
+            self._check_json(path, request.body, header)
         if any(
             mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in batch.marks
         ):
@@ -52,6 +56,16 @@ class StagesFace:
             chunk=number("chunk", query["chunk"]) if "chunk" in query else None,
         )
         return self._context.ask(command, _staged)
+
+    def _check_json(self, path: str, batch: bytes, header: Header) -> None:
+        """Each record of a batch for a JSON stream is one message, as each element of an array in a POST is."""
+        stream = self._context.engine.latest_state.streams.by_path.get(path)
+        if stream is None or not w.is_json(stream.created.content_type):
+            return
+        try:
+            w.check_messages([record.value for record in unpack(batch, header)])
+        except w.NotJson as error:
+            raise BadRequest(f"not JSON: {error}") from None
 
     def publish(self, request: Request) -> Answer:
         """Make handles visible, in this order; whatever else the writer staged is forgotten."""

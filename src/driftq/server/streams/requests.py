@@ -173,6 +173,15 @@ def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) 
     return Packed(pack_columns(messages), len(messages))
 
 
+def packed_for(stream_type: str | None, content_type: str, body: bytes) -> Packed:
+    """A body as the records of an append to a stream that holds `stream_type`. One of another type is refused whatever
+    it holds, so it is not looked at."""
+    fits = stream_type == content_type or (
+        stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
+    )
+    return packed_body(content_type, body) if fits else Packed(pack_one(body), 1)
+
+
 class Appending(NamedTuple):
     """An append and the dialect its answer must speak."""
 
@@ -190,11 +199,7 @@ def append_command(request: Request, path: str, stream_type: str | None) -> Appe
     if body:
         if not content_type:
             raise BadRequest("an append needs a Content-Type")
-        fits = stream_type == content_type or (
-            stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
-        )
-        # A body of another type is refused whatever it holds, so it is not looked at.
-        packed = packed_body(content_type, body) if fits else Packed(pack_one(body), 1)
+        packed = packed_for(stream_type, content_type, body)
     elif not close:
         raise BadRequest("an append needs a body, unless it closes the stream")
     stream_seq = field(request, w.SEQ) or ""
