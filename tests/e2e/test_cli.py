@@ -186,6 +186,11 @@ def test_claimed_messages_are_settled_by_hand_each_in_its_way(topic, broker):
     assert run("reject", topic, "g", "0:9", "--token", token, "--reason", "never") == "1 rejected\n"
     assert as_json("reject", topic, "g", "0:10", "--token", token) == {"refused": []}
     assert [each.dlq.reason for each in broker.dead_letters.list(topic)] == ["rejected", "rejected"]
+    # A settled message: an ack is fine again, a nack with a wrong token is an error, and so is an ack of a dead letter.
+    assert run("ack", topic, "g", "0:0", "--token", token) == "1 done\n"
+    assert "settled already" in run("nack", topic, "g", "0:1", "--token", "x", code=Exit.REFUSED)
+    assert "dead letter" in run("ack", topic, "g", "0:9", "--token", token, code=Exit.REFUSED)
+    assert run("reject", topic, "g", "0:9", "--token", token) == "1 rejected\n"
 
 
 def test_a_claim_tells_how_to_go_on_and_a_stranger_is_refused(topic, broker):

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from driftq.core import facts as f
+from driftq.core import outcomes as o
 from driftq.wire.message import decode_head
 from driftq.wire.records import unpack
 
@@ -30,6 +31,7 @@ class Message:
         self.until_ms = self.retry_at_ms = 0
         self.has_history = False
         self.how: int | None = None
+        self.lost = False  # it rests after a lost lease that nobody has explained
 
 
 class Shared:
@@ -60,6 +62,7 @@ class Model:
         self.letters: dict[tuple[str, int, int, str], int] = {}
         self.rounds: dict[tuple[str, int, int, str], int] = {}  # a group that starts over may fail a message again
         self.durable: dict[int, int] = {}
+        self.outcomes: list[bytes] = []
         self.told: list[Event] | None = None  # what the history has to say of a frame, if there is one
 
     # --- looking ---
@@ -106,7 +109,9 @@ class Model:
             assert [tuple(event[name] for name in names) for event in events] == expected
         self.told = []
 
-    def _tell(self, what: str, fact: f.Leased | f.Failed | f.Settled | f.Released, offset: int) -> None:
+    def _tell(
+        self, what: str, fact: f.Leased | f.Failed | f.FailureExplained | f.Settled | f.Released, offset: int
+    ) -> None:
         topic, group = self.groups[fact.group_id]
         if self.told is not None and topic == "t":
             _, message = self._at(fact, offset)
@@ -185,6 +190,7 @@ class Model:
                 message.state, message.owner, message.token = HELD, fact.owner, fact.token
                 message.until_ms = fact.until_ms
                 message.attempts += 1
+                message.lost = False
                 self._tell("delivered", fact, offset)
 
     def _Extended(self, fact: f.Extended, now_ms: int) -> None:
@@ -198,7 +204,23 @@ class Model:
         assert fact.retry_at_ms >= now_ms
         message.state, message.retry_at_ms, message.error = RESTING, fact.retry_at_ms, fact.error
         message.has_history = True
+        message.lost = fact.lease_lost
         self._tell("expired" if fact.lease_lost else "failed", fact, fact.offset)
+
+    def _FailureExplained(self, fact: f.FailureExplained, now_ms: int) -> None:
+        _, message = self._at(fact, fact.offset)
+        assert message.state == RESTING
+        assert message.lost, "only a lost lease is explained, and once"
+        assert fact.retry_at_ms >= now_ms or fact.retry_at_ms == message.retry_at_ms
+        message.retry_at_ms, message.error, message.lost = fact.retry_at_ms, fact.error, False
+        self._tell("failed", fact, fact.offset)
+
+    def _OutcomeRecorded(self, fact: o.OutcomeRecorded, now_ms: int) -> None:
+        assert fact.outcome not in self.outcomes, "an outcome was carried out twice"
+        self.outcomes.append(fact.outcome)
+
+    def _OutcomesForgotten(self, fact: o.OutcomesForgotten, now_ms: int) -> None:
+        pass
 
     def _Released(self, fact: f.Released, now_ms: int) -> None:
         for first, end in fact.ranges:
@@ -245,7 +267,7 @@ class Model:
                     message.state = SETTLED
 
     def _at(
-        self, fact: f.Leased | f.Failed | f.Settled | f.Extended | f.Released, offset: int
+        self, fact: f.Leased | f.Failed | f.FailureExplained | f.Settled | f.Extended | f.Released, offset: int
     ) -> tuple[Shared, Message]:
         return self.logs[fact.log_id][offset], self.messages[fact.group_id, fact.log_id][offset]
 

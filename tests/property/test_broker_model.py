@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +24,7 @@ from driftq.core import facts as f
 from driftq.core.frames import encode
 from driftq.core.limits import Limits
 from driftq.core.progress import Place
-from driftq.core.replies import Claimed, Decision, Produced, Rejected, Settlement
+from driftq.core.replies import Claimed, Decision, OutcomeReply, Produced, Rejected, Settlement
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.property.model import FRESH, HELD, RESTING, SETTLED, Message, Model
@@ -64,6 +65,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.floors: dict[tuple[int, int], int] = {}
         self.keys: dict[str, tuple[int, Produced]] = {}
         self.seqs: dict[int, int] = {}
+        self.outcomes: list[tuple[int, c.Outcome, OutcomeReply]] = []
         self.eager = False  # whether everything is durable at once
 
     # --- the way of every command ---
@@ -298,31 +300,52 @@ class BrokerMachine(RuleBasedStateMachine):
             for partition, offset, message in picked
         )
 
-    def _expected(self, held: c.Held, owner: str, message: Message) -> str:
+    def _expected(self, kind: type[c.Command], held: c.Held, owner: str, message: Message) -> str:
+        """`kind` is the command; an outcome's acks are stricter than others."""
         if message.state == SETTLED:
-            return "fine"
+            return self._expected_of_settled(kind, held, owner, message)
         if not message.token:
             return Code.NOT_OWNER if message.state == RESTING else Code.NOT_DELIVERED
         if message.state == FRESH:
             return Code.NOT_DELIVERED
         holds = held.token == message.token if held.token else owner == message.owner
+        if kind is c.Outcome and message.state == RESTING and not message.lost:
+            return Code.NOT_OWNER
         return "fine" if holds else Code.NOT_OWNER
 
-    def _settle(self, data, build, states=(HELD, HELD, RESTING), *, only_held: bool = False) -> None:
+    def _expected_of_settled(self, kind: type[c.Command], held: c.Held, owner: str, message: Message) -> str:
+        if kind in (c.Release, c.Extend):
+            return "fine"
+        dead = message.how == f.DEAD
+        if kind is c.Ack:
+            return Code.NOT_OWNER if dead else "fine"
+        if kind is c.Outcome or not dead or not message.token:
+            return Code.NOT_OWNER
+        return "fine" if (held.token == message.token if held.token else owner == message.owner) else Code.NOT_OWNER
+
+    def _settle(self, data, kind, states=(HELD, RESTING, SETTLED), **more) -> None:
         chosen = self._pick(data, states)
         if chosen is None:
             return
         topic, group, _, picked = chosen
         owner, held = self._named(data, picked)
         expected = {
-            run.first: self._expected(run, owner, message) for run, (_, _, message) in zip(held, picked, strict=True)
+            run.first: self._expected(kind, run, owner, message)
+            for run, (_, _, message) in zip(held, picked, strict=True)
         }
-        if only_held:
+        explains = [
+            message
+            for _, offset, message in picked
+            if kind is c.Nack and message.state == RESTING and message.lost and expected[offset] == "fine"
+        ]
+        if kind is c.Extend:
             lost = {offset: Code.NOT_OWNER for _, offset, message in picked if message.state in (RESTING, SETTLED)}
             expected |= lost
         before = {offset: (message.state, message.attempts) for _, offset, message in picked}
-        _, reply = self.take(build(topic, group, owner, held))
+        _, reply = self.take(kind(topic, group, owner, held, **more))
         assert isinstance(reply, Settlement), reply
+        if not any(refusal.code is Code.OVERLOADED for refusal in reply.refused):
+            assert all(message.error == (more["reason"] or "nack") for message in explains), "a reason was dropped"
         refused = {refusal.offset: refusal.code for refusal in reply.refused if refusal.code is not Code.OVERLOADED}
         assert refused == {offset: code for offset, code in expected.items() if code != "fine"}
         for _, offset, message in picked:
@@ -331,23 +354,23 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def ack(self, data) -> None:
-        self._settle(data, c.Ack, (HELD, RESTING, SETTLED))
+        self._settle(data, c.Ack)
 
     @rule(data=st.data(), reason=st.sampled_from(["", "boom"]), delay_ms=st.sampled_from([None, None, 0, 500]))
     def nack(self, data, reason, delay_ms) -> None:
-        self._settle(data, lambda *parts: c.Nack(*parts, reason=reason, delay_ms=delay_ms))
+        self._settle(data, c.Nack, reason=reason, delay_ms=delay_ms)
 
     @rule(data=st.data())
     def reject(self, data) -> None:
-        self._settle(data, lambda *parts: c.Reject(*parts, reason="no"))
+        self._settle(data, c.Reject, reason="no")
 
     @rule(data=st.data(), sent=st.booleans(), delay_ms=st.sampled_from([0, 0, 400]))
     def release(self, data, sent, delay_ms) -> None:
-        self._settle(data, lambda *parts: c.Release(*parts, sent=sent, delay_ms=delay_ms))
+        self._settle(data, c.Release, (HELD, HELD, RESTING), sent=sent, delay_ms=delay_ms)
 
     @rule(data=st.data())
     def extend(self, data) -> None:
-        self._settle(data, lambda *parts: c.Extend(*parts, lease_ms=1_000), (HELD, SETTLED, RESTING), only_held=True)
+        self._settle(data, c.Extend, lease_ms=1_000)
 
     @rule(group=st.sampled_from(GROUPS), partition=st.integers(0, PARTITIONS - 1), beyond=st.integers(0, 5))
     def ack_what_was_never_delivered(self, group, partition, beyond) -> None:
@@ -381,24 +404,43 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def finish_with_an_outcome(self, data) -> None:
-        chosen = self._pick(data)
+        chosen = self._pick(data, (HELD, HELD, RESTING, SETTLED))
         if chosen is None:
             return
         topic, group, _partition, picked = chosen
         owner, held = self._named(data, picked)
-        expected = [self._expected(run, owner, message) for run, (_, _, message) in zip(held, picked, strict=True)]
+        expected = {
+            self._expected(c.Outcome, run, owner, message) for run, (_, _, message) in zip(held, picked, strict=True)
+        }
+        before = [message.state for _, _, message in picked]
         ends = {log_id: len(log) for log_id, log in self.model.logs.items()}
-        _, reply = self.take(
-            c.Outcome(
-                acks=(c.Ack(topic, group, owner, held),), produces=(produce("next"), produce("more", partition=1))
-            )
-        )
+        produces = (produce("next"), produce("more", partition=1))
+        number = str(len(self.outcomes)).encode()
+        command = c.Outcome(acks=(c.Ack(topic, group, owner, held),), produces=produces, digest=number)
+        _, reply = self.take(command)
         if isinstance(reply, Rejected):
             assert ends == {log_id: len(log) for log_id, log in self.model.logs.items()}, "all or nothing"
-            assert all(message.state == HELD for _, _, message in picked)
+            assert [message.state for _, _, message in picked] == before
+            assert expected != {"fine"} or reply.code is Code.OVERLOADED
         else:
-            assert set(expected) == {"fine"}
+            assert expected == {"fine"}
             assert all(message.state == SETTLED for _, _, message in picked)
+            if all(run.token for run in held):
+                self.outcomes.append((self.desk.now_ms + LIMITS.key_ttl_ms, command, reply))
+
+    @rule(data=st.data(), same=st.booleans())
+    def repeat_an_outcome(self, data, same) -> None:
+        if not self.outcomes:
+            return
+        until_ms, command, first = data.draw(st.sampled_from(self.outcomes))
+        if not same:
+            command = msgspec.structs.replace(command, digest=b"other")
+        facts, reply = self.take(command)
+        assert not facts
+        if same and until_ms > self.desk.now_ms:
+            assert reply == msgspec.structs.replace(first, duplicate=True)
+        else:
+            assert isinstance(reply, Rejected)
 
     @rule(data=st.data())
     def cancel(self, data) -> None:

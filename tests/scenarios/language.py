@@ -138,8 +138,9 @@ def _once(line: Line, topic: str) -> c.ProduceKey | None:
     if "once" not in line.options:
         return None
     tenant, _, key = line.options["once"].rpartition("/")
-    digest = sum(map(ord, " ".join(line.words[1:])))
-    return c.ProduceKey(tenant, topic, key, digest, line.count("ttl_ms"), line.yes("strict"))
+    crc = sum(map(ord, " ".join(line.words[1:])))
+    digest = line.number("digest", crc)
+    return c.ProduceKey(tenant, topic, key, digest or 0, line.count("ttl_ms"), line.yes("strict"), crc)
 
 
 def _job(line: Line, topic: str) -> c.ProduceKey | None:
@@ -248,7 +249,8 @@ def _key(line: Line) -> c.EffectKey:
 def _begin(line: Line, now_ms: int) -> c.Command:
     partition, _, offset = line.text_of("message").partition(":")
     of = (int(partition), int(offset)) if offset else (None, None)
-    return c.BeginEffect(_key(line), line.text_of("owner"), line.number("lease_ms"), *of)
+    proof = (line.text_of("token"), line.number("fence"))
+    return c.BeginEffect(_key(line), line.text_of("owner"), line.number("lease_ms"), *of, *proof)
 
 
 def _commit(line: Line, now_ms: int) -> c.CommitEffect:
@@ -260,13 +262,19 @@ def _fail(line: Line, now_ms: int) -> c.Command:
 
 
 def _outcome(line: Line, now_ms: int) -> c.Command:
-    """Parts are separated by semicolons: `outcome: ack t/g/w 0:1; produce t x; append /s y; commit /t/g/k fence=1`"""
-    parts = [command_of(part, now_ms) for part in line.text.partition(":")[2].split(";")]
+    """Parts are separated by semicolons: `outcome: ack t/g/w 0:1; produce t x; append /s y; commit /t/g/k fence=1`. The
+    last part may be `key k`. The digest is the text of what is not an ack."""
+    texts = [part.strip() for part in line.text.partition(":")[2].split(";")]
+    key = next((text.partition(" ")[2] for text in texts if text.startswith("key ")), "")
+    parts = [command_of(text, now_ms) for text in texts if not text.startswith("key ")]
+    asked = ";".join(text for text in texts if not text.startswith("ack "))
     return c.Outcome(
         tuple(part for part in parts if isinstance(part, c.Ack)),
         tuple(part for part in parts if isinstance(part, c.Produce)),
         tuple(part for part in parts if isinstance(part, c.AppendStream)),
         tuple(part for part in parts if isinstance(part, c.CommitEffect)),
+        key,
+        asked.encode(),
     )
 
 

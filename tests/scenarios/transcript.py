@@ -14,6 +14,7 @@ import msgspec
 
 from driftq.core import facts as f
 from driftq.core.limits import Limits
+from driftq.core.outcomes import OutcomeRecorded
 from driftq.core.replies import Rejected
 from driftq.wire.message import RetryPolicy, decode_head
 from driftq.wire.records import unpack
@@ -25,6 +26,7 @@ TIMES = {
     "expires_at_ms",
 }  # fmt: skip
 RANGES = {"ranges"}
+HASHES = {"outcome", "digest"}
 
 
 class Stage:
@@ -130,6 +132,8 @@ def shown(value: Any) -> str:
         content = getattr(value, field.name)
         if field.default is not msgspec.NODEFAULT and content == field.default:
             continue
+        if isinstance(value, OutcomeRecorded) and field.name == "result":
+            continue  # packed; a repeat shows what it holds
         fields.append(f"{field.name}={_content(field.name, content)}")
     return " ".join((type(value).__name__, *fields))
 
@@ -147,6 +151,8 @@ def _content(name: str, content: Any) -> str:
         return f"({shown(content)})"
     if isinstance(content, tuple):
         return "[" + ", ".join(_content("", part) for part in content) + "]"
+    if name in HASHES and isinstance(content, bytes):
+        return content.hex()[:8]
     if isinstance(content, bytes):
         return repr(content.decode())
     if isinstance(content, bool):

@@ -414,7 +414,7 @@ class EffectsUser(Actor):
                 if chance() < 0.3:
                     batch, count, size = self.batch()
                     produce = c.Produce(key.topic, batch, count, size, b"", 0)
-                    self.ask(c.Outcome((), (produce,), (), (commit,)))
+                    self.ask(c.Outcome((), (produce,), (), (commit,), digest=commit.result))
                 else:
                     self.ask(commit)
             else:
@@ -423,10 +423,12 @@ class EffectsUser(Actor):
         topic = self.topic()
         key = c.EffectKey("", topic, "g0", f"e{int(chance() * 10)}")
         owner = self.name if chance() < 0.8 else "shared"
+        token = f"lease of {self.name}" if chance() < 0.5 else ""
+        fence = next((known for begun, known in self.begun if begun == key and chance() < 0.3), None)
         if chance() < 0.5:
-            self.ask(c.BeginEffect(key, owner, None, 0, int(chance() * 40)), key)
+            self.ask(c.BeginEffect(key, owner, None, 0, int(chance() * 40), token, fence), key)
         else:
-            self.ask(c.BeginEffect(key, owner), key)
+            self.ask(c.BeginEffect(key, owner, None, None, None, token, fence), key)
 
     def on_reply(self, op: Op, reply: Reply) -> None:
         if isinstance(reply, Begun):

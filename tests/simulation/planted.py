@@ -163,7 +163,22 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "states_hide_the_delayed": (Bug("core.rules.states:_pending", "progress.entries_in(first, stop)", "[]"),),
     "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
     "outcome_without_commits": (
-        Bug("core.rules.outcome:outcome", "[effects.commit(case, part) for part in command.commits]", "[]"),
+        Bug("core.rules.outcome:_parts", "for commit in command.commits:", "for commit in ():"),
+    ),
+    "outcome_unfenced": (Bug("core.rules.settle:_already_settled", "not found.fenced and not is_dead", "not is_dead"),),
+    "outcome_of_a_nacked_message": (
+        Bug("core.rules.settle:_sort_one", "elif found.fenced and entry is not None and not entry.lost:", "elif 0:"),
+    ),
+    "outcome_forgotten": (Bug("core.rules.outcome:outcome", "if known is not None:", "if 0:"),),
+    "outcomes_not_persisted": (Bug("core.outcomes:Outcomes.images", "self._known.items()", "()"),),
+    "outcome_kept_too_long": (Bug("core.outcomes:Outcomes.find", "and known.expires_ms > now_ms", ""),),
+    "other_outcome_called_a_repeat": (
+        Bug("core.rules.outcome:_repeated", "known.digest == outcomes.digest(command)", "True"),
+    ),
+    "dead_letter_acked": (Bug("core.rules.settle:_already_settled", "not found.fenced and not is_dead", "1"),),
+    "late_reason_dropped": (Bug("core.rules.settle:nack", "elif progress.entries[offset].lost:", "elif 0:"),),
+    "effect_begun_by_name": (
+        Bug("core.rules.effects:_is_same_caller", "command.fence == effect.fence", "command.owner == effect.owner"),
     ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
     "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED and", "False and"),),

@@ -42,14 +42,21 @@ class Worker(Actor):
         self.items: list[Item] = []
         self.ghosts: list[Item] = []  # what it held before it died or lost interest
         self.retry: list[c.Command] = []
+        self.concluded: list[c.Outcome] = []  # the last ones, to be sent again
         self.claiming = 0
 
     def act(self) -> None:
         chance = self.random.random
         if self.retry and chance() < 0.4:
             self.ask(self.retry.pop())
+        elif self.concluded and chance() < 0.04:
+            self.conclude_again(self.random.choice(self.concluded))
         elif self.ghosts and chance() < 0.06:
-            self.settle(self.ghosts.pop(int(chance() * len(self.ghosts))))
+            ghost = self.ghosts.pop(int(chance() * len(self.ghosts)))
+            if chance() < 0.3:
+                self.conclude(ghost, (ghost.topic, ghost.group, ghost.owner), (self.held(ghost),))
+            else:
+                self.settle(ghost)
         elif self.items and (self.claiming or len(self.items) > 4 or chance() < 0.65):
             self.work()
         elif self.claiming < 2:
@@ -105,11 +112,11 @@ class Worker(Actor):
             self.ask(c.Nack(*names, held, "broken", delay_ms), item)
         elif roll < 0.82:
             self.ask(c.Release(*names, held, chance() < 0.6, int(chance() * 100) if chance() < 0.3 else 0), item)
-        elif roll < 0.87:
+        elif roll < 0.86:
             self.ask(c.Reject(*names, held, "bad"), item)
-        elif roll < 0.90:
+        elif roll < 0.88:
             self.ask(c.AckThrough(*names, item.partition, item.end - 1, held[0].token), item)
-        elif roll < 0.93:
+        elif roll < 0.90:
             self.extend(item)
         else:
             self.conclude(item, names, held)
@@ -129,7 +136,19 @@ class Worker(Actor):
             if_match = int(chance() * 20) if chance() < 0.2 else None
             path = self.random.choice(PATHS)
             appends = (c.AppendStream(path, KIND, batch, count, size, None, "", if_match),)
-        self.ask(c.Outcome((c.Ack(*names, held),), produces, appends), item)
+        digest = f"{self.name}.{self.sent}".encode()
+        outcome = c.Outcome((c.Ack(*names, held),), produces, appends, digest=digest)
+        if held[0].token:
+            self.concluded = [*self.concluded[-5:], outcome]
+        self.ask(outcome, item)
+
+    def conclude_again(self, outcome: c.Outcome) -> None:
+        """The reply was lost, perhaps with the broker; or a confused client asks for something else."""
+        if self.random.random() < 0.2:
+            batch, count, size = self.batch()
+            produces = (c.Produce(self.topic(), batch, count, size),)
+            outcome = c.Outcome(outcome.acks, produces, digest=f"{self.name}.{self.sent}".encode())
+        self.ask(outcome)
 
     def on_reply(self, op: Op, reply: Reply) -> None:
         if op.note == "claim":
@@ -148,5 +167,5 @@ class Worker(Actor):
     def on_unknown(self, op: Op) -> None:
         if op.note == "claim":
             self.claiming -= 1
-        elif self.random.random() < 0.5 and not isinstance(op.command, c.Outcome):
-            self.retry.append(op.command)  # an outcome without a key would say its messages twice
+        elif self.random.random() < 0.5 and (not isinstance(op.command, c.Outcome) or op.command in self.concluded):
+            self.retry.append(op.command)  # an outcome without a token could say its messages twice

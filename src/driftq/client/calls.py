@@ -318,12 +318,15 @@ def begin_effect(
     lease_ms: int | None = None,
     partition: int | None = None,
     offset: int | None = None,
+    token: str = "",
+    fence: int | None = None,
 ) -> Call[Begun]:
+    """With the token of the message, or the fence of an earlier begin, a repeat is granted again."""
     body = given(
         topic=topic, group=group, key=key, owner=owner, tenant_id=tenant, lease_ms=lease_ms, partition=partition,
-        offset=offset,
+        offset=offset, token=token or None, fence=fence,
     )  # fmt: skip
-    return post("/v1/idempotency/begin", body, reading(Begun), repeatable=True)
+    return post("/v1/idempotency/begin", body, reading(Begun), repeatable=bool(token or fence is not None))
 
 
 def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, tenant: str = "") -> Call[None]:
@@ -342,13 +345,16 @@ def outcome(
     produce: Sequence[tuple[str, ProduceItem]] = (),
     streams: Sequence[Mapping[str, object]] = (),
     commits: Sequence[Mapping[str, object]] = (),
+    idempotency_key: str = "",
 ) -> Call[dict[str, Any]]:
-    """All of it, or nothing."""
+    """All of it, or nothing. The broker recognises a repeat by its acks and commits, or by the key."""
     body = given(
         acks=acks or None,
         produce=[body_of(message, topic=topic) for topic, message in produce] or None,
         streams=streams or None,
         commits=commits or None,
+        idempotency_key=idempotency_key or None,
     )
-    repeatable = all(is_keyed(message) for _, message in produce) and all("producer_id" in each for each in streams)
+    keyed = all(is_keyed(message) for _, message in produce) and all("producer_id" in each for each in streams)
+    repeatable = bool(acks or commits or idempotency_key) or keyed
     return post("/v1/outcome", body, reading(dict[str, Any]), repeatable=repeatable)

@@ -68,6 +68,7 @@ class EffectWords:
             lease_ms=self._lease_ms,
             partition=message.partition,
             offset=message.offset,
+            token=message.delivered.token,
         )
 
     def _begun(self, found: calls.Begun) -> None:

@@ -11,9 +11,7 @@ import base64
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import msgspec
-
-from driftq.client import calls
+from driftq.client import calls, streamcalls
 from driftq.client.blocking import Transport
 from driftq.client.calls import Value
 from driftq.client.claims import Held, ack_part
@@ -21,7 +19,6 @@ from driftq.client.flows import Call
 from driftq.client.http import Reply
 from driftq.client.names import random_name
 from driftq.client.words import Awaiting, Blocking, own
-from driftq.wire.message import Envelope
 from driftq.wire.queue import ProduceItem
 
 if TYPE_CHECKING:
@@ -49,31 +46,23 @@ class OutcomeWords:
         return self
 
     def send(self, topic: str, value: Value, **options: Any) -> Self:
-        """A message that follows; options as in `send`. Without a key of its own it gets one, so that the whole
-        outcome can be repeated when its answer is lost."""
-        message = calls.item(value, **options)
-        if not calls.is_keyed(message):
-            key = f"outcome-{self._name}-{len(self._messages)}"
-            envelope = msgspec.structs.replace(message.envelope or Envelope(), idempotency_key=key)
-            message = msgspec.structs.replace(message, envelope=envelope)
-        self._messages.append((topic, message))
+        """A message that follows; options as in `send`."""
+        self._messages.append((topic, calls.item(value, **options)))
         return self
 
     def append(
         self, path: str, value: Value = b"", *, content_type: str = "application/octet-stream", close: bool = False
     ) -> Self:
-        """An append to a stream, at most one for each path."""
-        raw = calls.raw_bytes(value)
+        """An append to a stream, at most one for each path. In a JSON stream the value is one message; bytes are JSON
+        already."""
+        empty = close and isinstance(value, bytes) and not value
+        raw = b"" if empty else streamcalls.body_of(content_type, [value])
         self._appends.append(
             {
                 "path": path.strip("/"),
                 "value_base64": base64.b64encode(raw).decode("ascii"),
                 "content_type": content_type,
                 "close": close,
-                # A producer of its own makes the append safe to repeat.
-                "producer_id": f"outcome-{self._name}",
-                "producer_epoch": 0,
-                "producer_seq": 0,
             }
         )
         return self
@@ -91,6 +80,8 @@ class OutcomeWords:
             produce=self._messages,
             streams=self._appends,
             commits=self._commits,
+            # Acks and commits are fences that make a repeat harmless; without them the outcome needs a key.
+            idempotency_key="" if self._acked or self._commits else self._name,
         )
         acked = self._acked
 

@@ -162,4 +162,4 @@ class Broker:
         if kind == "stream":
             stream = state.streams.by_log.get(number)
             return stream.expires_ms() if stream is not None and not stream.soft_deleted else None
-        return state.stages.next_ms()
+        return state.outcomes.next_ms() if kind == "outcomes" else state.stages.next_ms()

@@ -83,7 +83,8 @@ class DeleteGroup(Command, frozen=True):
 
 
 class ProduceKey(Struct, frozen=True, gc=False):
-    """Idempotency of a produce: scope (tenant, requested topic, key)."""
+    """Idempotency of a produce: scope (tenant, requested topic, key). `digest` is a fingerprint of the message; the
+    journals of older versions hold a checksum of the value (`value_crc`) in its place."""
 
     tenant: str
     topic: str
@@ -91,6 +92,7 @@ class ProduceKey(Struct, frozen=True, gc=False):
     digest: int = 0
     ttl_ms: int = 0
     strict: bool = False
+    value_crc: int = 0
 
 
 class Produce(Command, frozen=True):
@@ -212,13 +214,16 @@ class EffectKey(Struct, frozen=True, gc=False):
 
 
 class BeginEffect(Command, frozen=True):
-    """Ask to work on a key. With the message it belongs to, it is remembered until that message is settled."""
+    """Ask to work on a key. With the message it belongs to, it is remembered until that message is settled. The lease
+    token of that message, or the fence of an earlier begin, proves that the caller is the one that began before."""
 
     key: EffectKey
     owner: str
     lease_ms: int | None = None
     partition: int | None = None
     offset: int | None = None
+    token: str = ""
+    fence: int | None = None
 
 
 class CommitEffect(Command, frozen=True):
@@ -364,6 +369,8 @@ class Outcome(Command, frozen=True):
     produces: tuple[Produce, ...] = ()
     appends: tuple[AppendStream, ...] = ()
     commits: tuple[CommitEffect, ...] = ()
+    key: str = ""  # an idempotency key, for outcomes that have nothing else to be recognised by
+    digest: bytes = b""  # of what the caller asked for, as it was sent
 
 
 class Sweep(Command, frozen=True):

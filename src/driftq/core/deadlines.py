@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 Subject = tuple[str, int, int]  # what to look at: ("group", group_id, log_id), ("stream", log_id, 0), ("stages", 0, 0),
-# ("wake", subscription, 0), ("keys", 0, 0)
+# ("wake", subscription, 0), ("keys", 0, 0), ("outcomes", 0, 0)
 
 
 class Deadlines:

@@ -258,6 +258,17 @@ class Failed(Fact, tag=36, frozen=True):
     lease_lost: bool
 
 
+class FailureExplained(Fact, tag=45, frozen=True):
+    """The worker that lost its lease reported why, before the next delivery: the reason replaces `ack_timeout`."""
+
+    group_id: int
+    log_id: int
+    offset: int
+    at_ms: int
+    retry_at_ms: int
+    error: str
+
+
 class Released(Fact, tag=37, frozen=True):
     """Held messages go back and their attempt does not count. Unsent ones were never seen by anybody."""
 
@@ -311,6 +322,7 @@ class KeyBegun(Fact, tag=40, frozen=True):
     group_id: int = 0
     log_id: int = 0
     offset: int = -1
+    token: str = ""  # of the lease under which the caller holds its message
 
 
 class KeyCommitted(Fact, tag=41, frozen=True):

@@ -8,6 +8,7 @@ import msgspec
 
 from driftq.core import facts as f
 from driftq.core import images as i
+from driftq.core import outcomes as o
 from driftq.core import wakes as w
 
 AnyFact = (
@@ -29,6 +30,7 @@ AnyFact = (
     | f.Leased
     | f.Extended
     | f.Failed
+    | f.FailureExplained
     | f.Released
     | f.Settled
     | f.Cancelled
@@ -37,6 +39,8 @@ AnyFact = (
     | f.KeyCommitted
     | f.KeyFailed
     | f.KeysSwept
+    | o.OutcomeRecorded
+    | o.OutcomesForgotten
     | f.Staged
     | f.Published
     | f.StagesForgotten

@@ -55,6 +55,10 @@ class Histories:
         for offset in _tracked(log, ((fact.offset, fact.offset + 1),)):
             self._end(log, offset, fact.group_id, fact.at_ms, "lost" if fact.lease_lost else "failed", fact.error)
 
+    def explain(self, log: Log, fact: f.FailureExplained) -> None:
+        for offset in _tracked(log, ((fact.offset, fact.offset + 1),)):
+            self._end(log, offset, fact.group_id, fact.at_ms, "failed", fact.error)
+
     def release(self, log: Log, fact: f.Released) -> None:
         for offset in _tracked(log, fact.ranges):
             attempts = self._changed(log.log_id, offset)

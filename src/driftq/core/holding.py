@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from driftq.core.images import EntryPlaced
+
 
 class Lease:
     """The time-boxed right of one owner to the messages of one claim. `live` counts the messages still under it."""
@@ -28,7 +30,7 @@ class Entry:
     that a late ack can still be recognised."""
 
     __slots__ = (
-        "attempts", "error", "failures", "held", "lease", "lease_losses", "releases", "retry_at_ms", "version",
+        "attempts", "error", "failures", "held", "lease", "lease_losses", "lost", "releases", "retry_at_ms", "version",
     )  # fmt: skip
 
     def __init__(self, attempts: int, version: int) -> None:
@@ -41,6 +43,59 @@ class Entry:
         self.error = ""
         self.lease: Lease | None = None
         self.held = False
+        self.lost = False  # the last attempt ended by a lost lease, and its holder has not said why
+
+    def image(self, group_id: int, log_id: int, offset: int) -> EntryPlaced:
+        lease = self.lease or Lease("", "", 0, 0)
+        return EntryPlaced(
+            group_id, log_id, offset, self.attempts, self.version, self.failures, self.lease_losses, self.releases,
+            self.retry_at_ms, self.error, self.held, lease.owner, lease.token, lease.at_ms, lease.until_ms, self.lost,
+        )  # fmt: skip
+
+    @classmethod
+    def placed(cls, image: EntryPlaced) -> Entry:
+        entry = cls(image.attempts, image.version)
+        entry.failures, entry.lease_losses, entry.releases = image.failures, image.lease_losses, image.releases
+        entry.error, entry.lost = image.error, image.lost
+        if image.token or image.owner:
+            entry.lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
+        return entry
+
+
+DEAD_MAX = 1_000
+
+
+class DeadOffsets:
+    """The last messages of a group that became dead letters, with their last holder: an ack that comes too late can be
+    told, and the repeat of the nack or reject that ended a message is recognised. Bounded; the oldest are dropped."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[int, tuple[str, str]] = {}
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._holders
+
+    def __iter__(self) -> Iterator[tuple[int, str, str]]:
+        return ((offset, owner, token) for offset, (owner, token) in self._holders.items())
+
+    def add(self, offset: int, owner: str, token: str) -> None:
+        self._holders[offset] = (owner, token)
+        if len(self._holders) > DEAD_MAX:
+            del self._holders[next(iter(self._holders))]
+
+    def was_held(self, offset: int, token: str, owner: str) -> bool:
+        """Whether a message died under this token or, without one, in this owner's hands."""
+        last_owner, last_token = self._holders[offset]
+        return bool(last_token) and (token == last_token if token else owner == last_owner)
+
+    def trim(self, start: int) -> None:
+        for offset in [offset for offset in self._holders if offset < start]:
+            del self._holders[offset]
+
+    def clear(self) -> None:
+        self._holders.clear()
 
 
 Piece = tuple[int, int, Lease]

@@ -32,12 +32,15 @@ class Status(IntEnum):
 class Effect:
     """One effect key. `until_ms` ends the lease while pending, and the memory afterwards."""
 
-    __slots__ = ("at_ms", "error", "fence", "group_id", "log_id", "offset", "owner", "result", "status", "until_ms")
+    __slots__ = (
+        "at_ms", "error", "fence", "group_id", "log_id", "offset", "owner", "result", "status", "token", "until_ms",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.status = Status.PENDING
         self.fence = 0
         self.owner = ""
+        self.token = ""
         self.at_ms = 0
         self.until_ms = 0
         self.group_id = 0
@@ -65,7 +68,7 @@ class Effects:
     def begin(self, fact: KeyBegun) -> None:
         effect = self._changed(fact.key)
         effect.status = Status.PENDING
-        effect.fence, effect.owner = fact.fence, fact.owner
+        effect.fence, effect.owner, effect.token = fact.fence, fact.owner, fact.token
         effect.at_ms, effect.until_ms = fact.at_ms, fact.until_ms
         effect.group_id, effect.log_id, effect.offset = fact.group_id, fact.log_id, fact.offset
         effect.result, effect.error = b"", ""
@@ -105,13 +108,13 @@ class Effects:
             effect = self._effects[scope]
             yield EffectPlaced(
                 scope, effect.status, effect.fence, effect.owner, effect.at_ms, effect.until_ms, effect.group_id,
-                effect.log_id, effect.offset, effect.result, effect.error,
+                effect.log_id, effect.offset, effect.result, effect.error, effect.token,
             )  # fmt: skip
 
     def place(self, image: EffectPlaced) -> None:
         effect = self._changed(image.key)
         effect.status = Status(image.status)
-        effect.fence, effect.owner = image.fence, image.owner
+        effect.fence, effect.owner, effect.token = image.fence, image.owner, image.token
         effect.at_ms, effect.until_ms = image.at_ms, image.until_ms
         effect.group_id, effect.log_id, effect.offset = image.group_id, image.log_id, image.offset
         effect.result, effect.error = image.result, image.error

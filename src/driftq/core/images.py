@@ -110,6 +110,7 @@ class CursorPlaced(Fact, tag=96, frozen=True):
     settled: tuple[Range, ...]
     ready: tuple[Range, ...]
     turns: tuple[tuple[str, int], ...] = ()
+    dead: tuple[tuple[int, str, str], ...] = ()  # (offset, owner, token) of the last dead letters
 
 
 class HeldPlaced(Fact, tag=97, frozen=True):
@@ -142,6 +143,7 @@ class EntryPlaced(Fact, tag=98, frozen=True):
     token: str
     at_ms: int
     until_ms: int
+    lost: bool = False
 
 
 class KeyPlaced(Fact, tag=99, frozen=True):
@@ -170,6 +172,7 @@ class EffectPlaced(Fact, tag=100, frozen=True):
     offset: int
     result: bytes
     error: str
+    token: str = ""
 
 
 class StagePlaced(Fact, tag=101, frozen=True):

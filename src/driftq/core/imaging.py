@@ -34,6 +34,7 @@ def images(state: State) -> Iterator[Fact]:
             yield from progress.images()
     yield from state.keys.images()
     yield from state.effects.images()
+    yield from state.outcomes.images()
     yield from state.stages.images()
     yield from state.histories.images()
     yield from state.subscriptions.images()

@@ -28,6 +28,7 @@ from driftq.core.commands import ProduceKey
 from driftq.core.images import KeyPlaced
 from driftq.core.ranges import Range
 
+CRC_END = 1 << 32  # digests below are checksums of older versions, fingerprints of messages lie above
 BUCKET_MS = 250
 BUCKET_LOOKS_MAX = 5_000  # job ids that are looked at again together
 SWEPT_AT_ONCE = 10_000

@@ -11,8 +11,8 @@ import heapq
 from collections.abc import Container, Iterable, Iterator
 from enum import Enum
 
-from driftq.core.facts import Extended, Failed, Leased, Released
-from driftq.core.holding import Entry, HeldRanges, Lease
+from driftq.core.facts import Extended, Failed, FailureExplained, Leased, Released
+from driftq.core.holding import DeadOffsets, Entry, HeldRanges, Lease
 from driftq.core.images import CursorPlaced, EntryPlaced, HeldPlaced
 from driftq.core.logs import LaneKey
 from driftq.core.ranges import Range, RangeSet
@@ -31,9 +31,9 @@ class Progress:
     """What one group has done with one log."""
 
     __slots__ = (
-        "cursor", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight", "lane_cursors",
-        "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled", "top_version",
-        "turns",
+        "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight",
+        "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled",
+        "top_version", "turns",
     )  # fmt: skip
 
     def __init__(self, group_id: int, log_id: int, start: int) -> None:
@@ -46,6 +46,7 @@ class Progress:
         self.settled = RangeSet()  # above the floor
         self.ready = RangeSet()
         self.held = HeldRanges()
+        self.dead = DeadOffsets()
         self.entries: dict[int, Entry] = {}
         self.held_entries: set[int] = set()  # those of them that are held, so that nobody searches among the resting
         self.in_flight = 0
@@ -94,7 +95,7 @@ class Progress:
                 )
                 entry.attempts += 1
                 entry.version += 1
-                entry.held = True
+                entry.held, entry.lost = True, False
                 entry.lease = lease
                 self.held_entries.add(first)
                 self.resting -= 1
@@ -146,13 +147,18 @@ class Progress:
 
     def fail(self, fact: Failed) -> None:
         entry = self._end_attempt(fact.offset)
-        entry.error = fact.error
+        entry.error, entry.lost = fact.error, fact.lease_lost
         if fact.lease_lost:
             entry.lease_losses += 1
         else:
             entry.failures += 1
         self._rest(fact.offset, entry, fact.retry_at_ms)
         self._tidy_leases()
+
+    def explain(self, fact: FailureExplained) -> None:
+        entry = self._end_attempt(fact.offset)
+        entry.error, entry.lost = fact.error, False
+        self._rest(fact.offset, entry, fact.retry_at_ms)
 
     def release(self, fact: Released) -> None:
         for first, end in fact.ranges:
@@ -190,11 +196,18 @@ class Progress:
         if self.resting_heap:
             self._tidy_resting()
 
+    def bury(self, offset: int) -> None:
+        """A message becomes a dead letter."""
+        _, lease, _ = self.place_of(offset)
+        self.dead.add(offset, *((lease.owner, lease.token) if lease is not None else ("", "")))
+        self.settle(offset, offset + 1)
+
     def trim(self, start: int) -> None:
         """Retention took everything below `start`."""
         if start > self.floor:
             self.settle(self.floor, start)
         self.cursor = max(self.cursor, start)
+        self.dead.trim(start)
 
     def forget_lanes(self, lanes: Container[LaneKey]) -> None:
         """Cursors of lanes that are empty by now would only grow in number."""
@@ -225,6 +238,7 @@ class Progress:
         self.entries.clear()
         self.held_entries.clear()
         self.settled.clear()
+        self.dead.clear()
         self.ready.clear()
         self.lane_cursors.clear()
         self.turns.clear()
@@ -326,7 +340,7 @@ class Progress:
         yield CursorPlaced(
             self.group_id, self.log_id, self.floor, self.cursor, self.fresh_version, self.top_version,
             tuple((*key, cursor) for key, cursor in self.lane_cursors.items()), tuple(self.settled), tuple(self.ready),
-            tuple(self.turns.items()),
+            tuple(self.turns.items()), tuple(self.dead),
         )  # fmt: skip
         ranges: dict[Lease, list[Range]] = {}
         for first, end, lease in self.held:
@@ -336,7 +350,7 @@ class Progress:
                 self.group_id, self.log_id, tuple(held), lease.owner, lease.token, lease.at_ms, lease.until_ms
             )
         for offset in sorted(self.entries):
-            yield _entry_image(self, offset, self.entries[offset])
+            yield self.entries[offset].image(self.group_id, self.log_id, offset)
 
     def place(self, image: CursorPlaced) -> None:
         self.floor, self.cursor = image.floor, image.cursor
@@ -348,6 +362,8 @@ class Progress:
             self.settled.add(first, end)
         for first, end in image.ready:
             self.ready.add(first, end)
+        for offset, owner, token in image.dead:
+            self.dead.add(offset, owner, token)
 
     def place_held(self, image: HeldPlaced) -> None:
         lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
@@ -358,11 +374,7 @@ class Progress:
         self._push_lease(lease)
 
     def place_entry(self, image: EntryPlaced) -> None:
-        entry = Entry(image.attempts, image.version)
-        entry.failures, entry.lease_losses, entry.releases = image.failures, image.lease_losses, image.releases
-        entry.error = image.error
-        if image.token or image.owner:
-            entry.lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
+        entry = Entry.placed(image)
         if not image.held:
             self._rest(image.offset, entry, image.retry_at_ms)
             return
@@ -374,12 +386,3 @@ class Progress:
         if entry.lease is not None:
             entry.lease.live = 1
             self._push_lease(entry.lease)
-
-
-def _entry_image(progress: Progress, offset: int, entry: Entry) -> EntryPlaced:
-    lease = entry.lease or Lease("", "", 0, 0)
-    return EntryPlaced(
-        progress.group_id, progress.log_id, offset, entry.attempts, entry.version, entry.failures, entry.lease_losses,
-        entry.releases, entry.retry_at_ms, entry.error, entry.held, lease.owner, lease.token, lease.at_ms,
-        lease.until_ms,
-    )  # fmt: skip

@@ -198,6 +198,7 @@ class OutcomeReply(Reply, frozen=True):
 
     produced: tuple[Reply, ...] = ()
     appended: tuple[Reply, ...] = ()
+    duplicate: bool = False
 
 
 class Swept(Reply, frozen=True):

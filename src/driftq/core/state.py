@@ -15,6 +15,7 @@ from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
 from driftq.core.histories import Histories
 from driftq.core.idempotency import Effect, Effects
 from driftq.core.logs import Log
+from driftq.core.outcomes import Outcomes
 from driftq.core.produced_keys import ProducedKey, ProducedKeys, is_job
 from driftq.core.progress import Progress
 from driftq.core.stages import Stages
@@ -38,6 +39,7 @@ class State:
         self.stages = Stages()
         self.histories = Histories()
         self.deadlines = Deadlines()
+        self.outcomes = Outcomes(self.deadlines)
         self.subscriptions = Subscriptions(self.deadlines)
         self.next_log_id = f.STAGING_LOG + 1
         self.next_group_id = 1
@@ -70,9 +72,11 @@ class State:
             f.KeyCommitted: self._key_committed,
             f.KeyFailed: self._key_failed,
             f.KeysSwept: self._keys_swept,
+            f.FailureExplained: self._failure_explained,
             f.Staged: self._staged,
             f.Published: self._published,
             f.StagesForgotten: self._stages_forgotten,
+            **self.outcomes.folds,
             **self.subscriptions.folds,
         }
 
@@ -258,6 +262,13 @@ class State:
         self.schedule(progress)
         self._passed(fact.at_ms)
 
+    def _failure_explained(self, fact: f.FailureExplained) -> None:
+        progress = self.progress_of(fact.group_id, fact.log_id)
+        progress.explain(fact)
+        self.histories.explain(self.logs[fact.log_id], fact)
+        self.schedule(progress)
+        self._passed(fact.at_ms)
+
     def _released(self, fact: f.Released) -> None:
         progress = self.progress_of(fact.group_id, fact.log_id)
         progress.release(fact)
@@ -268,7 +279,10 @@ class State:
         log = self.logs[fact.log_id]
         progress = self.groups[fact.group_id].progress[log.partition]
         for first, end in fact.ranges:
-            progress.settle(first, end)
+            if fact.how == f.DEAD and end == first + 1:
+                progress.bury(first)
+            else:
+                progress.settle(first, end)
         self._passed(fact.at_ms)
         if log.tracked.firsts:
             self.histories.settle(log, fact)
@@ -302,20 +316,11 @@ class State:
         if fact.producer is not None:
             log = self.logs[fact.log_id]
             log.producers.remember(fact.producer, log.end, log.end, fact.at_ms)
-        self._stream_moved(stream, fact.at_ms, fact.stream_seq, True, fact.producer)
+        stream.move(fact.at_ms, fact.stream_seq, True, fact.producer)
 
     def _stream_appended(self, fact: f.Appended) -> None:
         along = fact.along or f.Appending()
-        stream = self.streams.by_log[fact.log_id]
-        self._stream_moved(stream, fact.at_ms, along.stream_seq, along.closes, along.producer)
-
-    def _stream_moved(self, stream: Stream, at_ms: int, seq: str, closes: bool, by: f.ByProducer | None) -> None:
-        stream.touched_ms = max(stream.touched_ms, at_ms)
-        if seq:
-            stream.stream_seq = seq
-        if closes:
-            stream.closed = True
-            stream.closed_by = by
+        self.streams.by_log[fact.log_id].move(fact.at_ms, along.stream_seq, along.closes, along.producer)
 
     def _stream_deleted(self, fact: f.StreamDeleted) -> None:
         stream = self.streams.by_log[fact.log_id]
@@ -377,7 +382,7 @@ class State:
             log.extend(part.count, part.payload_bytes, fact.at_ms)
             stream = self.streams.by_log.get(part.log_id)
             if stream is not None:
-                self._stream_moved(stream, fact.at_ms, "", False, None)
+                stream.move(fact.at_ms, "", False, None)
         self.stages.publish(fact)
         self.logs[f.STAGING_LOG].trim(fact.staging_start)
         self._passed(fact.at_ms)

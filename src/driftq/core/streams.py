@@ -50,6 +50,15 @@ class Stream:
             return self.touched_ms + 1_000 * self.created.ttl_s
         return self.created.expires_at_ms
 
+    def move(self, at_ms: int, seq: str, closes: bool, by: ByProducer | None) -> None:
+        """Something was appended, or the stream was closed."""
+        self.touched_ms = max(self.touched_ms, at_ms)
+        if seq:
+            self.stream_seq = seq
+        if closes:
+            self.closed = True
+            self.closed_by = by
+
     def is_over(self, now_ms: int) -> bool:
         expires_ms = self.expires_ms()
         return expires_ms is not None and expires_ms <= now_ms

@@ -45,7 +45,7 @@ MEANINGS = {
     "idempotency.ttl_ms": "How long a produced key is remembered, from its first use.",
     "idempotency.effect_ttl_ms": "How long a committed or failed effect is remembered, at least.",
     "idempotency.effect_lease_ms": "How long a begun effect belongs to whoever began it.",
-    "idempotency.strict": "Refuse the same key with another payload (409) instead of answering with the first result.",
+    "idempotency.strict": "Refuse the same key with another message: other key, value, envelope or schedule (409).",
     "streams.long_poll_ms": "How long a long-poll read waits.",
     "streams.sse_ms": "How long an SSE connection lives before the client is asked to come again.",
     "streams.read_bytes_max": "About how much one catch-up read returns.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from hashlib import blake2b
 from typing import NamedTuple
 
 import google_crc32c
@@ -14,7 +15,7 @@ import msgspec
 
 from driftq.core.commands import ProduceKey
 from driftq.core.facts import Mark
-from driftq.core.produced_keys import job_key
+from driftq.core.produced_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
 from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.queue import ProduceItem
@@ -23,6 +24,9 @@ from driftq.wire.times import from_rfc3339, to_rfc3339
 
 KEY_BYTES_MAX = 1_024
 IDEMPOTENCY_KEY_BYTES_MAX = 256
+
+_FINGERPRINTS = (1 << 63) - CRC_END
+_deterministic = msgspec.msgpack.Encoder(order="deterministic")
 
 
 class Outgoing(NamedTuple):
@@ -48,10 +52,7 @@ def outgoing(
         return Outgoing(Record(value, key), None, None)
     head = encode_head(Head(envelope=envelope, routing=routing, job=job))
     mark = _mark(envelope, job, routing)
-    tenant = envelope.tenant_id if envelope is not None else ""
-    names = (envelope.idempotency_key if envelope is not None else "", job_key(job.id) if job and job.id else "")
-    digest = google_crc32c.value(value) if any(names) else 0
-    once, job_id = (ProduceKey(tenant, topic, name, digest, strict=strict_keys) if name else None for name in names)
+    once, job_id = _keys(item, envelope, job, topic, value, strict_keys)
     return Outgoing(Record(value, key, head), mark, once, job_id)
 
 
@@ -135,6 +136,32 @@ def mark_of(
     if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant):
         return None
     return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked)
+
+
+def _keys(
+    item: ProduceItem, envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool
+) -> tuple[ProduceKey | None, ProduceKey | None]:
+    """The idempotency key of a message and the id of its job, if it has them."""
+    names = (envelope.idempotency_key if envelope is not None else "", job_key(job.id) if job and job.id else "")
+    if not any(names):
+        return None, None
+    tenant = envelope.tenant_id if envelope is not None else ""
+    digest, crc = _fingerprint(item, envelope, value), google_crc32c.value(value)
+    once, job_id = (
+        ProduceKey(tenant, topic, name, digest, strict=strict, value_crc=crc) if name else None for name in names
+    )
+    return once, job_id
+
+
+def _fingerprint(item: ProduceItem, envelope: Envelope | None, value: bytes) -> int:
+    """Of key, value, envelope and schedule as they were asked for. The trace of a request is not a part of its message:
+    a repeat has another."""
+    if envelope is not None:
+        envelope = msgspec.structs.replace(envelope, traceparent="")
+    schedule = (item.task, item.priority, item.delay_ms, item.not_before, item.timeout_ms)
+    digest = blake2b(_deterministic.encode((item.key, envelope, schedule)), digest_size=8)
+    digest.update(value)
+    return CRC_END + int.from_bytes(digest.digest()) % _FINGERPRINTS
 
 
 def merged(mark: Mark, index: int) -> Mark:

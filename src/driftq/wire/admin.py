@@ -122,6 +122,8 @@ class BeginRequest(EffectRequest, frozen=True, kw_only=True):
     lease_ms: Natural | None = None
     partition: Natural | None = None
     offset: Natural | None = None
+    token: Annotated[str, Meta(max_length=256)] = ""
+    fence: Natural | None = None
 
 
 class CommitRequest(EffectRequest, frozen=True, kw_only=True):
@@ -158,10 +160,14 @@ class OutcomeAppend(Body, frozen=True):
 
 
 class OutcomeRequest(Body, frozen=True):
+    """What one piece of work did. An outcome is recognised by the tokens of its acks, the fences of its commits and the
+    producers of its appends; one that has none of these may have an `idempotency_key`."""
+
     acks: tuple[OutcomeAck, ...] = ()
     produce: tuple[OutcomeMessage, ...] = ()
     streams: tuple[OutcomeAppend, ...] = ()
     commits: tuple[CommitRequest, ...] = ()
+    idempotency_key: Annotated[str, Meta(max_length=256)] = ""
 
 
 # --- dead letters and jobs ---

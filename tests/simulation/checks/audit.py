@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core.facts import Fact
-from driftq.core.replies import Rejected, Reply
+from driftq.core.replies import OutcomeReply, Rejected, Reply
 from driftq.core.state import State
 from driftq.engine.recovery import Opened
 from tests.simulation.checks.effects import EffectsCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.letters import LettersCheck
+from tests.simulation.checks.outcomes import OutcomesCheck
 from tests.simulation.checks.producers import ProducersCheck
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.reads import ReadsCheck
@@ -47,6 +48,7 @@ class Audit:
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
         self.effects = EffectsCheck(self.queues)
+        self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
         self.tales = TalesCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
@@ -55,7 +57,7 @@ class Audit:
         # ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
-            self.jobs, self.effects, self.wakes, self.reads, self.ledger,
+            self.jobs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
@@ -71,6 +73,7 @@ class Audit:
         self.lsn = lsn
         self.letters.begin(op)
         self.ledger.begin(op)
+        self.outcomes.begin(op)
         for fact in facts:
             for fold in self._folds[type(fact)]:
                 fold(fact, op)
@@ -84,6 +87,9 @@ class Audit:
             raise Violation("all or nothing", f"{op} was refused ({reply.code}) and yet something happened")
         if op.own and op.lsn <= op.seen_lsn:
             raise Violation("L4", f"{op} came before what was durable when it was asked")
+        if type(reply) is OutcomeReply and reply.duplicate:
+            self.outcomes.repeated(op, reply)  # of what was true at the first time; much may have happened since
+            return
         for judge in self._replies.get(type(reply), ()):
             judge(op, reply)
 

@@ -21,15 +21,21 @@ PENDING, COMMITTED, FAILED = "pending", "committed", "failed"
 class Known:
     """What the frames say about one key."""
 
-    __slots__ = ("fence", "message", "owner", "result", "status", "until_ms")
+    __slots__ = ("fence", "message", "owner", "result", "status", "token", "until_ms")
 
     def __init__(self, fact: f.KeyBegun) -> None:
         self.status = PENDING
         self.fence = fact.fence
         self.owner = fact.owner
+        self.token = fact.token
         self.until_ms = fact.until_ms
         self.message = (fact.group_id, fact.log_id, fact.offset)
         self.result = b""
+
+
+def _is_proven(command: Any, known: Known) -> bool:
+    """Whether whoever begins a live effect again has shown that it is the one that began it."""
+    return command.fence == known.fence or (bool(command.token) and command.token == known.token)
 
 
 class EffectsCheck:
@@ -59,7 +65,7 @@ class EffectsCheck:
         if known is not None:
             if known.status == COMMITTED and not self._is_over(known, op.at_ms):
                 raise Violation("effects", f"{op}: a committed effect was begun again")
-            if known.status == PENDING and known.until_ms > op.at_ms and known.owner != fact.owner:
+            if known.status == PENDING and known.until_ms > op.at_ms and not _is_proven(op.command, known):
                 raise Violation("effects", f"{op}: {known.owner} still works on the effect that {fact.owner} began")
         self._known[fact.key] = Known(fact)
 

@@ -23,7 +23,7 @@ class Places:
 
     __slots__ = (
         "attempts", "errors", "floor", "fresh_version", "held", "history", "how", "lane_tops", "last", "log_id",
-        "losses", "resting", "seeks", "settled", "top_version", "unseen", "versions",
+        "losses", "lost", "resting", "seeks", "settled", "top_version", "unseen", "versions",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int) -> None:
@@ -39,6 +39,7 @@ class Places:
         self.how: dict[int, int] = {}  # how each was settled
         self.held: dict[int, Holding] = {}
         self.last: dict[int, Holding] = {}  # of those that rest: who had them last
+        self.lost: set[int] = set()  # of those that rest: a lost lease that nobody has explained
         self.resting: dict[int, int] = {}  # until when
         self.attempts: dict[int, int] = {}
         self.versions: dict[int, int] = {}
@@ -66,6 +67,7 @@ class Places:
         for table in (self.held, self.last, self.resting):
             table.pop(offset, None)
         self.unseen.discard(offset)
+        self.lost.discard(offset)
         self.history.discard(offset)
 
     def rest(self, offset: int, until_ms: int) -> None:

@@ -65,6 +65,7 @@ class QueuesCheck:
             f.Leased: self._lease,
             f.Extended: self._extended,
             f.Failed: self._failed,
+            f.FailureExplained: self._explained,
             f.Released: self._released,
             f.Settled: self._settled,
             f.Cancelled: self._cancelled,
@@ -190,6 +191,7 @@ class QueuesCheck:
             if dies and 0 < mark.deadline_ms <= fact.at_ms:
                 raise Violation("deadline", f"{op}: {at} was delivered {fact.at_ms - mark.deadline_ms} ms too late")
         places.unseen.discard(offset)
+        places.lost.discard(offset)
         places.last.pop(offset, None)
         places.held[offset] = holding
         places.attempts[offset] = places.attempts.get(offset, 0) + 1
@@ -264,6 +266,22 @@ class QueuesCheck:
         self._rests_long_enough(op, group, places, fact)
         places.last[offset] = places.held.pop(offset)
         places.rest(offset, fact.retry_at_ms)
+        places.errors[offset] = fact.error
+        (places.lost.add if fact.lease_lost else places.lost.discard)(offset)
+
+    def _explained(self, fact: f.FailureExplained, op: Op) -> None:
+        """The last holder says why, after its lease was lost and before the next delivery; once."""
+        group = self.groups[fact.group_id]
+        places = group.places[fact.log_id]
+        offset = fact.offset
+        demand(offset in places.lost, "Q6", f"{op}: offset {offset} has lost no lease that could be explained")
+        self._fenced(op, group, places, offset, late=True)
+        delay_ms = getattr(op.command, "delay_ms", None)
+        due_ms = places.resting[offset] if delay_ms is None else fact.at_ms + delay_ms
+        demand(fact.retry_at_ms == due_ms, "Q10", f"{op}: it rests until {fact.retry_at_ms}, not {due_ms}")
+        demand(fact.error == getattr(op.command, "reason", ""), "Q6", f"{op}: noted as {fact.error!r}")
+        places.rest(offset, fact.retry_at_ms)
+        places.lost.discard(offset)
         places.errors[offset] = fact.error
 
     def policy_of(self, group: GroupModel, log_id: int, offset: int) -> RetryPolicy:
@@ -341,14 +359,14 @@ class QueuesCheck:
     def _concluded(self, op: Op, reply: OutcomeReply) -> None:
         """An outcome that was not refused has settled everything it acked."""
         for ack in op.command.acks:  # type: ignore[attr-defined]
-            group = self._group(ack.topic, ack.group)
+            group = self.group(ack.topic, ack.group)
             for held in ack.held:
                 places = group.places[self._ledger.topics[ack.topic][held.partition]] if group else None
                 for offset in range(held.first, held.end):
                     if places is None or not places.is_settled(offset):
                         raise Violation("all or nothing", f"{op}: offset {offset} was acked and is not settled")
 
-    def _group(self, topic: str, name: str) -> GroupModel | None:
+    def group(self, topic: str, name: str) -> GroupModel | None:
         return next((each for each in self.groups.values() if (each.topic, each.name) == (topic, name)), None)
 
     def _claimed(self, op: Op, reply: Claimed) -> None:
@@ -371,7 +389,7 @@ class QueuesCheck:
     def _settlement(self, op: Op, reply: Settlement) -> None:
         command: Any = op.command
         topic = self._ledger.topics.get(command.topic)
-        group = self._group(command.topic, command.group)
+        group = self.group(command.topic, command.group)
         if topic is None or group is None or isinstance(command, c.AckThrough):
             return
         refused = {(each.partition, each.offset): each.code for each in reply.refused}
@@ -383,6 +401,14 @@ class QueuesCheck:
                 if code is None and isinstance(command, c.Ack | c.Reject):
                     if not places.is_settled(offset):
                         raise Violation("Q2", f"{op}: offset {offset} was said to be settled and is not")
+                    died = places.how.get(offset) == f.DEAD and offset >= self._ledger.logs[places.log_id].start
+                    if died and isinstance(command, c.Ack):
+                        raise Violation("Q2", f"{op}: offset {offset} is a dead letter and was said to be acked")
+                elif code is None and isinstance(command, c.Nack):
+                    if places.how.get(offset) == f.ACKED:
+                        raise Violation("Q2", f"{op}: offset {offset} was acked and said to have failed")
+                    if offset in places.lost:
+                        raise Violation("Q6", f"{op}: the reason for offset {offset} was dropped")
                 elif code is Code.NOT_OWNER and not isinstance(command, c.Extend):
                     holding = places.held.get(offset) or places.last.get(offset)
                     if held.token and holding is not None and holding.token == held.token:

@@ -49,6 +49,7 @@ class TalesCheck:
             f.Leased: lambda fact, op: self._note(fact, fact.ranges, "delivered"),
             f.Released: lambda fact, op: self._note(fact, fact.ranges, "released"),
             f.Failed: self._failed,
+            f.FailureExplained: lambda fact, op: self._note(fact, ((fact.offset, fact.offset + 1),), "failed"),
             f.Settled: self._settled,
             f.Appended: self._appended,
         }

@@ -18,20 +18,28 @@ def begin(case: Case, command: c.BeginEffect) -> Reply:
         return message
     scope = effect_scope(command.key)
     effect = case.state.effects.find(scope)
+    token = command.token
     if effect is not None:
         if effect.status is Status.COMMITTED and not case.state.is_forgettable_at(effect, case.now_ms):
             return AlreadyDone(effect.result, effect.at_ms)
-        # The same owner may begin again: it lost the first answer, or it got the message back.
-        if effect.status is Status.PENDING and effect.until_ms > case.now_ms and effect.owner != command.owner:
-            wait_ms = effect.until_ms - case.now_ms
-            return Rejected(
-                Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
-            )
+        if effect.status is Status.PENDING and effect.until_ms > case.now_ms:
+            if not _is_same_caller(effect, command):
+                wait_ms = effect.until_ms - case.now_ms
+                return Rejected(
+                    Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
+                )
+            token = token or effect.token
     lease_ms = command.lease_ms if command.lease_ms is not None else case.limits.effect_lease_ms
     until_ms = case.now_ms + lease_ms
     fence = case.state.next_fence
-    case.facts.append(f.KeyBegun(scope, fence, command.owner, case.now_ms, until_ms, *message))
+    case.facts.append(f.KeyBegun(scope, fence, command.owner, case.now_ms, until_ms, *message, token))
     return Begun(fence, until_ms)
+
+
+def _is_same_caller(effect: Effect, command: c.BeginEffect) -> bool:
+    """The caller that began may begin again: it lost the first reply. Its name is no proof, two processes may share
+    one; the lease token of its message or the fence that it was given is."""
+    return command.fence == effect.fence or bool(command.token and command.token == effect.token)
 
 
 def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:

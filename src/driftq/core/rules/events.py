@@ -73,6 +73,11 @@ class _Teller:
         for run in self._runs(fact, ((fact.offset, fact.offset + 1),)):
             self._tell(fact, "expired" if fact.lease_lost else "failed", run, why)
 
+    def explained(self, fact: f.FailureExplained) -> None:
+        why = b',"error":%b,"retry_at":%b' % (_quoted(fact.error), _quoted(to_rfc3339(fact.retry_at_ms)))
+        for run in self._runs(fact, ((fact.offset, fact.offset + 1),)):
+            self._tell(fact, "failed", run, why)
+
     def released(self, fact: f.Released) -> None:
         why = b',"retry_at":' + _quoted(to_rfc3339(fact.retry_at_ms))
         for run in self._runs(fact, fact.ranges):
@@ -123,6 +128,7 @@ _TELLS: dict[type[f.Fact], Callable[[_Teller, Any], None]] = {
     f.Leased: _Teller.leased,
     f.Settled: _Teller.settled,
     f.Failed: _Teller.failed,
+    f.FailureExplained: _Teller.explained,
     f.Released: _Teller.released,
 }
 

@@ -1,38 +1,82 @@
 """What one piece of work did, all or nothing: one frame holds the acks, the messages, the stream appends and the
-effects."""
+effects.
+
+An outcome is fenced and repeatable. Every ack must be of a lease that the caller holds, every commit of an effect that
+is not committed yet: a worker that lost its message changes nothing. The same outcome sent again is answered with the
+first result (`core.outcomes`), before anything is judged.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from driftq.core import commands as c
+from driftq.core import outcomes
 from driftq.core.case import Case
 from driftq.core.produced_keys import produce_scope
-from driftq.core.replies import OutcomeReply, Rejected, Reply, Settlement
+from driftq.core.replies import Done, OutcomeReply, Produced, Rejected, Reply, StreamAppended
 from driftq.core.rules import effects, settle, streams
 from driftq.core.rules.produce import produce
 from driftq.wire.errors import Code
+
+NOTHING = "nothing of the outcome was done"
 
 
 def outcome(case: Case, command: c.Outcome) -> Reply:
     refused = _named_twice(command)
     if refused is not None:
         return refused
+    identity = outcomes.identity(command)
+    known = case.state.outcomes.find(identity, case.now_ms) if identity else None
+    if known is not None:
+        return _repeated(command, known)
     for ack in command.acks:
-        reply = settle.ack(case, ack)
+        refusal = settle.ack_held(case, ack)
+        if isinstance(refusal, Rejected):
+            return msgspec.structs.replace(refusal, message=f"{refusal.message}; {NOTHING}")
+    produced: list[Produced] = []
+    appended: list[StreamAppended] = []
+    for reply in _parts(case, command):
         if isinstance(reply, Rejected):
             return reply
-        if isinstance(reply, Settlement) and reply.refused:
-            first = reply.refused[0]
-            details = {"partition": first.partition, "offset": first.offset}
-            return Rejected(first.code, f"{first.message}; nothing of the outcome was done", details)
-    produced = [produce(case, part) for part in command.produces]
-    appended = [streams.append(case, part) for part in command.appends]
-    committed = [effects.commit(case, part) for part in command.commits]
-    for reply in (*produced, *appended, *committed):
-        if isinstance(reply, Rejected):
-            return reply
+        if isinstance(reply, Produced):
+            produced.append(reply)
+        elif isinstance(reply, StreamAppended):
+            appended.append(reply)
+    if identity:
+        expires_ms = case.now_ms + case.limits.key_ttl_ms
+        result = outcomes.encode_result(produced, appended)
+        case.facts.append(outcomes.OutcomeRecorded(identity, outcomes.digest(command), expires_ms, case.now_ms, result))
     return OutcomeReply(tuple(produced), tuple(appended))
+
+
+def _repeated(command: c.Outcome, known: outcomes.KnownOutcome) -> Reply:
+    if known.digest == outcomes.digest(command):
+        return outcomes.first_reply(known)
+    if command.key:
+        message = f"idempotency key {command.key!r} was used for another outcome"
+        return Rejected(Code.KEY_CONFLICT, f"{message}; {NOTHING}", {"idempotency_key": command.key})
+    message = "another outcome was carried out under the same tokens and fences"
+    return Rejected(Code.CONFLICT, f"{message}; {NOTHING}")
+
+
+def _parts(case: Case, command: c.Outcome) -> Iterable[Reply]:
+    for part in command.produces:
+        yield produce(case, part)
+    for append in command.appends:
+        yield streams.append(case, append, keeps_producer=False)
+    for commit in command.commits:
+        yield _commit(case, commit)
+
+
+def _commit(case: Case, command: c.CommitEffect) -> Reply:
+    """An effect is committed once, so an outcome that finds it committed is not the first."""
+    reply = effects.commit(case, command)
+    if isinstance(reply, Done) and not reply.changed:
+        return Rejected(Code.CONFLICT, f"effect {command.key.key!r} was committed before; {NOTHING}")
+    return reply
 
 
 def _named_twice(command: c.Outcome) -> Rejected | None:
@@ -45,6 +89,8 @@ def _named_twice(command: c.Outcome) -> Rejected | None:
     for what, names in (("producer", producers), ("idempotency key", keys), ("stream", paths), ("effect", commits)):
         if _repeats(names):
             return Rejected(Code.INVALID_ARGUMENT, f"an outcome names each {what} at most once")
+    if settle.is_any_named_twice(command.acks):
+        return Rejected(Code.INVALID_ARGUMENT, "an outcome names each message at most once")
     return None
 
 

@@ -10,7 +10,7 @@ from driftq.core.commands import Produce, ProduceKey
 from driftq.core.facts import Appending, ByProducer, Mark
 from driftq.core.groups import HISTORY_SUFFIX, Topic
 from driftq.core.logs import LaneKey, Log
-from driftq.core.produced_keys import produce_scope
+from driftq.core.produced_keys import CRC_END, ProducedKey, produce_scope
 from driftq.core.producers import Judgement, Verdict
 from driftq.core.replies import Produced, Rejected, Reply
 from driftq.core.routing import partition_of
@@ -64,13 +64,19 @@ def _repeated(case: Case, once: ProduceKey) -> Reply | None:
     log = case.state.logs.get(first.log_id) if first is not None else None
     if first is None or log is None:
         return None  # never seen, over, or gone with its topic
-    if once.strict and first.digest != once.digest:
+    if once.strict and not _is_same_message(first, once):
         return Rejected(
             Code.KEY_CONFLICT,
-            f"idempotency key {once.key!r} was used with another payload",
+            f"idempotency key {once.key!r} was used with another message",
             {"offset": first.offset, "idempotency_key": once.key},
         )
     return Produced(log.topic, log.partition, first.offset, first.records, True)
+
+
+def _is_same_message(first: ProducedKey, once: ProduceKey) -> bool:
+    if first.digest < CRC_END <= once.digest:
+        return first.digest == once.value_crc  # an older version kept no more
+    return first.digest == once.digest
 
 
 def _answer(judgement: Judgement, by: ByProducer, topic: Topic, log: Log, count: int) -> Reply:

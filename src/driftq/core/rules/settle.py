@@ -1,8 +1,12 @@
-"""Settling what was claimed: ack, nack, release, reject, extend, cancel. Every call is checked against the fence."""
+"""Settling what was claimed: ack, nack, release, reject, extend, cancel. Every call is checked against the fence.
+
+A lease that ran out is still its holder's until the message is delivered again: a late ack, nack or reject counts. What
+is settled stays so. An ack of it succeeds again, unless it became a dead letter; a nack or reject of it is refused,
+unless it repeats the one that ended it. An ack inside an outcome is stricter: it must find the lease (`ack_held`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from driftq.core import commands as c
@@ -22,18 +26,19 @@ Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
 
 
 class _Sorted:
-    """The messages of a call, sorted by what may be done with them."""
+    """The messages of a call, sorted by what may be done with them. `fenced`: the caller must hold every one."""
 
-    __slots__ = ("held", "refused", "resting")
+    __slots__ = ("fenced", "held", "refused", "resting")
 
-    def __init__(self) -> None:
+    def __init__(self, fenced: bool) -> None:
+        self.fenced = fenced
         self.held: list[tuple[Progress, Range]] = []
         self.resting: list[tuple[Progress, int]] = []  # lost or nacked before, but not redelivered
         self.refused: list[Refusal] = []
 
 
-def _sort(case: Case, group: Group, command: Settling) -> _Sorted | Rejected:
-    found = _Sorted()
+def _sort(case: Case, group: Group, command: Settling, *, fenced: bool = False) -> _Sorted | Rejected:
+    found = _Sorted(fenced)
     if len(command.held) > 1 and _overlap(command.held):
         return Rejected(Code.INVALID_ARGUMENT, "a message is named twice in one call")
     for held in command.held:
@@ -50,11 +55,19 @@ def _sort(case: Case, group: Group, command: Settling) -> _Sorted | Rejected:
         # One offset past the end of the log is enough to say that the rest was never delivered.
         stop = max(held.first, case.state.logs[progress.log_id].end) + 1
         for offset in range(held.first, min(held.end, stop)):
-            _sort_one(found, progress, held, offset, command.owner)
+            _sort_one(found, progress, held, offset, command)
     return found
 
 
-def _overlap(held: tuple[c.Held, ...]) -> bool:
+def is_any_named_twice(acks: tuple[c.Ack, ...]) -> bool:
+    """Whether two acks of one outcome name the same message."""
+    named: dict[tuple[str, str], list[c.Held]] = {}
+    for ack in acks:
+        named.setdefault((ack.topic, ack.group), []).extend(ack.held)
+    return any(len(held) > 1 and _overlap(held) for held in named.values())
+
+
+def _overlap(held: Sequence[c.Held]) -> bool:
     runs = sorted((run.partition, run.first, run.end) for run in held)
     return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(runs))
 
@@ -65,21 +78,41 @@ def _is_run(progress: Progress, held: c.Held) -> bool:
     return len(pieces) == 1 and pieces[0][:2] == (held.first, held.end)
 
 
-def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, owner: str) -> None:
-    place, lease, _ = progress.place_of(offset)
+def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> None:
+    place, lease, entry = progress.place_of(offset)
+    refusal = ""
+    code = Code.NOT_OWNER
     if place is Place.SETTLED:
-        return  # done before: a repeat is as good as the first
-    if lease is None:
-        refusal = "message was not delivered to this group", Code.NOT_DELIVERED
-        if place is Place.RESTING:
-            refusal = "not owner: the message was given back", Code.NOT_OWNER
-        found.refused.append(Refusal(held.partition, offset, refusal[1], refusal[0]))
-    elif not _is_holder(lease, held.token, owner):
-        found.refused.append(Refusal(held.partition, offset, Code.NOT_OWNER, "not owner"))
+        refusal = _already_settled(found, progress, held, offset, command)
+        if not refusal:
+            return
+    elif lease is None:
+        refusal = "not owner: the message was given back"
+        if place is not Place.RESTING:
+            refusal, code = "message was not delivered to this group", Code.NOT_DELIVERED
+    elif not _is_holder(lease, held.token, command.owner):
+        refusal = "not owner"
     elif place is Place.HELD:
         found.held.append((progress, (offset, offset + 1)))
+        return
+    elif found.fenced and entry is not None and not entry.lost:
+        refusal = "not owner: the message was given back"
     else:
         found.resting.append((progress, offset))
+        return
+    found.refused.append(Refusal(held.partition, offset, code, refusal))
+
+
+def _already_settled(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> str:
+    """Why a call about a settled message is refused; empty if it is a repeat, or changes nothing for its caller."""
+    is_dead = offset in progress.dead
+    if isinstance(command, c.Release | c.Extend) or (isinstance(command, c.Ack) and not found.fenced and not is_dead):
+        return ""
+    if not is_dead:
+        return "the message is settled already"
+    if not isinstance(command, c.Ack) and progress.dead.was_held(offset, held.token, command.owner):
+        return ""
+    return "the message became a dead letter"
 
 
 def _is_holder(lease: Lease, token: str, owner: str) -> bool:
@@ -115,19 +148,41 @@ def _too_much(case: Case, progress: Progress, offset: int) -> Refusal:
 
 def ack(case: Case, command: c.Ack) -> Reply:
     """A late ack counts as long as nobody else got the message."""
+    return _settling(case, command, lambda group, found: _ack(case, group, found))
 
-    def act(group: Group, found: _Sorted) -> None:
-        late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
-        for log_id, ranges in _by_log(found.held + late).items():
-            case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, case.now_ms))
 
-    return _settling(case, command, act)
+def _ack(case: Case, group: Group, found: _Sorted) -> None:
+    late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
+    for log_id, ranges in _by_log(found.held + late).items():
+        case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, case.now_ms))
+
+
+def ack_held(case: Case, command: c.Ack) -> Rejected | None:
+    """An ack as a part of an outcome: the caller holds everything it names, or nothing is done. A lease that ran out
+    counts until the message is delivered again; what its holder gave back, or what is settled, does not."""
+    group = group_of(case, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    found = _sort(case, group, command, fenced=True)
+    if isinstance(found, Rejected):
+        return found
+    if found.refused:
+        first = found.refused[0]
+        return Rejected(first.code, first.message, {"partition": first.partition, "offset": first.offset})
+    _ack(case, group, found)
+    return None
 
 
 def nack(case: Case, command: c.Nack) -> Reply:
-    """A repeated nack finds the message resting already: nothing more happens."""
+    """A repeated nack finds the message resting already: nothing more happens. One that comes after the lease ran out
+    says why."""
 
     def act(group: Group, found: _Sorted) -> None:
+        for progress, offset in found.resting:
+            if case.is_full():
+                found.refused.append(_too_much(case, progress, offset))
+            elif progress.entries[offset].lost:
+                _explain(case, group, progress, offset, command)
         for progress, (first, end) in found.held:
             for offset in range(first, end):
                 if case.is_full():
@@ -136,6 +191,16 @@ def nack(case: Case, command: c.Nack) -> Reply:
                 fail(case, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
 
     return _settling(case, command, act)
+
+
+def _explain(case: Case, group: Group, progress: Progress, offset: int, command: c.Nack) -> None:
+    """The attempt has ended already, so nothing is counted; the reason replaces the one that the broker assumed."""
+    error = bounded(command.reason or "nack", case.limits.error_bytes)
+    retry_at_ms = progress.entries[offset].retry_at_ms
+    if command.delay_ms is not None:
+        retry_at_ms = case.now_ms + command.delay_ms
+    case.expect_event(case.state.logs[progress.log_id], error)
+    case.facts.append(f.FailureExplained(group.group_id, progress.log_id, offset, case.now_ms, retry_at_ms, error))
 
 
 def reject(case: Case, command: c.Reject) -> Reply:

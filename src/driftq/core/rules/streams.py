@@ -122,7 +122,9 @@ def _match(case: Case, stream: Stream, command: c.CreateStream) -> Reply:
 # --- append and close ---
 
 
-def append(case: Case, command: c.AppendStream) -> Reply:
+def append(case: Case, command: c.AppendStream, *, keeps_producer: bool = True) -> Reply:
+    """Within an outcome (`keeps_producer` false) a producer that the stream does not know leaves no entry: the outcome
+    is remembered instead, and its appends must not push other producers out of the table."""
     stream = find(case, command.path)
     if isinstance(stream, Rejected):
         return stream
@@ -145,7 +147,8 @@ def append(case: Case, command: c.AppendStream) -> Reply:
             return _duplicate(stream, log, judgement)
         if judgement.verdict is not Verdict.ACCEPT:
             return not_accepted(judgement, by)
-        by = f.ByProducer(by.producer, judgement.epoch, by.seq, by.digest)
+        kept = keeps_producer or by.producer in log.producers.states
+        by = f.ByProducer(by.producer, judgement.epoch, by.seq, by.digest) if kept else None
     refused = _conditions(stream, log, command)
     return refused if refused is not None else _append(case, stream, log, command, by)
 

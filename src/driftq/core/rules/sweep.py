@@ -1,11 +1,12 @@
-"""What time ends by itself: leases, streams, stages and old records. Sweeps are bounded; what is left over is swept
-next."""
+"""What time ends by itself: leases, streams, stages, remembered outcomes and old records. Sweeps are bounded; what is
+left over is swept next."""
 
 from __future__ import annotations
 
 from driftq.core.case import Case
 from driftq.core.commands import Sweep
 from driftq.core.facts import KeysSwept, Trimmed
+from driftq.core.outcomes import OutcomesForgotten
 from driftq.core.replies import Reply, Swept
 from driftq.core.rules import subscriptions
 from driftq.core.rules.failing import expire_leases
@@ -30,6 +31,8 @@ def sweep(case: Case, command: Sweep) -> Reply:
             until_ms = case.state.keys.due_ms(case.now_ms)
             if until_ms:
                 case.facts.append(KeysSwept(case.now_ms, until_ms))
+        elif kind == "outcomes":
+            _sweep_outcomes(case, room)
         else:
             _sweep_stages(case)
     if command.retention:
@@ -54,6 +57,12 @@ def _sweep_stream(case: Case, log_id: int) -> None:
     stream = case.state.streams.by_log.get(log_id)
     if stream is not None and not stream.soft_deleted and stream.is_over(case.now_ms):
         delete_over(case, stream)
+
+
+def _sweep_outcomes(case: Case, most: int) -> None:
+    count = case.state.outcomes.expired(case.now_ms, most)
+    if count:
+        case.facts.append(OutcomesForgotten(count))
 
 
 def _sweep_stages(case: Case) -> None:

@@ -163,10 +163,13 @@ class AppendedReply(Struct, frozen=True):
     closed: bool
 
 
-class OutcomeDone(Struct, frozen=True):
+class OutcomeDone(Struct, frozen=True, omit_defaults=True):
+    """`duplicate`: it was carried out before, and this is the first result."""
+
     status: str
     produced: list[ProduceReply]
     streams: list[AppendedReply]
+    duplicate: bool = False
 
 
 class ErrorKind(Struct, frozen=True):

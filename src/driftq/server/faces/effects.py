@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from hashlib import blake2b
 
 import google_crc32c
 import msgspec
@@ -20,6 +21,7 @@ from driftq.server.faces.queue import produce_command, produced
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.messages import outgoing
 from driftq.server.problems import error_response
+from driftq.server.streams.requests import NOTHING, packed_for
 from driftq.server.tracing import HEADER as TRACE_HEADER
 from driftq.server.tracing import traced
 from driftq.wire.admin import (
@@ -32,8 +34,9 @@ from driftq.wire.admin import (
 )
 from driftq.wire.message import Routing
 from driftq.wire.queue import ProduceItem
-from driftq.wire.records import pack_one
 from driftq.wire.times import to_rfc3339
+
+_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class EffectsFace:
@@ -46,7 +49,9 @@ class EffectsFace:
         body = read_json(request.body, BeginRequest)
         if (body.partition is None) != (body.offset is None):
             raise BadRequest("partition and offset belong together")
-        command = c.BeginEffect(_key(body), body.owner, body.lease_ms, body.partition, body.offset)
+        command = c.BeginEffect(
+            _key(body), body.owner, body.lease_ms, body.partition, body.offset, body.token, body.fence
+        )
         return self._context.ask(command, _begun)
 
     def commit(self, request: Request) -> Answer:
@@ -67,6 +72,8 @@ class EffectsFace:
 
     def outcome(self, request: Request) -> Answer:
         body = read_json(request.body, OutcomeRequest)
+        if not (body.acks or body.produce or body.streams or body.commits):
+            raise BadRequest("an outcome does at least one thing")
         trace = request.head.fields.get(TRACE_HEADER)
         asked = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
         router = self._context.router
@@ -80,11 +87,11 @@ class EffectsFace:
         command = c.Outcome(
             acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
             produces=tuple(self._produce(*each) for each in asked),
-            appends=tuple(_append(item) for item in body.streams),
+            appends=tuple(self._append(item) for item in body.streams),
             commits=tuple(_commit(item) for item in body.commits),
+            key=body.idempotency_key,
+            digest=_digest(body),
         )
-        if command == c.Outcome():
-            raise BadRequest("an outcome does at least one thing")
         return self._context.ask(command, lambda reply: _outcome(body, reply))
 
     def _produce(self, requested: str, item: ProduceItem, routing: Routing | None) -> c.Produce:
@@ -93,6 +100,29 @@ class EffectsFace:
         strict = self._context.settings.idempotency.strict
         message = outgoing(item, requested, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
         return produce_command(requested, item.envelope, message, self._context.any_partition(requested, item))
+
+    def _append(self, item: OutcomeAppend) -> c.AppendStream:
+        """The same rules as for a POST to the stream: JSON is checked and cut into its messages."""
+        try:
+            value = base64.b64decode(item.value_base64, validate=True) if item.value_base64 else item.value.encode()
+        except (binascii.Error, ValueError):
+            raise BadRequest("invalid value_base64") from None
+        stream = self._context.engine.latest_state.streams.by_path.get(item.path)
+        stream_type = stream.created.content_type if stream is not None and not stream.closed else None
+        packed = packed_for(stream_type, item.content_type, value) if value else NOTHING
+        producer = None
+        if item.producer_id:
+            digest = google_crc32c.value(value)
+            producer = ByProducer(item.producer_id, item.producer_epoch, item.producer_seq, digest)
+        return c.AppendStream(
+            path=item.path,
+            content_type=item.content_type,
+            batch=packed.batch,
+            count=packed.count,
+            payload_bytes=len(value),
+            producer=producer,
+            close=item.close,
+        )
 
 
 def _effect(view: StateView, body: EffectRequest) -> Response:
@@ -127,24 +157,11 @@ def _begun(reply: Reply) -> Response:
     return json_response({"status": "begun", "fence": reply.fence, "until": to_rfc3339(reply.until_ms)})
 
 
-def _append(item: OutcomeAppend) -> c.AppendStream:
-    try:
-        value = base64.b64decode(item.value_base64, validate=True) if item.value_base64 else item.value.encode()
-    except (binascii.Error, ValueError):
-        raise BadRequest("invalid value_base64") from None
-    producer = None
-    if item.producer_id:
-        digest = google_crc32c.value(value)
-        producer = ByProducer(item.producer_id, item.producer_epoch, item.producer_seq, digest)
-    return c.AppendStream(
-        path=item.path,
-        content_type=item.content_type,
-        batch=pack_one(value) if value else b"",
-        count=int(bool(value)),
-        payload_bytes=len(value),
-        producer=producer,
-        close=item.close,
-    )
+def _digest(body: OutcomeRequest) -> bytes:
+    """Of what was asked for beside the acks, as it was sent: routing, trace and times must not make a repeat another
+    outcome."""
+    asked = _encoder.encode((body.produce, body.streams, body.commits))
+    return blake2b(asked, digest_size=16).digest()
 
 
 def _outcome(body: OutcomeRequest, reply: OutcomeReply) -> Response:
@@ -156,4 +173,5 @@ def _outcome(body: OutcomeRequest, reply: OutcomeReply) -> Response:
     for part, shown in zip(body.streams, reply.appended, strict=True):
         assert isinstance(shown, StreamAppended)
         appended.append({"path": part.path, "end_offset": shown.end_offset, "closed": shown.closed})
-    return json_response({"status": "done", "produced": messages, "streams": appended})
+    repeated = {"duplicate": True} if reply.duplicate else {}
+    return json_response({"status": "done", "produced": messages, "streams": appended} | repeated)

@@ -1,0 +1,128 @@
+"""Outcomes are fenced and happen once: whoever acks in one holds every message it names, the same outcome sent again
+is answered with the first result for its time and never carried out again, and another one under the same tokens is
+refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core import outcomes as o
+from driftq.core.idempotency import effect_scope
+from driftq.core.limits import Limits
+from driftq.core.replies import OutcomeReply, Produced, Rejected, StreamAppended
+from driftq.wire.errors import Code
+from tests.simulation.checks.ledger import Ledger
+from tests.simulation.checks.queues import QueuesCheck
+from tests.simulation.checks.violation import demand
+from tests.simulation.op import Op
+
+Name = tuple[frozenset[tuple[str, str, int, int, str]], frozenset[tuple[str, int]]]
+
+
+class Carried(NamedTuple):
+    """An outcome as it was carried out, with the places its frame wrote to: (log, first offset)."""
+
+    digest: bytes
+    expires_ms: int
+    places: frozenset[tuple[int, int]]
+
+
+class OutcomesCheck:
+    """Every outcome ever carried out, by its tokens and fences."""
+
+    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: Limits) -> None:
+        self._ledger = ledger
+        self._queues = queues
+        self._limits = limits
+        self._carried: dict[Name, Carried] = {}
+        self._written: set[tuple[int, int]] = set()  # by the frame being looked at
+        self.repeats = 0
+
+    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+        return {
+            f.Appended: lambda fact, op: self._written.add((fact.log_id, fact.first_offset)),
+            o.OutcomeRecorded: self._done,
+            o.OutcomesForgotten: lambda fact, op: None,
+        }
+
+    def begin(self, op: Op) -> None:
+        """A frame comes; places are as they were when it was decided."""
+        self._written.clear()
+        if isinstance(op.command, c.Outcome):
+            for ack in op.command.acks:
+                for held in ack.held:
+                    for offset in range(held.first, held.end):
+                        self._is_held(op, ack, held, offset)
+
+    def _is_held(self, op: Op, ack: c.Ack, held: c.Held, offset: int) -> None:
+        """By the caller, or lost by it and not delivered again."""
+        group = self._queues.group(ack.topic, ack.group)
+        at = f"offset {offset} of {ack.topic}"
+        demand(group is not None, "outcome", f"{op} did something for a group that is not there")
+        assert group is not None
+        places = group.places[self._ledger.topics[ack.topic][held.partition]]
+        holding = places.held.get(offset) or (places.last.get(offset) if offset in places.lost else None)
+        demand(holding is not None, "outcome", f"{op} did something, but {at} is not held by anybody")
+        assert holding is not None
+        fits = held.token == holding.token if held.token else ack.owner == holding.owner
+        demand(fits, "outcome", f"{op} did something under {held.token or ack.owner!r}, but {holding} holds {at}")
+
+    def _done(self, fact: o.OutcomeRecorded, op: Op) -> None:
+        command = op.command
+        assert isinstance(command, c.Outcome)
+        name = _name(command)
+        demand(name is not None and name not in self._carried, "outcome", f"{op} was carried out twice")
+        assert name is not None
+        due_ms = op.at_ms + self._limits.key_ttl_ms
+        demand(fact.expires_ms == due_ms, "outcome", f"{op} is kept until {fact.expires_ms}, not {due_ms}")
+        self._carried[name] = Carried(command.digest, due_ms, frozenset(self._written))
+
+    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+        return {Rejected: self._refused, OutcomeReply: self._first}
+
+    def _first(self, op: Op, reply: OutcomeReply) -> None:
+        """Not a repeat: its frame is there."""
+        name = _name(op.command)
+        demand(name is None or name in self._carried, "outcome", f"{op} was carried out and is not remembered")
+
+    def repeated(self, op: Op, reply: OutcomeReply) -> None:
+        self.repeats += 1
+        command = op.command
+        assert isinstance(command, c.Outcome)
+        name = _name(command)
+        carried = self._carried.get(name) if name is not None else None
+        demand(not op.own, "outcome", f"{op} was called a repeat and did something")
+        demand(carried is not None, "outcome", f"{op} was called a repeat; it never happened")
+        assert carried is not None
+        demand(carried.digest == command.digest, "outcome", f"{op} asks for something else and was called a repeat")
+        demand(carried.expires_ms > op.at_ms, "outcome", f"{op} was called a repeat after its time")
+        for part in (*reply.produced, *reply.appended):
+            assert isinstance(part, Produced | StreamAppended)
+            known = {first for _, first in carried.places}
+            right = part.duplicate or part.first_offset in known
+            demand(right, "outcome", f"{op} was told {part.first_offset}; it wrote to {sorted(carried.places)}")
+
+    def _refused(self, op: Op, reply: Rejected) -> None:
+        command = op.command
+        if not isinstance(command, c.Outcome) or reply.code in (Code.DISK_FULL, Code.INVALID_ARGUMENT):
+            return
+        name = _name(command)
+        carried = self._carried.get(name) if name is not None else None
+        if carried is not None and carried.digest == command.digest:
+            demand(carried.expires_ms <= op.at_ms, "outcome", f"{op} is a repeat and was refused: {reply.message}")
+
+
+def _name(command: Any) -> Name | None:
+    """One entry for each message, however the runs were cut; None if nothing in it is unique."""
+    acks = frozenset(
+        (ack.topic, ack.group, held.partition, offset, held.token or f"owner {ack.owner}")
+        for ack in command.acks
+        for held in ack.held
+        for offset in range(held.first, held.end)
+    )
+    commits = frozenset((effect_scope(commit.key), commit.fence) for commit in command.commits)
+    proven = commits or any(held.token for ack in command.acks for held in ack.held)
+    return (acks, commits) if proven else None
