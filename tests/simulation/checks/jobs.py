@@ -73,7 +73,8 @@ class JobsCheck:
             self._moved = False
             for job in self._jobs.values():
                 if self._is_unfinished(job):
-                    job.ended_ms = None
+                    if job.is_taken(op.at_ms):  # an id that is free again stays free, whoever starts over
+                        job.ended_ms = None
                 elif job.ended_ms is None:
                     job.ended_ms = op.at_ms
 
