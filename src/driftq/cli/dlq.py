@@ -37,14 +37,15 @@ def command() -> None:
 @command.command("list")
 @topic_argument
 @_filtered
-@click.option("--count", "-n", type=click.IntRange(1, 1_000), default=100, show_default=True, help="At most so many.")
+@click.option("--count", "-n", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
+@click.option("--all", "every", is_flag=True, help="All of them.")
 @asks
-def list_(asked: Asked, topic: str, count: int, **filters: Any) -> None:
+def list_(asked: Asked, topic: str, count: int, every: bool, **filters: Any) -> None:
     """Dead letters of a topic that were not sent back yet.
 
     Example: driftq dlq list orders --since 1d --error timeout
     """
-    found = asked.broker.dead_letters.list(topic, limit=count, **filters)
+    found = asked.broker.dead_letters.iterate(topic, limit=None if every else count, **filters)
     if asked.as_json:
         for each in found:
             showing.line(messages.as_object(f"dlq.{topic.removeprefix('dlq.')}", each))
@@ -106,14 +107,14 @@ def errors(asked: Asked, topic: str) -> None:
 
     Example: driftq dlq errors orders
     """
-    found = asked.broker.dead_letters.errors(topic)
+    found = list(asked.broker.dead_letters.iterate_errors(topic))
     if asked.as_json:
-        showing.document(found)
+        showing.document({"errors": found})
         return
     header = ("COUNT", "GROUP", "REASON", "LAST", "EXAMPLE")
     rows = (
         (each["count"], each["group"], each["reason"], each["last_at"], showing.shortened(each["example"]))
-        for each in found["errors"]
+        for each in found
     )
     showing.table(header, rows, f"No dead letters of {topic}.")
 
@@ -127,6 +128,8 @@ def errors(asked: Asked, topic: str) -> None:
 @click.option("--rate", "rate_per_s", type=click.IntRange(1), help="So many a second.")
 @click.option("--value", help="Replace the value of each.")
 @click.option("--key", help="Replace the key of each.")
+@click.option("--all-groups", is_flag=True, help="To every group of the topic, not only to the one in which it died.")
+@click.option("--keep-deadline", is_flag=True, help="Leave a deadline that has passed in the message.")
 @asks
 def redrive(
     asked: Asked,
@@ -137,7 +140,7 @@ def redrive(
     rate_per_s: int | None,
     **words: Any,
 ) -> None:
-    """Send dead letters back to their topic: all of them, those of a filter, or those at the PLACEs.
+    """Send dead letters back, each to the group in which it died: all, those of a filter, or those at the PLACEs.
 
     Each is produced again and marked in one write, so this can be stopped and repeated without doubling anything.
 

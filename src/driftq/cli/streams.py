@@ -35,12 +35,7 @@ def list_(asked: Asked, prefix: str, count: int) -> None:
 
     Example: driftq streams list runs/
     """
-    found: list[Any] = []
-    after: str | None = ""
-    while after is not None and len(found) < count:
-        page = asked.broker.streams.list(prefix, after=after, limit=min(PAGE, count - len(found)))
-        found += page.streams
-        after = page.after
+    found = list(asked.broker.streams.iterate(prefix, limit=count))
     if asked.as_json:
         showing.document(found)
         return

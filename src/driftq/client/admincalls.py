@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,12 +25,17 @@ from driftq.client.calls import (
 )
 from driftq.client.errors import InvalidCall
 from driftq.client.flows import Call
+from driftq.client.pages import Page, Pages
 from driftq.wire.admin import GroupInfo, TopicChange, TopicInfo
 from driftq.wire.queue import Delivered, ProduceItem, TopicReply, TopicsReply
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class GroupsReply(msgspec.Struct):
     groups: list[GroupInfo]
+    after: str | None = None
 
 
 class PartitionOffsets(msgspec.Struct):
@@ -55,6 +60,22 @@ class Enqueued(msgspec.Struct):
 
 class LettersReply(msgspec.Struct):
     messages: list[Delivered]
+    after: str | None = None
+
+
+class ErrorsReply(msgspec.Struct):
+    errors: list[dict[str, Any]]
+    after: str | None = None
+
+
+def _pages(
+    path: str, kind: type[R], page: Callable[[R], Page[T]], query: dict[str, Any], limit: int | None = None
+) -> Pages[T]:
+    def call(after: str, size: int) -> Call[Page[T]]:
+        asked = get(path, kind, {**query, "after": after, "limit": size})
+        return Call("GET", asked.path, lambda reply: page(asked.read(reply)), refusal=refusal, repeatable=True)
+
+    return Pages(call, limit)
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -82,9 +103,9 @@ def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[Top
     return post("/v1/topics", body, reading(TopicReply), repeatable=True)
 
 
-def list_topics() -> Call[list[str]]:
-    call = get("/v1/topics", TopicsReply)
-    return Call("GET", call.path, lambda reply: call.read(reply).topics, refusal=refusal, repeatable=True)
+def list_topics() -> Pages[str]:
+    """The names of all topics."""
+    return _pages("/v1/topics", TopicsReply, lambda reply: Page(reply.topics, reply.after), {})
 
 
 def describe_topic(name: str) -> Call[TopicInfo]:
@@ -129,10 +150,9 @@ def _group(topic: str, group: str) -> str:
     return f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
 
 
-def list_groups(topic: str = "") -> Call[list[GroupInfo]]:
+def list_groups(topic: str = "") -> Pages[GroupInfo]:
     """Every group, or those of a topic, with lag."""
-    call = get("/v1/groups", GroupsReply, {"topic": topic})
-    return Call("GET", call.path, lambda reply: call.read(reply).groups, refusal=refusal, repeatable=True)
+    return _pages("/v1/groups", GroupsReply, lambda reply: Page(reply.groups, reply.after), {"topic": topic})
 
 
 def describe_group(topic: str, group: str) -> Call[GroupInfo]:
@@ -168,20 +188,25 @@ def list_letters(
     reason: str = "",
     since: datetime | str | None = None,
     until: datetime | str | None = None,
-    limit: int = 100,
-) -> Call[list[Delivered]]:
-    """Dead letters of a topic that were not sent back yet."""
+    limit: int | None = 100,
+) -> Pages[Delivered]:
+    """Dead letters of a topic that were not sent back yet; all of them with `limit=None`."""
     query = {
         "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
-        "limit": limit,
     }  # fmt: skip
-    call = get(f"/v1/dlq/{segment(topic)}", LettersReply, query)
-    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, repeatable=True)
+    path = f"/v1/dlq/{segment(topic)}"
+    return _pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query, limit)
 
 
 def letter_errors(topic: str) -> Call[dict[str, Any]]:
-    """How many letters of each kind of error."""
+    """How many letters of each kind of error, for the thousand most frequent kinds."""
     return get(f"/v1/dlq/{segment(topic)}/errors", dict[str, Any])
+
+
+def each_error(topic: str) -> Pages[dict[str, Any]]:
+    """How many letters of each kind of error, most frequent first."""
+    path = f"/v1/dlq/{segment(topic)}/errors"
+    return _pages(path, ErrorsReply, lambda reply: Page(reply.errors, reply.after), {})
 
 
 def redrive(
@@ -198,11 +223,15 @@ def redrive(
     rate_per_s: int = 0,
     value: str | None = None,
     key: str | None = None,
+    all_groups: bool = False,
+    keep_deadline: bool = False,
 ) -> Call[dict[str, Any]]:
-    """Send dead letters back to their topic. Repeating it never doubles one."""
+    """Send dead letters back, each to the group in which it died or to all groups of its topic. Repeating it never
+    doubles one. A deadline that has passed is dropped unless it is kept."""
     body = given(
         group=group, error=error, reason=reason, since=time_text(since), until=time_text(until), offsets=offsets,
         dry_run=dry_run, limit=limit, rate_per_s=rate_per_s, value=value, key=key,
+        all_groups=all_groups or None, keep_deadline=keep_deadline or None,
     )  # fmt: skip
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"

@@ -22,6 +22,7 @@ from driftq.client.http import address_of
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
+from driftq.client.pages import iterating, listing
 from driftq.client.streams import AsyncStream, Stream
 from driftq.client.verdicts import ACK, Ending
 from driftq.client.words import Awaiting, Blocking, word
@@ -38,7 +39,7 @@ CONSUME_WAIT_MS = 20_000
 
 class TopicWords:
     create = word(admincalls.create_topic)
-    list = word(admincalls.list_topics)
+    list = listing(admincalls.list_topics)
     describe = word(admincalls.describe_topic)
     change = word(admincalls.change_topic)
     delete = word(admincalls.delete_topic)
@@ -54,7 +55,7 @@ class AsyncTopics(TopicWords, Awaiting): ...
 
 
 class GroupWords:
-    list = word(admincalls.list_groups)
+    list = listing(admincalls.list_groups)
     describe = word(admincalls.describe_group)
     delete = word(admincalls.delete_group)
     pause = word(admincalls.pause_group)
@@ -81,8 +82,10 @@ class AsyncJobs(JobWords, Awaiting): ...
 
 
 class DeadLetterWords:
-    list = word(admincalls.list_letters)
+    list = listing(admincalls.list_letters)
+    iterate = iterating(admincalls.list_letters)
     errors = word(admincalls.letter_errors)
+    iterate_errors = iterating(admincalls.each_error)
     redrive = word(admincalls.redrive)
 
 
@@ -94,6 +97,7 @@ class AsyncDeadLetters(DeadLetterWords, Awaiting): ...
 
 class StreamsWords:
     list = word(streamcalls.list_streams)
+    iterate = iterating(streamcalls.each_stream)
 
 
 class Streams(StreamsWords, Blocking): ...

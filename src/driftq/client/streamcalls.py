@@ -13,6 +13,7 @@ from driftq.client.calls import Value, encode, get, post, raw_bytes, reading, re
 from driftq.client.errors import Refused, code_of, refused
 from driftq.client.flows import Call
 from driftq.client.http import Reply
+from driftq.client.pages import Page, Pages
 from driftq.wire import streams as w
 from driftq.wire.errors import Code
 
@@ -243,6 +244,20 @@ def find_producer(path: str, producer: str) -> Call[dict[str, Any]]:
 def list_streams(prefix: str = "", *, after: str = "", limit: int = 100) -> Call[StreamsPage]:
     """Streams by path, a page at a time: hand `after` of the last page back."""
     return get("/v1/streams", StreamsPage, {"prefix": prefix, "after": after, "limit": limit})
+
+
+def each_stream(prefix: str = "", *, limit: int | None = None) -> Pages[ListedStream]:
+    """Every stream whose path begins with a prefix, in order."""
+
+    def call(after: str, size: int) -> Call[Page[ListedStream]]:
+        asked = list_streams(prefix, after=after, limit=size)
+        return Call("GET", asked.path, lambda reply: _page(asked.read(reply)), refusal=refusal, repeatable=True)
+
+    return Pages(call, limit)
+
+
+def _page(page: StreamsPage) -> Page[ListedStream]:
+    return Page(page.streams, page.after)
 
 
 def trim(path: str, before: str) -> Call[dict[str, Any]]:

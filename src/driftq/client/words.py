@@ -62,7 +62,7 @@ class word(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return _Bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
+        return Bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
 
 
 class own(Generic[S, P, T]):
@@ -83,15 +83,15 @@ class own(Generic[S, P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return _Bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
+        return Bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
 
 
-class _Bound:
+class Bound:
     """A word with its owner, ready to be called."""
 
     __slots__ = ("_first", "_send", "__wrapped__")
 
-    def __init__(self, build: Callable[..., Asked[Any]], first: tuple[object, ...], send: Callable[..., Any]) -> None:
+    def __init__(self, build: Callable[..., Any], first: tuple[object, ...], send: Callable[..., Any]) -> None:
         self.__wrapped__ = functools.partial(build, *first) if first else build
         self._first = first
         self._send = send

@@ -35,6 +35,11 @@ class RangeSet:
         index = bisect_right(self.firsts, number) - 1
         return index >= 0 and number < self.ends[index]
 
+    def next_outside(self, number: int) -> int:
+        """The lowest integer from `number` on that is not in the set."""
+        index = bisect_right(self.firsts, number) - 1
+        return max(number, self.ends[index]) if index >= 0 else number
+
     def add(self, first: int, end: int) -> None:
         """Add a range; what is there already stays."""
         firsts, ends = self.firsts, self.ends

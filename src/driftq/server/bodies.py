@@ -59,3 +59,11 @@ def number(name: str, text: str) -> int:
     if not _DIGITS.fullmatch(text):
         raise BadRequest(f"invalid {name}")
     return int(text)
+
+
+def page_limit(request: Request, default: int = 100, most: int = 1_000) -> int:
+    """How many entries a page of a list has."""
+    limit = number("limit", request.query["limit"]) if "limit" in request.query else default
+    if not 1 <= limit <= most:
+        raise BadRequest(f"limit must be 1 to {most}")
+    return limit

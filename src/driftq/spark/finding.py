@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from driftq.client import admincalls, streamcalls
 from driftq.client.blocking import Transport
 from driftq.client.errors import Gone, NotFound, Refused
+from driftq.client.pages import collected
 from driftq.spark.fetching import fetch_call, records_path, transport_of
 from driftq.spark.offsets import LogName, Range, Reached, Span
 from driftq.spark.options import BadOption, ReadOptions
@@ -42,7 +43,7 @@ def spans_of(options: ReadOptions, reached: Reached | None = NOWHERE) -> list[Sp
     names = list(options.topics) or list(dict.fromkeys(topic for topic, _ in options.assigned))
     if options.pattern:
         fits = re.compile(options.pattern)
-        names = [name for name in transport.ask(admincalls.list_topics()) if fits.fullmatch(name)]
+        names = [name for name in collected(transport, admincalls.list_topics()) if fits.fullmatch(name)]
     before = reached.offsets.keys() if reached is not None else set(options.assigned)
     read_before = {topic for topic, _ in before}
     found: list[Span] = []

@@ -185,13 +185,17 @@ class LetterFilter(Body, frozen=True):
 
 
 class RedriveRequest(LetterFilter, frozen=True):
-    """Send dead letters back to their topic. `edit` replaces parts of each message on the way."""
+    """Send dead letters back, each to the group in which it died, or with `all_groups` to every group of its topic. A
+    deadline that has passed is dropped unless `keep_deadline` says otherwise; `value` and `key` replace those of each
+    message."""
 
     dry_run: bool = False
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     rate_per_s: Natural = 0
     value: str | None = None
     key: str | None = None
+    all_groups: bool = False
+    keep_deadline: bool = False
 
 
 class JobRequest(ProduceItem, frozen=True, omit_defaults=True):

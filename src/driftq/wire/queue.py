@@ -51,8 +51,11 @@ class TopicReply(Struct, frozen=True):
     partitions: int
 
 
-class TopicsReply(Struct, frozen=True):
+class TopicsReply(Struct, frozen=True, omit_defaults=True):
+    """`after` is where the next page begins; it is missing on the last."""
+
     topics: list[str]
+    after: str | None = None
 
 
 # --- produce ---

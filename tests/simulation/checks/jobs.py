@@ -72,6 +72,8 @@ class JobsCheck:
         if self._moved:
             self._moved = False
             for job in self._jobs.values():
+                if not job.is_taken(op.at_ms):
+                    continue  # whoever starts over after that may run it again, but its id may be forgotten
                 if self._is_unfinished(job):
                     if job.is_taken(op.at_ms):  # an id that is free again stays free, whoever starts over
                         job.ended_ms = None

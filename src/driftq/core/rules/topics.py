@@ -43,11 +43,11 @@ def create_topic(case: Case, command: c.CreateTopic) -> Reply:
     refused = bad_name("topic", command.topic)
     if refused:
         return refused
-    if command.topic.startswith(DEAD_PREFIX):
+    topic = case.state.topics.get(command.topic)
+    if command.topic.startswith(DEAD_PREFIX) and topic is None:
         return Rejected(Code.INVALID_ARGUMENT, f"the prefix {DEAD_PREFIX} is reserved for dead letters")
     if not 1 <= command.partitions <= case.limits.partitions_max:
         return Rejected(Code.INVALID_ARGUMENT, f"partitions must be 1 to {case.limits.partitions_max}")
-    topic = case.state.topics.get(command.topic)
     if topic is not None:
         count = len(topic.log_ids)
         if count == command.partitions:

@@ -31,6 +31,11 @@ from driftq.wire import queue as q
 _NO_CONTENT = {204: Reply("It is so now, or was before.")}
 _SETTLED = {200: Reply("Each message is judged for itself; `refused` names those that took no part.", q.SettleReply)}
 _TENANT = Query("tenant_id", str, "The tenant whose job it is.")
+_LIMIT = Query("limit", Annotated[int, Meta(ge=1, le=1_000)], "Entries of a page.")
+_AFTER = "The `after` of the page before."
+_PAGE = (Query("after", str, _AFTER), _LIMIT)
+_NUMBERED_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,16}$")], _AFTER), _LIMIT)
+_PLACED_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,9}:[0-9]{1,18}$")], _AFTER), _LIMIT)
 _FILTER_QUERY = (
     Query("group", str, "Letters of this group."),
     Query("error", str, "Letters whose last error contains this."),
@@ -73,7 +78,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         errors=(400,),
     ),
     # --- the specification ---
-    ("GET", "/v1/topics"): Operation("Topics", "topics", {200: Reply("Their names.", q.TopicsReply)}),
+    ("GET", "/v1/topics"): Operation(
+        "Topics",
+        "topics",
+        {200: Reply("Their names: all, or a page if `limit` or `after` is given.", q.TopicsReply)},
+        query=_PAGE,
+        errors=(400,),
+    ),
     ("POST", "/v1/topics"): Operation(
         "Create a topic",
         "topics",
@@ -193,10 +204,15 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "Groups with their lag",
         "groups",
         {200: Reply("All, or those of one topic.", s.GroupsReply)},
-        query=(Query("topic", str, "One topic."),),
+        query=(Query("topic", str, "One topic."), *_NUMBERED_PAGE),
+        errors=(400,),
     ),
     ("GET", "/v1/topics/{topic}/groups"): Operation(
-        "The groups of a topic", "groups", {200: Reply("With their lag.", s.GroupsReply)}, errors=(404,)
+        "The groups of a topic",
+        "groups",
+        {200: Reply("With their lag.", s.GroupsReply)},
+        query=_NUMBERED_PAGE,
+        errors=READ_ERRORS,
     ),
     ("GET", "/v1/topics/{topic}/groups/{group}"): Operation(
         "A group: lag in messages and time, in flight, resting",
@@ -268,15 +284,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/dlq/{topic}"): Operation(
         "The dead letters of a topic",
         "dead letters",
-        {200: Reply("Those that were not sent back.", s.MessagesReply)},
-        query=(*_FILTER_QUERY, Query("limit", Annotated[int, Meta(ge=1, le=1_000)], "100 if absent.")),
+        {200: Reply("Those that were not sent back.", s.LettersReply)},
+        query=(*_FILTER_QUERY, *_PLACED_PAGE),
         errors=READ_ERRORS,
     ),
     ("GET", "/v1/dlq/{topic}/errors"): Operation(
         "Dead letters by kind of error",
         "dead letters",
         {200: Reply("Most frequent first.", s.ErrorKinds)},
-        errors=(404,),
+        query=_NUMBERED_PAGE,
+        errors=READ_ERRORS,
     ),
     ("POST", "/v1/dlq/{topic}/redrive"): Operation(
         "Send dead letters back",
@@ -315,8 +332,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {200: Reply("A page; `after` begins the next.", StreamsReply)},
         query=(
             Query("prefix", str, "Paths that begin so."),
-            Query("after", str, "Paths behind this one."),
-            Query("limit", Annotated[int, Meta(ge=1, le=1_000)], "100 if absent."),
+            *_PAGE,
         ),
         errors=(400,),
     ),

@@ -133,8 +133,9 @@ class MessagesReply(Struct, frozen=True, omit_defaults=True):
     end_offset: int = 0
 
 
-class GroupsReply(Struct, frozen=True):
+class GroupsReply(Struct, frozen=True, omit_defaults=True):
     groups: list[GroupInfo]
+    after: str | None = None  # where the next page begins; missing on the last
 
 
 class EffectReply(Struct, frozen=True):
@@ -181,8 +182,14 @@ class ErrorKind(Struct, frozen=True):
     last_at: str
 
 
-class ErrorKinds(Struct, frozen=True):
+class ErrorKinds(Struct, frozen=True, omit_defaults=True):
     errors: list[ErrorKind]
+    after: str | None = None  # where the next page begins; missing on the last
+
+
+class LettersReply(Struct, frozen=True, omit_defaults=True):
+    messages: list[Message]
+    after: str | None = None  # where the next page begins; missing on the last
 
 
 class RedriveReply(Struct, frozen=True):

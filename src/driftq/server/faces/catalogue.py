@@ -11,14 +11,11 @@ from msgspec import Meta, Struct
 
 from driftq.core import commands as c
 from driftq.core.replies import Done, StreamsListed
-from driftq.server.bodies import number, read_json
+from driftq.server.bodies import page_limit, read_json
 from driftq.server.context import Context, json_response
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.wire import streams as w
 from driftq.wire.times import to_rfc3339
-
-LIMIT = 100
-LIMIT_MAX = 1_000
 
 
 class TrimRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,10 +46,7 @@ class CatalogueFace:
 
     def list(self, request: Request) -> Answer:
         query = request.query
-        limit = number("limit", query["limit"]) if "limit" in query else LIMIT
-        if not 1 <= limit <= LIMIT_MAX:
-            raise BadRequest(f"invalid limit: 1 to {LIMIT_MAX}")
-        command = c.ListStreams(query.get("prefix", ""), query.get("after", ""), limit)
+        command = c.ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
         return self._context.ask(command, _listed)
 
     def trim(self, request: Request) -> Answer:

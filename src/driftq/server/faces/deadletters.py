@@ -4,33 +4,39 @@ which it is produced again, so a redrive can be repeated and never doubles."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
 from driftq.core import commands as c
+from driftq.core.facts import Mark
 from driftq.core.groups import DEAD_PREFIX, Topic
-from driftq.core.progress import Place
 from driftq.core.replies import Produced, Rejected
 from driftq.core.rules.topics import no_such_topic
 from driftq.core.state import State
 from driftq.engine.engine import Engine
-from driftq.server.bodies import number, read_json
+from driftq.engine.queries import StateView
+from driftq.server.bodies import number, page_limit, read_json
 from driftq.server.context import Context, json_response
 from driftq.server.fingerprint import fingerprint
-from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.http import BadRequest, Request, Response
 from driftq.server.lines import content
+from driftq.server.messages import mark_of
 from driftq.server.problems import refusal
 from driftq.wire.admin import LetterFilter, RedriveRequest
-from driftq.wire.message import DeadLetter, Head, read_head
+from driftq.wire.message import DeadLetter, Head, encode_head, read_head
 from driftq.wire.records import Record, pack_one, read_header, unpack
 from driftq.wire.times import from_rfc3339
 
 REDRIVE_GROUP = "driftq.redrive"
 LIST_MAX = 1_000
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+STEP = 200
+START = (0, -1)  # the place before every letter
+_PLACE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
 
 
 class Letter(NamedTuple):
@@ -56,33 +62,33 @@ class DeadLettersFace:
         self._context = context
         self._engine = context.engine
 
-    def list(self, request: Request, topic_name: str) -> Answer:
-        limit = number("limit", request.query.get("limit", "100"))
-        if not 1 <= limit <= LIST_MAX:
-            raise BadRequest(f"limit must be 1 to {LIST_MAX}")
+    async def list(self, request: Request, topic_name: str) -> Response:
+        """A page in the order of partitions and offsets; `after` is the place of the last one shown."""
+        limit = page_limit(request)
+        place = _place(request.query.get("after", ""))
         wanted = _filter(_filter_query(request))
-        return self._context.query(lambda view: self._list(view.state, topic_name, wanted, limit))
-
-    def _list(self, state: State, topic_name: str, wanted: Filter, limit: int) -> Response:
-        topic = dead_topic(state, topic_name)
-        if isinstance(topic, Rejected):
-            return refusal(topic)
         items: list[bytes] = []
-        for letter in islice(self._waiting(state, topic, wanted), limit):
+        after = b""
+        async for letter in self._scan(topic_name, wanted, place):
+            if isinstance(letter, Rejected):
+                return refusal(letter)
+            if len(items) == limit:
+                after = b',"after":"%d:%d"' % place
+                break
             front = b'{"partition":%d,"offset":%d,"timestamp_ms":%d' % (letter.partition, letter.offset, letter.at_ms)
             items.append(front + content(letter.record) + b"}")
-        return Response(200, b'{"messages":[%b]}\n' % b",".join(items))
+            place = (letter.partition, letter.offset)
+        return Response(200, b'{"messages":[%b]%b}\n' % (b",".join(items), after))
 
-    def errors(self, request: Request, topic_name: str) -> Answer:
-        """How many there are of each kind of error; numbers and ids in the text do not count."""
-        return self._context.query(lambda view: self._errors(view.state, topic_name))
-
-    def _errors(self, state: State, topic_name: str) -> Response:
-        topic = dead_topic(state, topic_name)
-        if isinstance(topic, Rejected):
-            return refusal(topic)
+    async def errors(self, request: Request, topic_name: str) -> Response:
+        """How many there are of each kind of error; numbers and ids in the text do not count. `after` counts the kinds
+        of the pages before."""
+        limit = page_limit(request, LIST_MAX)
+        first = number("after", request.query.get("after", "0"))
         found: dict[tuple[str, str, str], dict[str, Any]] = {}
-        for letter in self._waiting(state, topic, _filter(LetterFilter())):
+        async for letter in self._scan(topic_name, _filter(LetterFilter())):
+            if isinstance(letter, Rejected):
+                return refusal(letter)
             dlq = letter.dlq
             key = (dlq.group, dlq.reason, fingerprint(dlq.last_error))
             entry = found.setdefault(
@@ -91,7 +97,11 @@ class DeadLettersFace:
             )
             entry["count"] += 1
             entry["last_at"] = dlq.dead_at
-        return json_response({"errors": sorted(found.values(), key=lambda entry: -entry["count"])})
+        kinds = sorted(found.values(), key=lambda entry: -entry["count"])
+        shown: dict[str, Any] = {"errors": kinds[first : first + limit]}
+        if len(kinds) > first + limit:
+            shown["after"] = str(first + limit)
+        return json_response(shown)
 
     async def redrive(self, request: Request, topic_name: str) -> Response:
         body = read_json(request.body or b"{}", RedriveRequest)
@@ -99,47 +109,82 @@ class DeadLettersFace:
         state = self._engine.latest_state
         topic = dead_topic(state, topic_name)
         if body.dry_run or isinstance(topic, Rejected):
-            return await self._engine.queries.result(lambda view: self._dry_run(view.state, topic_name, wanted, body))
-        response = await Redrive(self._engine, topic, body).run(self._waiting(state, topic, wanted))
+            return await self._dry_run(topic_name, wanted, body)
+        letters = (letter for letter in self._letters(state, topic) if wanted.admits(letter))
+        response = await Redrive(self._engine, topic, body).run(letters)
         return await self._engine.queries.result(lambda _: response)  # what was left out may not be durable yet
 
-    def _dry_run(self, state: State, topic_name: str, wanted: Filter, body: RedriveRequest) -> Response:
-        topic = dead_topic(state, topic_name)
-        if isinstance(topic, Rejected):
-            return refusal(topic)
-        matched = sum(1 for _ in islice(self._waiting(state, topic, wanted), body.limit))
+    async def _dry_run(self, topic_name: str, wanted: Filter, body: RedriveRequest) -> Response:
+        matched = 0
+        async for letter in self._scan(topic_name, wanted):
+            if isinstance(letter, Rejected):
+                return refusal(letter)
+            matched += 1
+            if matched == body.limit:
+                break
         return json_response({"status": "dry run", "matched": matched, "redriven": 0, "failed": []})
 
-    def _waiting(self, state: State, topic: Topic, wanted: Filter) -> Iterator[Letter]:
-        """The letters of a filter that were not redriven yet."""
-        return (
-            letter
-            for letter in self._letters(state, topic)
-            if wanted.admits(letter) and not self._is_redriven(topic, letter)
-        )
+    async def _scan(
+        self, topic_name: str, wanted: Filter, after: tuple[int, int] = START
+    ) -> AsyncIterator[Letter | Rejected]:
+        """The letters of a filter that were not redriven yet, from a place on; or why there are none. The loop is free
+        between the steps."""
 
-    def _letters(self, state: State, topic: Topic) -> Iterator[Letter]:
-        for log_id in topic.log_ids:
-            log = state.logs[log_id]
-            offset, end = log.start, self._engine.durable_end(log_id)
-            while offset < end:
+        def begin(view: StateView) -> Iterator[Letter] | Rejected:
+            topic = dead_topic(view.state, topic_name)
+            return topic if isinstance(topic, Rejected) else self._letters(view.state, topic, after)
+
+        letters = await self._engine.queries.result(begin)
+        if isinstance(letters, Rejected):
+            yield letters
+            return
+        while step := await self._engine.queries.result(lambda _: list(islice(letters, STEP))):
+            for letter in step:
+                if wanted.admits(letter):
+                    yield letter
+            await asyncio.sleep(0)
+
+    def _letters(self, state: State, topic: Topic, after: tuple[int, int] = START) -> Iterator[Letter]:
+        """The letters that were not redriven, from a place on. What was redriven costs nothing."""
+        for partition, log_id in enumerate(topic.log_ids):
+            log = state.logs.get(log_id)
+            if log is None or partition < after[0]:
+                continue
+            end = self._engine.durable_end(log_id)
+            first = after[1] + 1 if partition == after[0] else 0
+            offset = _next_waiting(topic, partition, max(log.start, first))
+            while offset < end and log_id in state.logs:
                 for batch in self._engine.read(log_id, offset, end, READ_BYTES):
                     header = read_header(batch)
                     for index, record in enumerate(unpack(batch, header)):
                         at = header.first_offset + index
-                        if at >= offset:
-                            yield Letter(log_id, log.partition, at, header.at_ms, record, read_head(record.head))
+                        if at >= offset and _next_waiting(topic, partition, at) == at:
+                            yield Letter(log_id, partition, at, header.at_ms, record, read_head(record.head))
                     offset = header.end_offset
+                offset = _next_waiting(topic, partition, offset)
 
-    def _is_redriven(self, topic: Topic, letter: Letter) -> bool:
-        group = topic.groups.get(REDRIVE_GROUP)
-        return group is not None and group.progress[letter.partition].place_of(letter.offset)[0] is Place.SETTLED
+
+def _next_waiting(topic: Topic, partition: int, offset: int) -> int:
+    """The first offset from here on that was not redriven."""
+    group = topic.groups.get(REDRIVE_GROUP)
+    if group is None:
+        return offset
+    progress = group.progress[partition]
+    return progress.settled.next_outside(max(offset, progress.floor))
 
 
 def dead_topic(state: State, name: str) -> Topic | Rejected:
     """The dead-letter topic of a topic; its own name works, too."""
     dead = name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
     return state.topics.get(dead) or no_such_topic(name)
+
+
+def _place(after: str) -> tuple[int, int]:
+    """The place of a letter, as `after` names it."""
+    found = _PLACE.fullmatch(after)
+    if after and found is None:
+        raise BadRequest("invalid after: it is the `after` of the page before")
+    return (int(found[1]), int(found[2])) if found is not None else START
 
 
 class Filter(NamedTuple):
@@ -200,13 +245,14 @@ class Redrive:
         return json_response(shown)
 
     async def _drive(self, letter: Letter) -> None:
-        record = self._edited(letter)
+        record, mark = self._again(letter)
         produce = c.Produce(
             topic=letter.dlq.topic,
-            batch=pack_one(record.value, record.key, record.head),
+            batch=pack_one(record.value, record.key, record.head, scheduled=mark is not None),
             count=1,
             payload_bytes=len(record.key) + len(record.value),
             partition=letter.dlq.partition,
+            marks=(mark,) if mark is not None else (),
         )
         command = c.Redrive(self._topic.name, REDRIVE_GROUP, letter.partition, letter.offset, produce)
         reply = await self._engine.submit(command)
@@ -215,9 +261,20 @@ class Redrive:
         elif isinstance(reply, Rejected):
             self._failed.append({"partition": letter.partition, "offset": letter.offset, "message": reply.message})
 
-    def _edited(self, letter: Letter) -> Record:
-        """The message as it was, with what the request replaces; where it came from stays in its head."""
-        body = self._body
+    def _again(self, letter: Letter) -> tuple[Record, Mark | None]:
+        """The message as it was, with what the request replaces, and its schedule; where it came from stays in its
+        head. A deadline counts while it has not passed; one that has passed stays only for the reader's eyes."""
+        body, head, text = self._body, letter.head, letter.record.head
         value = body.value.encode() if body.value is not None else letter.record.value
         key = body.key.encode() if body.key is not None else letter.record.key
-        return Record(value, key, letter.record.head)
+        envelope = head.envelope
+        deadline_ms = from_rfc3339(envelope.deadline) if envelope is not None and envelope.deadline else 0
+        if envelope is not None and 0 < deadline_ms <= self._engine.now_ms():
+            deadline_ms = 0
+            if not body.keep_deadline:
+                envelope = msgspec.structs.replace(envelope, deadline="")
+                text = encode_head(msgspec.structs.replace(head, envelope=envelope))
+        mark = mark_of(0, envelope, head.job, head.routing, deadline_ms)
+        if not body.all_groups:
+            mark = msgspec.structs.replace(mark or Mark(0), group=letter.dlq.group)
+        return Record(value, key, text), mark

@@ -12,7 +12,7 @@ from driftq.core.facts import TopicConfig
 from driftq.core.groups import DEAD_PREFIX
 from driftq.core.replies import Produced, Rejected, Settlement, TopicReady
 from driftq.engine.queries import StateView
-from driftq.server.bodies import number, read
+from driftq.server.bodies import number, page_limit, read
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming
 from driftq.server.live import Consumer
@@ -58,7 +58,16 @@ class QueueFace:
     # --- topics ---
 
     def list_topics(self, request: Request) -> Answer:
-        return self._context.query(_topics)
+        """All names, or with `limit` or `after` a page of them."""
+        paged = "limit" in request.query or "after" in request.query
+        limit, after = page_limit(request, 1_000), request.query.get("after", "")
+
+        def look(view: StateView) -> Response:
+            names = sorted(name for name in view.state.topics if not name.startswith(DEAD_PREFIX) and name > after)
+            more = paged and len(names) > limit
+            return json_response(TopicsReply(names[:limit], names[limit - 1]) if more else TopicsReply(names))
+
+        return self._context.query(look)
 
     def create_topic(self, request: Request) -> Answer:
         body = read(request, TopicRequest, _TOPIC_NUMBERS, flags=frozenset({"history"}))
@@ -166,10 +175,6 @@ class QueueFace:
         body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
         command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
         return self._context.ask(command, settled)
-
-
-def _topics(view: StateView) -> Response:
-    return json_response(TopicsReply(sorted(name for name in view.state.topics if not name.startswith(DEAD_PREFIX))))
 
 
 class _Producing(Deferred):

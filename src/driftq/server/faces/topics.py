@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 
@@ -14,13 +15,15 @@ from driftq.core.replies import Rejected
 from driftq.core.rules.topics import no_such_group, no_such_topic
 from driftq.core.state import State
 from driftq.engine.queries import StateView
-from driftq.server.bodies import read_json
+from driftq.server.bodies import number, page_limit, read_json
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.faces.queue import start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.problems import refusal
 from driftq.wire.admin import GroupInfo, GroupPartition, PartitionInfo, SeekRequest, TopicChange, TopicInfo
 from driftq.wire.times import to_rfc3339
+
+GROUPS_MAX = 1_000
 
 
 class TopicsFace:
@@ -55,18 +58,24 @@ class TopicsFace:
     # --- groups ---
 
     def list_groups(self, request: Request) -> Answer:
-        """All groups, or those of `?topic=`."""
+        """All groups, or those of `?topic=`, a page at a time."""
         wanted = request.query.get("topic")
-        return self._context.query(
-            lambda view: _groups_response(
-                view, (group for group in view.state.groups.values() if wanted in (None, group.topic))
-            )
-        )
+        limit, after = page_limit(request, GROUPS_MAX), number("after", request.query.get("after", "0"))
+
+        def look(view: StateView) -> Response:
+            groups = (group for group in view.state.groups.values() if wanted in (None, group.topic))
+            return _groups_response(view, groups, limit, after)
+
+        return self._context.query(look)
 
     def list_topic_groups(self, request: Request, topic_name: str) -> Answer:
+        limit, after = page_limit(request, GROUPS_MAX), number("after", request.query.get("after", "0"))
+
         def look(view: StateView) -> Response:
             topic = view.state.topics.get(topic_name)
-            return _groups_response(view, topic.groups.values()) if topic else refusal(no_such_topic(topic_name))
+            if topic is None:
+                return refusal(no_such_topic(topic_name))
+            return _groups_response(view, topic.groups.values(), limit, after)
 
         return self._context.query(look)
 
@@ -128,8 +137,13 @@ def _find_group(state: State, topic_name: str, name: str) -> Group | Rejected:
     return topic.groups.get(name) or no_such_group(topic_name, name)
 
 
-def _groups_response(view: StateView, groups: Iterable[Group]) -> Response:
-    return json_response({"groups": [_group_info(view, group) for group in groups]})
+def _groups_response(view: StateView, groups: Iterable[Group], limit: int, after: int) -> Response:
+    """In the order in which they came to be; `after` is the number of the last group shown."""
+    found = list(islice((group for group in groups if group.group_id > after), limit + 1))
+    shown: dict[str, object] = {"groups": [_group_info(view, group) for group in found[:limit]]}
+    if len(found) > limit:
+        shown["after"] = str(found[limit - 1].group_id)
+    return json_response(shown)
 
 
 def _group_info(view: StateView, group: Group) -> GroupInfo:
