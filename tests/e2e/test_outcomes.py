@@ -230,6 +230,21 @@ def test_an_effect_is_begun_again_by_its_token_or_fence_and_not_by_a_name(server
     assert server.call("POST", "/v1/idempotency/begin", body | {"fence": again["fence"]}).status == 200
 
 
+def test_the_effect_of_a_message_can_be_begun_again_by_its_holder_alone(server: Server) -> None:
+    with driftq.connect(server.url) as broker:
+        for number in range(2):
+            produce(server, f"pay {number}")
+        message, other = broker.claim("in", "helpers", max=100)[-2:]  # under one owner and one token
+        with message.effect("pay-9") as effect:
+            assert effect.fresh
+            with message.effect("pay-9") as again:  # as after a lost reply
+                assert again.fence > effect.fence
+                with pytest.raises(driftq.errors.Busy), other.effect("pay-9"):
+                    raise AssertionError("another message of the same owner got the effect")
+            assert message.settled
+            effect.fresh = False
+
+
 # --- idempotency keys -------------------------------------------------------------------------------------------------
 
 

@@ -178,7 +178,11 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "dead_letter_acked": (Bug("core.rules.settle:_already_settled", "not found.fenced and not is_dead", "1"),),
     "late_reason_dropped": (Bug("core.rules.settle:nack", "elif progress.entries[offset].lost:", "elif 0:"),),
     "effect_begun_by_name": (
-        Bug("core.rules.effects:_is_same_caller", "command.fence == effect.fence", "command.owner == effect.owner"),
+        Bug(
+            "core.rules.effects:_is_same_caller",
+            "return bool(command.token) and",
+            "return command.owner == effect.owner or",
+        ),
     ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
     "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED and", "False and"),),

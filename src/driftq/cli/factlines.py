@@ -88,8 +88,10 @@ def _plain(name: str, value: Any, names: Names) -> Any:
         return escaped(value, 6)  # whoever knows it may settle the message
     if name == "batch":
         return _preview(value)
-    if name == "ranges" or name in ("settled", "ready", "delayed", "lost"):
-        return [span(first, end) for first, end in value] if name != "delayed" else len(value)
+    if name in ("delayed", "dead"):
+        return len(value)
+    if name in ("ranges", "settled", "ready", "lost"):
+        return [span(first, end) for first, end in value]
     if isinstance(value, int) and name.endswith("_ms") and value > 1_000_000_000_000:
         return time(value)
     if isinstance(value, bytes):

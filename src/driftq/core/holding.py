@@ -56,7 +56,7 @@ class Entry:
     def placed(cls, image: EntryPlaced) -> Entry:
         entry = cls(image.attempts, image.version)
         entry.failures, entry.lease_losses, entry.releases = image.failures, image.lease_losses, image.releases
-        entry.error, entry.lost = image.error, image.lost
+        entry.error, entry.lost = image.error, image.unexplained
         if image.token or image.owner:
             entry.lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
         return entry

@@ -143,7 +143,7 @@ class EntryPlaced(Fact, tag=98, frozen=True):
     token: str
     at_ms: int
     until_ms: int
-    lost: bool = False
+    unexplained: bool = False  # it rests after a lost lease
 
 
 class KeyPlaced(Fact, tag=99, frozen=True):

@@ -33,9 +33,10 @@ class Known:
         self.result = b""
 
 
-def _is_proven(command: Any, known: Known) -> bool:
+def _is_proven(fact: f.KeyBegun, command: Any, known: Known) -> bool:
     """Whether whoever begins a live effect again has shown that it is the one that began it."""
-    return command.fence == known.fence or (bool(command.token) and command.token == known.token)
+    same = (command.token, fact.group_id, fact.log_id, fact.offset) == (known.token, *known.message)
+    return command.fence == known.fence or (bool(command.token) and same)
 
 
 class EffectsCheck:
@@ -65,7 +66,7 @@ class EffectsCheck:
         if known is not None:
             if known.status == COMMITTED and not self._is_over(known, op.at_ms):
                 raise Violation("effects", f"{op}: a committed effect was begun again")
-            if known.status == PENDING and known.until_ms > op.at_ms and not _is_proven(op.command, known):
+            if known.status == PENDING and known.until_ms > op.at_ms and not _is_proven(fact, op.command, known):
                 raise Violation("effects", f"{op}: {known.owner} still works on the effect that {fact.owner} began")
         self._known[fact.key] = Known(fact)
 

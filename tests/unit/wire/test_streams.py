@@ -86,3 +86,16 @@ def test_nesting_has_an_end():
         w.split_json(b"[" * 100_000)
     with pytest.raises(w.NotJson):
         w.split_json(b'{"\\ud83d":' + b"[" * 100_000)
+
+
+@given(st.lists(values.map(lambda value: json.dumps(value).encode()), max_size=5))
+def test_records_that_are_json_each_can_stand_in_a_json_stream(messages):
+    w.check_messages(messages)
+
+
+@pytest.mark.parametrize(
+    "messages", [[b"{bad"], [b"1", b""], [b"[1", b"2],3"], [b"1,2"], [b'"\xff"'], [b"1", b"NaN"], [b"1", b"[" * 5_000]]
+)
+def test_a_record_that_is_not_one_json_value_is_named(messages):
+    with pytest.raises(w.NotJson, match=f"record {max(0, len(messages) - 1) if messages[0] == b'1' else 0}"):
+        w.check_messages(messages)

@@ -23,12 +23,14 @@ def begin(case: Case, command: c.BeginEffect) -> Reply:
         if effect.status is Status.COMMITTED and not case.state.is_forgettable_at(effect, case.now_ms):
             return AlreadyDone(effect.result, effect.at_ms)
         if effect.status is Status.PENDING and effect.until_ms > case.now_ms:
-            if not _is_same_caller(effect, command):
+            if not _is_same_caller(effect, command, message):
                 wait_ms = effect.until_ms - case.now_ms
                 return Rejected(
                     Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
                 )
-            token = token or effect.token
+            if command.fence is not None:  # it need not say again what it said then
+                token = token or effect.token
+                message = message if command.offset is not None else (effect.group_id, effect.log_id, effect.offset)
     lease_ms = command.lease_ms if command.lease_ms is not None else case.limits.effect_lease_ms
     until_ms = case.now_ms + lease_ms
     fence = case.state.next_fence
@@ -36,10 +38,15 @@ def begin(case: Case, command: c.BeginEffect) -> Reply:
     return Begun(fence, until_ms)
 
 
-def _is_same_caller(effect: Effect, command: c.BeginEffect) -> bool:
+def _is_same_caller(effect: Effect, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
     """The caller that began may begin again: it lost the first reply. Its name is no proof, two processes may share
-    one; the lease token of its message or the fence that it was given is."""
-    return command.fence == effect.fence or bool(command.token and command.token == effect.token)
+    one. The fence that it was given is, and so is the lease token together with the message: a claim of many messages
+    has one token."""
+    if command.fence is not None:
+        return command.fence == effect.fence
+    return bool(command.token) and (command.token, message) == (
+        effect.token, (effect.group_id, effect.log_id, effect.offset),
+    )  # fmt: skip
 
 
 def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
