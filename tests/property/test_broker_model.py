@@ -555,7 +555,7 @@ class BrokerMachine(RuleBasedStateMachine):
             floor = state.progress_of(group_id, log_id).floor
             assert floor >= self.floors.get((group_id, log_id), 0)
             self.floors[group_id, log_id] = floor
-            assert state.logs[log_id].low_floor <= state.lowest_floor(state.logs[log_id])
+            assert state.logs[log_id].low_floor <= state.activity.lowest_floor(state.logs[log_id])
 
     @invariant()
     def a_snapshot_rebuilds_the_state(self) -> None:

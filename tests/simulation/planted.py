@@ -134,6 +134,16 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "lost_wake_up": (
         Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._look_again_ms(subject, now_ms))", "pass"),
     ),
+    "idle_too_early": (
+        Bug("core.rules.sweep:_find_idle_groups", "group.active_ms > since_ms", "group.active_ms > case.now_ms"),
+    ),
+    "idle_group_counts": (
+        Bug(
+            "core.backlog:backlog_of",
+            "if not (group := state.groups[group_id]).idle",
+            "if (group := state.groups[group_id])",
+        ),
+    ),
     # --- streams, stages, effects
     "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
     "close_lost": (Bug("core.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),),

@@ -141,6 +141,9 @@ def _filled(result: Result, world: World) -> Result:
     result.counts["dead letters"] = audit.letters.count
     result.counts["events told"] = audit.tales.count
     result.counts["reads that waited"] = audit.reads.waited
+    result.counts["groups idle"] = audit.backlogs.idled
+    result.counts["groups caught up"] = audit.backlogs.caught_up
+    result.counts["producers held up"] = audit.backlogs.refused
     result.counts["published"] = audit.staging.published
     result.counts["stream histories"] = audit.streams.histories
     result.counts["stream calls"] = audit.streams.calls

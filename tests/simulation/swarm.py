@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from driftq.core.limits import Limits
 from driftq.engine.recovery import StorageOptions
 from driftq.wire.message import RetryPolicy
@@ -112,7 +114,7 @@ def draw(seed: int, operations: int) -> Swarm:
         topics=chance.choice((1, 2, 3)),
         weights=weights,
         options=options,
-        limits=_limits(chance, segment),
+        limits=_with_idle_groups(_limits(chance, segment), seed),
         faults=_faults(chance, kind, seed),
         checks_folds=chance.random() < 0.3,
     )
@@ -152,6 +154,11 @@ def _limits(chance: Random, segment_bytes: int) -> Limits:
         streams_max=chance.choice((6, 1_000)),
         groups_per_topic_max=4,
     )
+
+
+def _with_idle_groups(limits: Limits, seed: int) -> Limits:
+    """Drawn apart, so that it changes nothing else of a seed."""
+    return msgspec.structs.replace(limits, groups_idle_ms=Random(f"idle {seed}").choice((0, 0, 1_500, 10_000)))
 
 
 def _label(seed: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,9 @@ from driftq import __version__
 from driftq.cli import showing
 from driftq.cli.asking import Asked, asks, connect_once
 from driftq.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from driftq.wire.admin import TopicInfo
 
 
 @click.command()
@@ -25,7 +29,8 @@ def status(asked: Asked) -> None:
     topics = [broker.topics.describe(name) for name in broker.topics.list()]
     groups = broker.groups.list()
     if asked.as_json:
-        showing.document({"url": broker.url, "server": about, "topics": topics, "groups": groups})
+        found = {"url": broker.url, "server": about, "topics": topics, "groups": groups}
+        showing.document({**found, "warnings": list(_warnings(topics))})
         return
     showing.fields(
         [
@@ -53,6 +58,31 @@ def status(asked: Asked) -> None:
             )
         )  # fmt: skip
     showing.table(("TOPIC", "MESSAGES", "GROUPS", "LAG", "OLDEST", "DEAD"), rows)
+    for warning in _warnings(topics):
+        click.echo(showing.printable(f"\n{warning['message']}"))
+        for command in warning["commands"]:
+            click.echo(showing.printable(f"  {command}"))
+
+
+def _warnings(topics: list[TopicInfo]) -> Iterator[dict[str, Any]]:
+    """Partitions that are full for producers, or nearly, and which group holds them up."""
+    for topic in topics:
+        for part in topic.partitions:
+            full = part.backlog
+            if full is None or not full.commands:
+                continue
+            state = "full: produces are refused" if full.used >= 1 else f"{full.used:.0%} full"
+            messages = f"{full.messages:,} of {full.messages_max:,} messages"
+            sizes = f"{showing.size(full.payload_bytes)} of {showing.size(full.bytes_max)}"
+            yield {
+                "message": f"Partition {part.partition} of {topic.name} is {state}. {messages} and {sizes} wait for "
+                f"group {full.group}. Besides its consumers these help:",
+                "topic": topic.name,
+                "partition": part.partition,
+                "group": full.group,
+                "lag": full.lag,
+                "commands": full.commands,
+            }
 
 
 @click.command()

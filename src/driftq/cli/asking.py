@@ -168,6 +168,8 @@ def _remedy(error: Refused) -> str:
 
     if error.status in (401, 403):
         return "Give a token: DRIFTQ_TOKEN, or `driftq context add NAME URL --token …`."
+    if error.details.get("commands"):
+        return ""  # the message says what helps
     known = {
         Remedy.RETRY_LATER: "Try again later.",
         Remedy.CLAIM_AGAIN: "The lease is over or somebody else's: claim the message again.",

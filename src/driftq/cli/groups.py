@@ -29,7 +29,7 @@ def list_(asked: Asked, topic: str) -> None:
     rows = (
         (
             each.topic, each.group, each.lag, showing.age(each.lag_ms) if each.lag else "", each.in_flight,
-            each.resting, "paused" if each.paused else "",
+            each.resting, "paused" if each.paused else "idle" if each.idle else "",
         )
         for each in found
     )  # fmt: skip
@@ -55,7 +55,9 @@ def show(asked: Asked, topic: str, group: str) -> None:
             ("topic", found.topic),
             ("group", found.group),
             ("created", found.created_at),
+            ("last active", found.active_at),
             ("paused", found.paused),
+            ("idle", found.idle),
             ("lag", found.lag),
             ("oldest", showing.age(found.lag_ms) if found.lag else ""),
             ("in flight", found.in_flight),

@@ -36,6 +36,16 @@ def explain(asked: Asked, topic: str, place: Run, group: str, task: str, label: 
         click.echo(showing.printable(f"\ngroup {each['group']}: {state}{attempts}"))
         for gate in each.get("gates", ()):
             _show_gate(gate)
+    backlog = found.get("backlog")
+    if backlog is not None:
+        click.echo(
+            showing.printable(
+                f"\nproducers: {backlog['messages']:,} of {backlog['messages_max']:,} messages wait for group "
+                f"{backlog['group']} ({backlog['used']:.0%} of the limit)"
+            )
+        )
+        for command in backlog.get("commands", ()):
+            click.echo(showing.printable(f"  {command}"))
 
 
 def _show_gate(gate: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from driftq.client.errors import DriftQError, NotConnected, OutcomeUnknown, Refused, ServerFailed, Unavailable
 from driftq.client.http import Headers, Reply
 from driftq.client.names import chance as any_chance
+from driftq.client.wait_notice import WaitNotice
 
 T = TypeVar("T")
 
@@ -178,6 +179,7 @@ def asking(
     timeout_s = (patience.timeout_ms + call.wait_ms) / 1_000
     deadline_s = began_s + (patience.deadline_ms + call.wait_ms) / 1_000
     failures = 0
+    notice = WaitNotice(now_s)
     while True:
         try:
             reply: Reply = yield Exchange(call, max(0.001, min(timeout_s, deadline_s - now_s())))
@@ -196,4 +198,5 @@ def asking(
             over_s = min(deadline_s, began_s + patience.first_contact_ms / 1_000)
         if not may_repeat(call, error) or now_s() + pause_s > over_s:
             raise error
+        notice.waits(error)
         yield Pause(pause_s)

@@ -19,6 +19,7 @@ from driftq.client.evented import AsyncTransport, Wire
 from driftq.client.flows import Call, Patience
 from driftq.client.http import Reply, request_bytes
 from driftq.client.names import chance
+from driftq.client.wait_notice import WaitNotice
 from driftq.client.window import IN_FLIGHT_MAX, Done, Sending, Window
 
 Encode = Callable[[Batch, int, int], Call[Any]]  # a batch, its epoch and its seq
@@ -58,6 +59,7 @@ class Pipeline:
         self._is_fixed = is_fixed
         self._on_done = on_done
         self._patience = Patience(backoff_ms=20, backoff_max_ms=1_000)
+        self._notice = WaitNotice()
         self._windows: dict[int, Window[Batch]] = {}
         self._wire: Wire | None = None
         self._sent_s: dict[Sending[Batch], float] = {}
@@ -160,7 +162,9 @@ class Pipeline:
             if reply.status < 300:
                 window.stored(sending, call.read(reply))
             else:
-                window.refused(sending, call.refusal(reply), now_s)
+                refusal = call.refusal(reply)
+                self._notice.waits(refusal)
+                window.refused(sending, refusal, now_s)
         self._deliver(window)
         self._woken.set()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from driftq.core import activity as a
 from driftq.core import facts as f
 from driftq.core import images as i
 from driftq.core import outcomes as o
@@ -27,6 +28,8 @@ AnyFact = (
     | f.GroupSought
     | f.GroupPaused
     | f.GroupDeleted
+    | a.GroupIdled
+    | a.GroupCaughtUp
     | f.Leased
     | f.Extended
     | f.Failed

@@ -30,17 +30,25 @@ class Topic:
 class Group:
     """A name under which a topic is read, with its progress in each partition."""
 
-    __slots__ = ("created_ms", "filters", "group_id", "name", "paused", "progress", "topic", "turn")
+    __slots__ = (
+        "active_ms", "created_ms", "filters", "group_id", "idle", "name", "paused", "progress", "topic", "turn",
+    )  # fmt: skip
 
     def __init__(self, group_id: int, topic: str, name: str, created_ms: int) -> None:
         self.group_id = group_id
         self.topic = topic
         self.name = name
         self.created_ms = created_ms
+        self.active_ms = created_ms  # when it was made or moved, or when a consumer last claimed or acked
+        self.idle = False  # it is behind and does nothing: it holds producers up no more
         self.paused = False
         self.turn = 0  # the partition a claim looks at first; moves on with every claim
         self.progress: list[Progress] = []
         self.filters: dict[Filter, None] = {}  # what its claims asked for so far; empty: everything, or not known
+
+    def use(self, at_ms: int) -> None:
+        if at_ms > self.active_ms:
+            self.active_ms = at_ms
 
     def claims(self, task: str, label: str) -> bool:
         """Whether it asks for messages of this task and label."""

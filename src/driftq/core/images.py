@@ -95,6 +95,8 @@ class GroupPlaced(Fact, tag=95, frozen=True):
     paused: bool
     turn: int
     filters: tuple[tuple[str | None, str | None], ...] = ()
+    active_ms: int = 0  # 0 in old snapshots: then it was active at their time
+    idle: bool = False
 
 
 class CursorPlaced(Fact, tag=96, frozen=True):

@@ -28,7 +28,7 @@ def images(state: State) -> Iterator[Fact]:
     for group in state.groups.values():
         yield i.GroupPlaced(
             group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn,
-            tuple(group.filters),
+            tuple(group.filters), group.active_ms, group.idle,
         )  # fmt: skip
         for progress in group.progress:
             yield from progress.images()
@@ -86,8 +86,9 @@ class Placing:
 
     def _group(self, image: i.GroupPlaced) -> None:
         group = self._state.add_group(image.group_id, image.topic, image.group, image.created_ms)
-        group.paused, group.turn = image.paused, image.turn
+        group.paused, group.turn, group.idle = image.paused, image.turn, image.idle
         group.filters = dict.fromkeys(image.filters)
+        group.active_ms = image.active_ms or self._state.last_ms
 
     def _cursor(self, image: i.CursorPlaced) -> None:
         progress = Progress(image.group_id, image.log_id, image.floor)

@@ -22,6 +22,7 @@ class Limits(Struct, frozen=True):
     partition_messages: int = 1_000_000
     partition_bytes: int = 1 << 30
     overload_retry_ms: int = 1_000
+    groups_idle_ms: int = 0  # a group that does nothing for so long stops to hold producers up; 0: never
 
     in_flight_max: int = 1_000
     claim_max: int = 10_000

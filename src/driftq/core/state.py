@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core import facts as f
+from driftq.core.activity import GroupActivity
 from driftq.core.deadlines import Deadlines
 from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
 from driftq.core.histories import Histories
@@ -33,6 +34,7 @@ class State:
         self.groups: dict[int, Group] = {}
         self.history_logs: dict[int, int] = {}  # where the history of a log is told, if it is
         self.streams = StreamTable()
+        self.activity = GroupActivity(self.groups, self.logs)
         self.tenure = JobTenure(self.logs, self.groups)
         self.keys = ProducedKeys(self.tenure)
         self.effects = Effects()
@@ -77,11 +79,9 @@ class State:
             f.Published: self._published,
             f.StagesForgotten: self._stages_forgotten,
             **self.outcomes.folds,
+            **self.activity.folds,
             **self.subscriptions.folds,
         }
-
-    def apply(self, fact: f.Fact) -> None:
-        self.folds[type(fact)](fact)
 
     def progress_of(self, group_id: int, log_id: int) -> Progress:
         return self.groups[group_id].progress[self.logs[log_id].partition]
@@ -136,7 +136,7 @@ class State:
         if not log.topic:
             self._stream_appended(fact)
         if log.readers and not fact.first_offset & 0xFF:
-            log.low_floor = self.lowest_floor(log)
+            log.low_floor = self.activity.lowest_floor(log)
 
     def _along(self, log: Log, fact: f.Appended, along: f.Appending) -> None:
         if along.producer is not None:
@@ -163,11 +163,6 @@ class State:
     def _delay(self, progress: Progress, offset: int, mark: f.Mark) -> None:
         progress.delay(offset, mark.not_before_ms)
         self.schedule(progress)
-
-    def lowest_floor(self, log: Log) -> int:
-        """The floor of the slowest group that reads a log; its start if nobody does."""
-        floors = (self.progress_of(group_id, log.log_id).floor for group_id in log.readers)
-        return min(floors, default=log.start)
 
     def _trimmed(self, fact: f.Trimmed) -> None:
         log = self.logs[fact.log_id]
@@ -220,6 +215,7 @@ class State:
         progress = self.progress_of(fact.group_id, fact.log_id)
         progress.seek(fact.offset)
         self._restart(progress, fact.offset, fact.at_ms)
+        self.groups[fact.group_id].use(fact.at_ms)
 
     def _group_paused(self, fact: f.GroupPaused) -> None:
         self.groups[fact.group_id].paused = fact.paused
@@ -244,6 +240,7 @@ class State:
         group, log = self.groups[fact.group_id], self.logs[fact.log_id]
         progress = group.progress[log.partition]
         group.turn = (log.partition + 1) % len(group.progress)
+        group.use(fact.at_ms)
         progress.lease(fact)
         if log.tracked.firsts:
             self.histories.lease(log, fact)
@@ -277,7 +274,10 @@ class State:
 
     def _settled(self, fact: f.Settled) -> None:
         log = self.logs[fact.log_id]
-        progress = self.groups[fact.group_id].progress[log.partition]
+        group = self.groups[fact.group_id]
+        progress = group.progress[log.partition]
+        if fact.how == f.ACKED:
+            group.use(fact.at_ms)
         for first, end in fact.ranges:
             if fact.how == f.DEAD and end == first + 1:
                 progress.bury(first)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from driftq.core import facts as f
+from driftq.core.activity import GroupCaughtUp, GroupIdled
 from driftq.core.groups import DEAD_PREFIX
 from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Progress
@@ -71,7 +72,7 @@ def why_not(state: State, fact: f.Fact, made: Made) -> str | None:
             topic = state.topics.get(fact.topic)
             same = topic is not None and len(topic.log_ids) == len(fact.starts)
             return None if same else f"topic {fact.topic} is not known with {len(fact.starts)} partitions"
-        case f.GroupPaused() | f.GroupDeleted() | f.FilterNoted():
+        case f.GroupPaused() | f.GroupDeleted() | f.FilterNoted() | GroupIdled() | GroupCaughtUp():
             return None if fact.group_id in state.groups else f"group {fact.group_id} is not known"
         case f.GroupSought() | f.Leased() | f.Extended() | f.Failed() | f.Released() | f.Settled():
             return _of_group(state, fact, made)

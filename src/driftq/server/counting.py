@@ -13,6 +13,7 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core import facts as f
+from driftq.core.activity import GroupCaughtUp, GroupIdled
 from driftq.core.replies import Produced, Rejected, Reply, Settlement
 from driftq.core.state import State
 from driftq.server.faces.deadletters import REDRIVE_GROUP
@@ -85,6 +86,8 @@ class Counts:
             f.StreamDeleted: lambda _: self._kind("streams_deleted"),
             f.GroupCreated: lambda _: self._kind("groups_created"),
             f.GroupDeleted: self._group_deleted,
+            GroupIdled: lambda _: self._kind("groups_idle"),
+            GroupCaughtUp: lambda _: self._kind("groups_caught_up"),
             f.KeyBegun: lambda _: self._kind("effects_begun"),
             f.KeyCommitted: lambda _: self._kind("effects_committed"),
             f.KeyFailed: lambda _: self._kind("effects_failed"),

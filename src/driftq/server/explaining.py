@@ -17,7 +17,9 @@ from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Place, Progress
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
+from driftq.server.backlogs import NEARLY_FULL, backlog_in, backlog_info
 from driftq.storage.damage import CorruptLog
+from driftq.wire.admin import BacklogInfo
 from driftq.wire.message import DeadLetter, read_head
 from driftq.wire.records import read_header, unpack
 from driftq.wire.times import to_rfc3339
@@ -66,8 +68,9 @@ class GroupView(Struct, frozen=True, omit_defaults=True):
     settled_as: str = ""
 
 
-class Explanation(Struct, frozen=True):
-    """`gates` hold the message for everybody; those of `groups` for one group."""
+class Explanation(Struct, frozen=True, omit_defaults=True):
+    """`gates` hold the message for everybody; those of `groups` for one group. `backlog` is there if
+    the partition is full for producers, or nearly."""
 
     topic: str
     partition: int
@@ -76,6 +79,7 @@ class Explanation(Struct, frozen=True):
     message: MessageView
     gates: list[Gate]
     groups: list[GroupView]
+    backlog: BacklogInfo | None = None
 
 
 class Explainer:
@@ -98,8 +102,12 @@ class Explainer:
         views = [self._group(group, gates) for group in groups]
         return Explanation(
             self._topic.name, self._log.partition, self._offset, self._summary(gates, views), self._message(gates),
-            gates, views,
+            gates, views, self._backlog(),
         )  # fmt: skip
+
+    def _backlog(self) -> BacklogInfo | None:
+        backlog = backlog_in(self._view, self._log)
+        return backlog_info(backlog) if backlog is not None and backlog.used >= NEARLY_FULL else None
 
     def _summary(self, gates: list[Gate], views: list[GroupView]) -> str:
         if gates:

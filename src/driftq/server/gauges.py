@@ -19,6 +19,7 @@ from driftq.core.progress import Progress
 from driftq.core.state import State
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
+from driftq.server.backlogs import backlog_in
 from driftq.server.counting import OTHER
 from driftq.server.faces.deadletters import REDRIVE_GROUP
 
@@ -45,6 +46,8 @@ class TopicRow(NamedTuple):
     payload_bytes: int
     oldest_s: float
     dead_letters: int
+    slowest: str  # the group that holds producers up first
+    used: float  # of the limit, in the fullest partition
 
 
 class Look(NamedTuple):
@@ -124,6 +127,8 @@ class Gauges:
         state = view.state
         logs = [state.logs[log_id] for log_id in topic.log_ids]
         held = [log for log in logs if log.end > log.start]
+        backlogs = [backlog for log in logs if (backlog := backlog_in(view, log)) is not None]
+        fullest = max(backlogs, key=lambda backlog: backlog.used, default=None)
         ages = (self._age_s(view, log.log_id, log.start) for log in held) if with_age else ()
         return TopicRow(
             topic.name,
@@ -131,6 +136,8 @@ class Gauges:
             sum(log.bytes_from(log.start) for log in logs),
             max(ages, default=0.0),
             _dead_letters(state, topic),
+            fullest.group.name if fullest is not None else "",
+            fullest.used if fullest is not None else 0.0,
         )
 
     def _age_s(self, view: StateView, log_id: int, offset: int) -> float:
@@ -148,6 +155,7 @@ def _counts(view: StateView) -> dict[str, int]:
     return {
         "driftq_topics": len(state.topics) // 2,
         "driftq_groups": len(state.groups),
+        "driftq_idle_groups": sum(group.idle for group in state.groups.values()),
         "driftq_streams": len(state.streams.by_path),
         "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
@@ -184,8 +192,9 @@ def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
 
 def _joined(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
     if sum_so_far is None:
-        return row._replace(topic=OTHER)
+        return row._replace(topic=OTHER, slowest=OTHER)
     return sum_so_far._replace(
+        used=max(sum_so_far.used, row.used),
         messages=sum_so_far.messages + row.messages,
         payload_bytes=sum_so_far.payload_bytes + row.payload_bytes,
         dead_letters=sum_so_far.dead_letters + row.dead_letters,

@@ -39,6 +39,7 @@ MEANINGS = {
     "queue.ageing_ms": "A waiting message gains one level of priority for each of these; 0 turns ageing off.",
     "queue.heartbeat_ms": "How often an idle `/v1/consume` stream carries a bare newline.",
     "queue.fair_tenants": "Hand out messages that name a tenant in turns between tenants (500 in a partition).",
+    "groups.idle_ms": "A group that is behind and neither claims nor acks for so long holds no producer up; 0: never.",
     "jobs.lease_ms": "How long a claim of `/v1/claim` holds its messages, unless it asks for something else.",
     "jobs.attempts_max": "Deliveries of a job that has no policy of its own, before it is a dead letter.",
     "jobs.timeout_ms": "How long a job may run where it does not say so itself (workers enforce it).",

@@ -74,11 +74,18 @@ METRICS: tuple[Defined, ...] = (
     Defined("driftq_recovery_seconds", "gauge", (), "How long the last start took to fold the journal."),
     Defined("driftq_topics", "gauge", (), "Topics, without those of dead letters."),
     Defined("driftq_groups", "gauge", (), "Groups of all topics."),
+    Defined("driftq_idle_groups", "gauge", (), "Groups that hold no producer up because they are idle."),
     Defined("driftq_streams", "gauge", (), "Durable streams."),
     Defined("driftq_idempotency_keys", "gauge", (), "Keys of produces that are remembered."),
     Defined("driftq_effect_keys", "gauge", (), "Keys of effects that are remembered."),
     Defined("driftq_backlog_messages", "gauge", ("topic",), "Messages that a topic holds."),
     Defined("driftq_backlog_bytes", "gauge", ("topic",), "Bytes of keys and values that a topic holds."),
+    Defined(
+        "driftq_backlog_used_ratio",
+        "gauge",
+        _GROUP,
+        "Share of the limit that waits for the slowest group, in the fullest partition; at 1 produces get 429.",
+    ),
     Defined("driftq_oldest_message_age_seconds", "gauge", ("topic",), "Age of the oldest message that a topic holds."),
     Defined("driftq_dead_letters", "gauge", ("topic",), "Dead letters that were not sent back."),
     Defined("driftq_consumer_lag_messages", "gauge", _PARTITION, "Messages that a group has not settled."),
@@ -228,6 +235,8 @@ class Metrics(Collector):
             yield _one(name, count)
         yield _samples("driftq_backlog_messages", (((row.topic,), row.messages) for row in topics))
         yield _samples("driftq_backlog_bytes", (((row.topic,), row.payload_bytes) for row in topics))
+        used = (((row.topic, row.slowest), row.used) for row in topics if row.slowest)
+        yield _samples("driftq_backlog_used_ratio", used)
         yield _samples("driftq_oldest_message_age_seconds", (((row.topic,), row.oldest_s) for row in topics))
         yield _samples("driftq_dead_letters", (((row.topic,), row.dead_letters) for row in topics))
         durability = "fsync" if self._engine.report is not None else "memory"

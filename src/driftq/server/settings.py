@@ -79,6 +79,10 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True):
     fair_tenants: bool = True
 
 
+class Groups(Struct, frozen=True, forbid_unknown_fields=True):
+    idle_ms: Amount = 0
+
+
 class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Milliseconds = 30_000
     attempts_max: Count = 4
@@ -137,6 +141,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     storage: Storage = Storage()
     limits: Bounds = Bounds()
     queue: Queue = Queue()
+    groups: Groups = Groups()
     jobs: Jobs = Jobs()
     idempotency: Idempotency = Idempotency()
     streams: Streams = Streams()
@@ -157,6 +162,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             partition_messages=bounds.partition_messages,
             partition_bytes=bounds.partition_bytes,
             tenant_lanes_max=500 if queue.fair_tenants else 0,
+            groups_idle_ms=self.groups.idle_ms,
             in_flight_max=queue.in_flight_max,
             lease_ms=self.jobs.lease_ms,
             retry_ratio=queue.retry_ratio,

@@ -25,12 +25,29 @@ class TopicChange(Body, frozen=True):
     history: bool | None = None
 
 
-class PartitionInfo(Struct, frozen=True):
+class BacklogInfo(Struct, frozen=True, omit_defaults=True):
+    """What waits in a partition for `group`, the slowest that counts. At `used` 1.0 produces are refused (429);
+    `commands` help, and are there from 0.8 on."""
+
+    group: str
+    messages: int
+    messages_max: int
+    payload_bytes: int
+    bytes_max: int
+    lag: int
+    used: float
+    commands: list[str] = []
+
+
+class PartitionInfo(Struct, frozen=True, omit_defaults=True):
+    """`backlog` is missing while no group reads."""
+
     partition: int
     start_offset: int
     end_offset: int
     messages: int
     payload_bytes: int
+    backlog: BacklogInfo | None = None
 
 
 class TopicInfo(Struct, frozen=True):
@@ -59,6 +76,9 @@ class GroupPartition(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupInfo(Struct, frozen=True, omit_defaults=True):
+    """`active_at`: when a consumer last claimed or acked, or when the group was made or moved. An `idle` group holds no
+    producer up (see the setting `groups.idle_ms`)."""
+
     topic: str
     group: str
     created_at: str
@@ -69,6 +89,8 @@ class GroupInfo(Struct, frozen=True, omit_defaults=True):
     resting: int
     partitions: list[GroupPartition]
     unclaimed: int = 0
+    active_at: str = ""
+    idle: bool = False
 
 
 class SeekRequest(Body, frozen=True):

@@ -14,6 +14,7 @@ from driftq.core.facts import Fact
 from driftq.core.replies import OutcomeReply, Rejected, Reply
 from driftq.core.state import State
 from driftq.engine.recovery import Opened
+from tests.simulation.checks.backlogs import BacklogsCheck
 from tests.simulation.checks.effects import EffectsCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
@@ -47,6 +48,7 @@ class Audit:
         self.letters = LettersCheck(self.ledger, self.queues)
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
+        self.backlogs = BacklogsCheck(self.ledger, self.queues, swarm.limits)
         self.effects = EffectsCheck(self.queues)
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
@@ -57,7 +59,7 @@ class Audit:
         # ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
-            self.jobs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
+            self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}

@@ -15,6 +15,7 @@ from msgspec import inspect
 
 from driftq.core.facts import TopicCreated
 from driftq.core.frames import AnyFact, UnknownFact, decode, encode
+from driftq.core.images import GroupPlaced
 from driftq.wire.records import Record, check, pack, pack_one, stamp, unpack
 
 FOLDER = Path(__file__).parent / "golden"
@@ -64,6 +65,12 @@ def test_a_topic_from_before_histories_has_none():
     assert isinstance(fact, TopicCreated)
     assert not fact.config.history
     assert fact.config.retry is not None
+
+
+def test_a_group_from_before_idle_groups_counts():
+    [fact] = decode((FOLDER / "before-idle-GroupPlaced.bin").read_bytes())
+    assert isinstance(fact, GroupPlaced)
+    assert (fact.active_ms, fact.idle) == (0, False)
 
 
 def test_no_two_facts_share_a_tag_and_no_golden_fact_is_gone():

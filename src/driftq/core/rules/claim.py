@@ -4,6 +4,8 @@ retries fill what is left, so neither starves the other."""
 from __future__ import annotations
 
 from driftq.core import choosing
+from driftq.core.activity import GroupCaughtUp
+from driftq.core.backlog import has_caught_up
 from driftq.core.case import EVENT_BYTES, Case
 from driftq.core.choosing import Fresh, Wanted
 from driftq.core.commands import Claim
@@ -44,6 +46,8 @@ def claim(case: Case, command: Claim) -> Reply:
         return refused
     if group.paused:
         return Claimed(group.group_id, (), "", 0)
+    if group.idle and has_caught_up(case.state, case.limits, group):
+        case.facts.append(GroupCaughtUp(group.group_id, case.now_ms))
     shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max)
     most = command.max_messages
     if config.history:

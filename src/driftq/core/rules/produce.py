@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from driftq.core.backlog import Backlog, backlog_of
 from driftq.core.case import Case
 from driftq.core.commands import Produce, ProduceKey
 from driftq.core.facts import Appending, ByProducer, Mark
@@ -125,13 +126,38 @@ def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected |
     end = case.ends.get(log.log_id, log.end) + command.count
     if end - log.low_floor <= most and log.bytes_from(log.low_floor) + size <= most_bytes:
         return None
-    floor = case.state.lowest_floor(log)  # the noted floor may lag behind
-    if end - floor > most:
-        return _overloaded(case, "partition_buffer_full", f"{end - command.count - floor} of {most} messages wait")
-    waiting = log.bytes_from(floor)
-    if waiting + size > most_bytes:
-        return _overloaded(case, "partition_buffer_bytes_full", f"{waiting} of {most_bytes} bytes wait")
+    backlog = backlog_of(case.state, limits, log)  # the noted floor may lag behind
+    if backlog is None:
+        return None
+    if end - backlog.floor > most:
+        waiting = end - command.count - backlog.floor
+        return _held_up(case, "partition_buffer_full", log, backlog, f"{waiting} of {most} messages", most)
+    if backlog.payload_bytes + size > most_bytes:
+        why = f"{backlog.payload_bytes} of {most_bytes} bytes"
+        return _held_up(case, "partition_buffer_bytes_full", log, backlog, why, most_bytes)
     return None
+
+
+def _held_up(case: Case, reason: str, log: Log, backlog: Backlog, waits: str, limit: int) -> Rejected:
+    """A refusal that names the group which holds the producers up, and what helps."""
+    delete, seek, raise_limit = backlog.remedies()
+    idle = "" if case.limits.groups_idle_ms else "; the setting groups.idle_ms ignores groups that are not used"
+    why = (
+        f"{waits} wait for group {backlog.group.name} in partition {log.partition} of {log.topic}). "
+        f"Start its consumers, or: `{delete}` if it is not used any more; `{seek}` to skip what waits; "
+        f"`{raise_limit}` for a higher limit{idle}"
+    )
+    details = {
+        "reason": reason,
+        "retry_after_ms": case.limits.overload_retry_ms,
+        "topic": log.topic,
+        "partition": log.partition,
+        "group": backlog.group.name,
+        "lag": backlog.lag,
+        "limit": limit,
+        "commands": [delete, seek, raise_limit],
+    }
+    return Rejected(Code.OVERLOADED, f"producer overload: {reason} ({why}", details)
 
 
 def _overloaded(case: Case, reason: str, why: str) -> Rejected:

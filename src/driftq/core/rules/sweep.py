@@ -3,9 +3,11 @@ left over is swept next."""
 
 from __future__ import annotations
 
+from driftq.core.activity import GroupIdled
 from driftq.core.case import Case
 from driftq.core.commands import Sweep
 from driftq.core.facts import KeysSwept, Trimmed
+from driftq.core.groups import Group
 from driftq.core.outcomes import OutcomesForgotten
 from driftq.core.replies import Reply, Swept
 from driftq.core.rules import subscriptions
@@ -36,6 +38,7 @@ def sweep(case: Case, command: Sweep) -> Reply:
         else:
             _sweep_stages(case)
     if command.retention:
+        _find_idle_groups(case)
         for topic in case.state.topics.values():
             if topic.config.retention_ms or topic.config.retention_bytes:
                 for each in topic.log_ids:
@@ -51,6 +54,38 @@ def _sweep_group(case: Case, group_id: int, log_id: int, most: int) -> int:
     if group is None or log_id not in case.state.logs:
         return 0
     return expire_leases(case, group, case.state.progress_of(group_id, log_id), most)
+
+
+def _find_idle_groups(case: Case) -> None:
+    """Groups that are behind and did nothing for long. What they hold under a lease counts as doing something."""
+    idle_ms = case.limits.groups_idle_ms
+    if not idle_ms:
+        return
+    since_ms = case.now_ms - idle_ms
+    for group in case.state.groups.values():
+        if group.idle or group.active_ms > since_ms or case.state.topics[group.topic].dead_of:
+            continue
+        if len(case.facts) >= case.limits.sweep_max:
+            return
+        if not _holds_leases(case, group) and _is_behind(case, group, since_ms):
+            case.facts.append(GroupIdled(group.group_id, case.now_ms))
+
+
+def _holds_leases(case: Case, group: Group) -> bool:
+    return any(
+        lease.live and until_ms > case.now_ms
+        for progress in group.progress
+        for until_ms, _, lease in progress.lease_heap
+    )
+
+
+def _is_behind(case: Case, group: Group, since_ms: int) -> bool:
+    """Whether something waits for it since then."""
+    for progress in group.progress:
+        if progress.floor < case.reader.end(progress.log_id):
+            if case.reader.time_of(progress.log_id, progress.floor) <= since_ms:
+                return True
+    return False
 
 
 def _sweep_stream(case: Case, log_id: int) -> None:

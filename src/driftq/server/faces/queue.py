@@ -155,13 +155,15 @@ class QueueFace:
         return (known.config.lease_ms if known is not None else 0) or self._context.settings.queue.lease_ms
 
     async def _open_stream(self, claim: c.Claim) -> Response | Streaming:
-        """The group is registered first, so that a wrong request is answered with a status, not with a stream."""
+        """The group is registered first, so that a wrong request is answered with a status, not with a stream. A
+        request that is refused registers nothing."""
+        limits = self._context.engine.queries.limits
+        low, high = limits.lease_ms_min, limits.lease_ms_max
+        if claim.lease_ms is not None and not low <= claim.lease_ms <= high:
+            return refusal(Rejected(Code.INVALID_ARGUMENT, f"invalid lease_ms: it must be {low} to {high}"))
         reply = await self._context.engine.submit(c.CreateGroup(claim.topic, claim.group, claim.start))
         if isinstance(reply, Rejected):
             return refusal(reply)
-        low, high = self._context.engine.queries.limits.lease_ms_min, 12 * 3_600_000
-        if claim.lease_ms is not None and not low <= claim.lease_ms <= high:
-            return refusal(Rejected(Code.INVALID_ARGUMENT, f"invalid lease_ms: it must be {low} to {high}"))
         consumer = Consumer(self._context.engine, claim, self._context.settings.queue.heartbeat_ms)
         return Streaming(consumer.run, cancel_when_gone=False)
 

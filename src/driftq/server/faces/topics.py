@@ -15,6 +15,7 @@ from driftq.core.replies import Rejected
 from driftq.core.rules.topics import no_such_group, no_such_topic
 from driftq.core.state import State
 from driftq.engine.queries import StateView
+from driftq.server.backlogs import backlog_in, backlog_info
 from driftq.server.bodies import number, page_limit, read_json
 from driftq.server.context import Context, json_response, no_content
 from driftq.server.faces.queue import start_of
@@ -110,17 +111,25 @@ class TopicsFace:
 
 def _topic_response(view: StateView, name: str) -> Response:
     topic = view.state.topics.get(name)
-    return json_response(_topic_info(view.state, topic)) if topic is not None else refusal(no_such_topic(name))
+    return json_response(_topic_info(view, topic)) if topic is not None else refusal(no_such_topic(name))
 
 
-def _topic_info(state: State, topic: Topic) -> TopicInfo:
+def _topic_info(view: StateView, topic: Topic) -> TopicInfo:
+    state = view.state
     logs = [state.logs[log_id] for log_id in topic.log_ids]
     dead = state.topics.get(DEAD_PREFIX + topic.name)
     dead_logs = [state.logs[log_id] for log_id in dead.log_ids] if dead is not None else []
     return TopicInfo(
         name=topic.name,
         partitions=[
-            PartitionInfo(log.partition, log.start, log.end, log.end - log.start, log.bytes_from(log.start))
+            PartitionInfo(
+                log.partition,
+                log.start,
+                log.end,
+                log.end - log.start,
+                log.bytes_from(log.start),
+                backlog_info(backlog_in(view, log)),
+            )
             for log in logs
         ],
         groups=sorted(topic.groups),
@@ -159,6 +168,8 @@ def _group_info(view: StateView, group: Group) -> GroupInfo:
         resting=sum(part.resting for part in partitions),
         partitions=partitions,
         unclaimed=sum(part.unclaimed for part in partitions),
+        active_at=to_rfc3339(group.active_ms),
+        idle=group.idle,
     )
 
 
