@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from driftq.client.verdicts import Release as Release
     from driftq.client.verdicts import Retry as Retry
     from driftq.client.worker import worker as worker
+    from driftq.wire.message import Envelope as Envelope
+    from driftq.wire.message import RetryPolicy as RetryPolicy
 
 _PLACES = {
     "connect": "api",
@@ -42,6 +44,8 @@ _PLACES = {
     "Release": "verdicts",
     "effects": "",
     "errors": "",
+    "Envelope": "driftq.wire.message",
+    "RetryPolicy": "driftq.wire.message",
 }
 
 __all__ = [
@@ -58,6 +62,8 @@ __all__ = [
     "Retry",
     "Reject",
     "Release",
+    "Envelope",
+    "RetryPolicy",
     "effects",
     "errors",
 ]
@@ -69,7 +75,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'driftq' has no attribute {name!r}")
     import importlib  # noqa: PLC0415
 
-    found: object = importlib.import_module(f"driftq.client.{place or name}")
+    module = place if place.startswith("driftq.") else f"driftq.client.{place or name}"
+    found: object = importlib.import_module(module)
     if place:
         found = getattr(found, name)
     globals()[name] = found

@@ -88,7 +88,7 @@ def test_a_topic_is_created_shown_changed_and_deleted():
     assert "--yes" in run("topics", "delete", "life", code=Exit.USAGE)
     assert run("topics", "delete", "life", "--yes") == "life: deleted\n"
     run("topics", "create", "life")
-    assert as_json("topics", "delete", "life", "-y") == {"deleted": "life"}
+    assert as_json("topics", "delete", "life", "-y") == {"topic": "life", "status": "deleted"}
 
 
 def test_messages_are_looked_at_without_a_claim(topic, broker):
@@ -310,7 +310,7 @@ def test_streams_are_made_written_read_trimmed_and_deleted():
     assert as_lines("streams", "follow", "runs/1", "--offset", end)[0]["closed"] is True
     assert run("streams", "delete", "runs/1", "--yes") == "runs/1: deleted\n"
     run("streams", "create", "runs/1")
-    assert as_json("streams", "delete", "runs/1", "-y") == {"deleted": "runs/1"}
+    assert as_json("streams", "delete", "runs/1", "-y") == {"path": "runs/1", "status": "deleted"}
 
 
 def test_bytes_go_through_a_stream_as_they_are():

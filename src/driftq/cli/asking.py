@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 ANSWER_MS = 15_000
 ONCE_MS = 5_000
+MAKING = ("produce", "consume", "claim", "enqueue", "route", "set")  # commands that make sense with a new topic
 COMPLETION_MS = 400  # a key press waits no longer for a server
 
 
@@ -138,6 +139,8 @@ def _answered(asked: Asked, words: dict[str, Any]) -> Iterator[None]:
         yield
     except errors.NotConnected as error:
         hint = "Is the server running? Start one with `driftq serve`, or name another with --url or --context."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "The server answers, but its certificate is not trusted. Name the one to trust: SSL_CERT_FILE=ca.pem"
         reason = str(error).partition(";")[0]
         fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, error=error, as_json=asked.as_json)
     except errors.NotFound as error:
@@ -164,12 +167,14 @@ def _number(error: Refused) -> Exit:
 
 
 def _remedy(error: Refused) -> str:
-    from driftq.wire.errors import Remedy
+    from driftq.wire.errors import Code, Remedy
 
     if error.status in (401, 403):
         return "Give a token: DRIFTQ_TOKEN, or `driftq context add NAME URL --token …`."
     if error.details.get("commands"):
         return ""  # the message says what helps
+    if error.code is Code.DEADLINE_EXCEEDED:
+        return "The deadline of this message has passed already. Give a later --deadline, or none."
     known = {
         Remedy.RETRY_LATER: "Try again later.",
         Remedy.CLAIM_AGAIN: "The lease is over or somebody else's: claim the message again.",
@@ -185,13 +190,16 @@ def near(asked: Asked, words: dict[str, Any]) -> str:
     from driftq.client.errors import DriftQError
 
     topic, group = words.get("topic"), words.get("group")
+    if words.get("path") and not topic:
+        return f"Make it: driftq streams create {words['path']}. `driftq streams list` shows those there are."
     try:
         if topic:
             names = asked.broker.topics.list()
             if topic not in names:
                 found = get_close_matches(topic, names, 3)
-                make = f"Make it: driftq topics create {topic}"
-                return f"Did you mean {' or '.join(found)}? {make}" if found else make
+                writes = click.get_current_context().info_name in MAKING
+                cure = f"Make it: driftq topics create {topic}" if writes else "`driftq topics list` shows the topics."
+                return f"Did you mean {' or '.join(found)}? {cure}" if found else cure
         if topic and group:
             names = [each.group for each in asked.broker.groups.list(topic)]
             found = get_close_matches(group, names, 3) or names[:5]

@@ -6,9 +6,11 @@ import sys
 
 import click
 
+from driftq.cli.serve import DEFAULT_DATA
+
 
 @click.command()
-@click.option("--data", metavar="DIR", default="./data", show_default=True, help="The broker's data folder.")
+@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="The broker's data folder.")
 @click.option("--tables", metavar="DIR", default="./tables", show_default=True, help="Where tables are written.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
 @click.option("--rate", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Orders in a second.")

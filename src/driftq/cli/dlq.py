@@ -41,7 +41,7 @@ def command() -> None:
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @asks
 def list_(asked: Asked, topic: str, count: int, every: bool, **filters: Any) -> None:
-    """Dead letters of a topic that were not sent back yet.
+    """Dead letters of a topic that were not sent back yet. --json prints one object a line, as there may be many.
 
     Example: driftq dlq list orders --since 1d --error timeout
     """

@@ -88,5 +88,8 @@ def _affected(error: Exception) -> list[str]:
 
 
 def stop(code: Exit, message: str) -> NoReturn:
-    click.echo(f"driftq: {message}", err=True)
-    sys.exit(code)
+    from driftq.cli.asking import fail
+
+    context = click.get_current_context(silent=True)
+    params = {**context.find_root().params, **context.params} if context is not None else {}
+    fail(code, message, as_json=bool(params.get("as_json")))

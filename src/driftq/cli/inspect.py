@@ -13,6 +13,7 @@ import click
 
 from driftq.cli.asking import as_json_option
 from driftq.cli.exits import Exit, ended
+from driftq.cli.serve import DEFAULT_DATA
 
 if TYPE_CHECKING:
     from driftq.core.facts import Fact
@@ -27,7 +28,7 @@ def command() -> None:
     """Look into a data folder without changing it. A broker may be running on it."""
 
 
-FOLDER = click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+FOLDER = click.argument("folder", metavar="[DIR]", default=DEFAULT_DATA, type=click.Path(exists=True, file_okay=False))
 
 
 @command.command()

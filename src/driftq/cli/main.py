@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -80,6 +82,28 @@ SHARED: Mapping[str, str] = {
 
 class LateCommands(click.Group):
     """A group that imports a subcommand when it is called, not when it is listed."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """With --json a wrong command line is refused in JSON, too."""
+        arguments = sys.argv[1:] if args is None else list(args)
+        if not standalone_mode or "--json" not in arguments:
+            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            code = super().main(arguments, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            body = {"error": "USAGE", "message": error.format_message()}
+            click.echo(json.dumps(body, ensure_ascii=False), err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in SUMMARIES if importlib.util.find_spec(f"{PACKAGE}.{SHARED.get(name, name)}")]

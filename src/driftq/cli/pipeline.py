@@ -75,13 +75,19 @@ def _configured(asked: Asked, pipeline: str, assignments: tuple[str, ...], words
 @_told
 @asks
 def show(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
-    """Print every setting of a pipeline as TOML, with what it means; a file to begin with.
+    """Print every setting of a pipeline as TOML, with what it means; a file to begin with. --json prints the values.
 
     Example: driftq pipeline show metrics --topic orders --table ./tables/metrics > metrics.toml
     """
     from driftq.spark.pipelines.configuration import shown
 
-    for line in shown(_configured(asked, pipeline, assignments, words)):
+    lines = list(shown(_configured(asked, pipeline, assignments, words)))
+    if asked.as_json:
+        import tomllib
+
+        showing.document(tomllib.loads("\n".join(lines)))
+        return
+    for line in lines:
         click.echo(line)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-DEFAULT_DATA = "./driftq-data"
+DEFAULT_DATA = "./data"  # of every command that takes a data folder
 
 
 @click.command()

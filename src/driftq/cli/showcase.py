@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 START_S = 60.0
 CATCH_UP_S = 180.0
 STOP_S = 30.0
+PROGRESS_S = 3.0
 _ADDRESS = re.compile(r" on (https?://\S+)")
 _PR_SET_PDEATHSIG = 1
 SPARK = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
@@ -134,7 +136,7 @@ class Showcase:
 
         self._tables.mkdir(parents=True, exist_ok=True)
         self.say(f"spark: starting, which takes some seconds; its own lines go to {self._tables / 'spark.log'}")
-        with (self._tables / "spark.log").open("ab") as log:
+        with (self._tables / "spark.log").open("ab") as log, self._waiting("spark: still starting"):
             spark = sheltered("local[2]", "driftq-demo", SPARK, log)
         asked, stop = Stop(), Stop()
         try:
@@ -156,6 +158,23 @@ class Showcase:
             spark.stop()
         self.say(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
         return Exit.REFUSED if differs else Exit.OK
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Print a line every few seconds, so that a long wait does not look like a hang."""
+        began_s, over = time.monotonic(), threading.Event()
+
+        def say() -> None:
+            while not over.wait(PROGRESS_S):
+                self.say(f"{what}, {time.monotonic() - began_s:.0f} s")
+
+        saying = threading.Thread(target=say, name="progress", daemon=True)
+        saying.start()
+        try:
+            yield
+        finally:
+            over.set()
+            saying.join()
 
     def _configurations(self, url: str) -> tuple[Configuration, Configuration]:
         from driftq.spark.pipelines.configuration import load

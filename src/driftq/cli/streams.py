@@ -245,6 +245,6 @@ def delete(asked: Asked, path: str, yes: bool) -> None:
     confirmed(f"Delete the stream {path}", yes)
     asked.broker.stream(path).delete()
     if asked.as_json:
-        showing.document({"deleted": path})
+        showing.document({"path": path, "status": "deleted"})
     else:
         click.echo(f"{path}: deleted")

@@ -159,7 +159,7 @@ def delete(asked: Asked, topic: str, yes: bool) -> None:
     confirmed(f"Delete {topic} with {count:,} messages and {info.dead_letters:,} dead letters", yes)
     asked.broker.topics.delete(topic)
     if asked.as_json:
-        showing.document({"deleted": topic})
+        showing.document({"topic": topic, "status": "deleted"})
     else:
         click.echo(f"{topic}: deleted")
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from driftq.client.flows import Call
-from driftq.client.words import Awaiting, Blocking, Bound
+from driftq.client.words import Awaiting, Blocking, bound
 
 if TYPE_CHECKING:
     from driftq.client.blocking import Transport
@@ -60,8 +60,8 @@ class listing(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, Blocking):
-            return Bound(self._build, (), partial(collected, instance._transport))
-        return Bound(self._build, (), partial(collected_async, instance._transport))  # type: ignore[attr-defined]
+            return bound(self._build, (), partial(collected, instance._transport))
+        return bound(self._build, (), partial(collected_async, instance._transport))  # type: ignore[attr-defined]
 
 
 def collected(transport: Transport, pages: Pages[T]) -> list[T]:
@@ -103,8 +103,8 @@ class iterating(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, Blocking):
-            return Bound(self._build, (), partial(_each, instance._transport))
-        return Bound(self._build, (), partial(_each_async, instance._transport))  # type: ignore[attr-defined]
+            return bound(self._build, (), partial(_each, instance._transport))
+        return bound(self._build, (), partial(_each_async, instance._transport))  # type: ignore[attr-defined]
 
 
 def _each(transport: Transport, pages: Pages[T]) -> Iterator[T]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
@@ -188,7 +188,17 @@ def create(
 
 
 def describe(path: str) -> Call[StreamInfo]:
-    return Call("HEAD", stream_path(path), lambda reply: _info(path, reply), refusal=refusal, repeatable=True)
+    return Call("HEAD", stream_path(path), lambda reply: _info(path, reply), refusal=_missing(path), repeatable=True)
+
+
+def _missing(path: str) -> Callable[[Reply], Refused]:
+    """The refusal of a HEAD: its answer has no body, so the reason is written here."""
+    reasons = {404: f"there is no stream {path}", 410: f"stream {path} was there and is gone"}
+
+    def read(reply: Reply) -> Refused:
+        return refusal(reply._replace(body=reply.body or reasons.get(reply.status, "").encode()))
+
+    return read
 
 
 def delete(path: str) -> Call[None]:

@@ -62,7 +62,7 @@ class word(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return Bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
+        return bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
 
 
 class own(Generic[S, P, T]):
@@ -83,21 +83,16 @@ class own(Generic[S, P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return Bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
+        return bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
 
 
-class Bound:
-    """A word with its owner, ready to be called."""
+def bound(build: Callable[..., Any], first: tuple[object, ...], send: Callable[..., Any]) -> Callable[..., Any]:
+    """A word with its owner, ready to be called: a real function, so that `help` shows what it takes."""
+    ready = functools.partial(build, *first) if first else build
 
-    __slots__ = ("_first", "_send", "__wrapped__")
+    @functools.wraps(build)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return send(ready(*args, **kwargs))
 
-    def __init__(self, build: Callable[..., Any], first: tuple[object, ...], send: Callable[..., Any]) -> None:
-        self.__wrapped__ = functools.partial(build, *first) if first else build
-        self._first = first
-        self._send = send
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._send(self.__wrapped__(*args, **kwargs))
-
-    def __repr__(self) -> str:
-        return f"<word of {self.__wrapped__}>"
+    call.__wrapped__ = ready  # its signature, without the owner
+    return call
