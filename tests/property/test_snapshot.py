@@ -15,6 +15,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.frames import decode, encode
 from driftq.core.limits import Limits
+from driftq.core.produced_keys import job_key
 from driftq.core.replies import Rejected
 from tests.support.core import Desk, packed, produce
 
@@ -48,16 +49,28 @@ marks = st.just(()) | st.tuples(
     )
 )
 
+jobs = st.none() | st.builds(
+    c.ProduceKey, st.just(""), names, st.sampled_from([job_key("a"), job_key("b")]), st.just(0), times
+)
+
 produces = st.builds(
-    lambda topic, partition, by, once, marks: produce(
-        "v", topic=topic, partition=partition, producer=by, once=once, marks=marks
+    lambda topic, partition, by, once, marks, job: produce(
+        "v", topic=topic, partition=partition, producer=by, once=once, marks=marks, job=job
     ),
     names,
     partitions,
     by,
     once,
     marks,
+    jobs,
 )
+
+
+def redrive(topic, partition, offset, only):
+    again = produce("v", topic=topic, partition=partition, marks=(f.Mark(0, group=only),) if only else ())
+    return c.Redrive(f"dlq.{topic}", "redrive", partition, offset, again)
+
+
 configs = st.builds(f.TopicConfig, history=st.booleans())
 acks = st.builds(c.Ack, names, groups, owners, held)
 
@@ -103,6 +116,7 @@ commands = st.one_of(
     st.builds(c.Extend, names, groups, owners, held, times),
     st.builds(c.AckThrough, names, groups, owners, partitions, offsets),
     st.builds(c.Cancel, names, partitions, offsets),
+    st.builds(redrive, names, partitions, st.integers(0, 2), st.sampled_from(["", "g", "h"])),
     st.builds(c.SeekGroup, names, groups, offsets, partitions),
     st.builds(c.PauseGroup, names, groups, st.booleans()),
     st.builds(c.TrimTopic, names, partitions, offsets),

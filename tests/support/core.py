@@ -225,10 +225,11 @@ def produce(
     marks: tuple[f.Mark, ...] = (),
     producer: f.ByProducer | None = None,
     once: c.ProduceKey | None = None,
+    job: c.ProduceKey | None = None,
 ) -> c.Produce:
     """A produce command with its packed batch; every value gets the same key and head."""
     batch, count, payload_bytes = packed(*values, key=key, head=head)
-    return c.Produce(topic, batch, count, payload_bytes, key, partition, producer, once, marks)
+    return c.Produce(topic, batch, count, payload_bytes, key, partition, producer, once, marks, job)
 
 
 def packed(*values: str | bytes, key: bytes = b"", head: Head | None = None) -> tuple[bytes, int, int]:

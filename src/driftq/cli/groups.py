@@ -59,6 +59,7 @@ def show(asked: Asked, topic: str, group: str) -> None:
             ("paused", found.paused),
             ("idle", found.idle),
             ("lag", found.lag),
+            ("other tasks", found.unclaimed or None),
             ("oldest", showing.age(found.lag_ms) if found.lag else ""),
             ("in flight", found.in_flight),
             ("resting", found.resting),

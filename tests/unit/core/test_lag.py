@@ -1,0 +1,45 @@
+"""A group's lag: what it has left to do, without the tasks that it never claims."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from driftq.core import commands as c
+from driftq.core import facts as f
+from driftq.core.lag import lag_of
+from driftq.core.tenure import claims
+from tests.support.core import Desk, held, offsets, produce
+
+TASKS = ("", "mail", "sms")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lag_is_what_a_count_of_every_message_says(seed):
+    random = Random(seed)
+    desk = Desk(seed=seed)
+    desk.topic()
+    for _ in range(120):
+        match random.randrange(5):
+            case 0 | 1:
+                task, later = random.choice(TASKS), random.random() < 0.2
+                marks = (f.Mark(0, 0, task, not_before_ms=desk.now_ms + 50 if later else 0),)
+                desk.do(produce("v", marks=marks if task or later else ()))
+            case 2:
+                desk.do(c.Cancel("t", 0, random.randrange(60)))
+            case 3:
+                claimed = desk.claim(3, group=random.choice("gh"), task=random.choice(("mail", "mail", "sms")))
+                if claimed.deliveries and random.random() < 0.8:
+                    group = desk.broker.state.groups[claimed.group_id].name
+                    desk.do(c.Ack("t", group, "w", held(*offsets(claimed), token=claimed.token)))
+            case _:
+                desk.pass_ms(20)
+        state = desk.broker.state
+        for group in state.groups.values():
+            progress = group.progress[0]
+            log = state.logs[progress.log_id]
+            left = [offset for offset in range(log.start, log.end) if not progress.is_settled(offset)]
+            wanted = [offset for offset in left if claims(group, log, offset)]
+            lag = lag_of(group, log)
+            assert (lag.messages, lag.unclaimed) == (len(wanted), len(left) - len(wanted))
