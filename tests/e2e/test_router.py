@@ -241,3 +241,28 @@ def test_a_trace_of_the_request_reaches_the_consumer():
         server.call("POST", "/v1/jobs", {"topic": "inbox", "value": "5", "task": "t"}, headers)
         found = {m["value"]: m.get("envelope", {}).get("traceparent") for m in claimed(server, "inbox")}
         assert found == {"1": trace, "2": own, "3": None, "4": trace, "5": trace}
+
+
+@pytest.mark.parametrize(
+    ("route", "why"),
+    [
+        ('target_topic = "nowhere"', "there is no topic nowhere"),
+        ("partition = 7", "topic inbox has no partition 7"),
+        ('target_topic = "dlq.inbox"', "only the broker writes to dlq.inbox"),
+    ],
+)
+def test_a_router_that_names_a_place_that_is_not_there_hurts_no_message(tmp_path, route, why):
+    rule = f'[[rule]]\nname = "astray"\nmatch = {{ topic = "inbox" }}\nroute = {{ {route}, label = "lost" }}\n'
+    (tmp_path / "rules.toml").write_text(rule)
+    with running(None, "router.kind=rules", f"router.target={tmp_path / 'rules.toml'}") as server:
+        topics(server, "inbox")
+        envelope = {"partition_override": 1, "idempotency_key": "k"}
+        first = produce(server, envelope=envelope)
+        assert (first["routed_topic"], first["partition"]) == ("inbox", 1)
+        assert produce(server, envelope=envelope)["duplicate"]
+        shown = server.call("POST", "/v1/route", {"topic": "inbox", "value": "v"}).json()
+        assert (shown["result"], shown["routed_topic"]) == ("invalid", "inbox")
+        (message,) = claimed(server, "inbox")
+        assert why in message["routing"]["meta"]["router_error"]
+        assert not message["routing"].get("label")
+        assert results(server) == {"invalid": 2.0}

@@ -31,6 +31,7 @@ PREPARES = {
     "faces/topics.py:TopicsFace.change",
     "faces/topics.py:TopicsFace.seek",
     "routing/asking.py:Asker._as_before",
+    "routing/asking.py:Asker._missing",
     "routing/asking.py:Asker.known",
     "streams/parking.py:Parking._is_early",
 }

@@ -14,7 +14,7 @@ from driftq.server.routing.python import PythonRouter, load
 from driftq.server.routing.rules import parse
 from driftq.server.routing.webhook import WebhookRouter
 from driftq.server.settings import Settings, SettingsError
-from tests.support.desk import desk
+from tests.support.desk import FaceDesk, desk
 
 TO_TASKS = '[[rule]]\nname = "tasks"\nmatch = { topic = "inbox" }\nroute = { target_topic = "tasks", label = "work" }'
 
@@ -63,16 +63,40 @@ def test_the_decision_is_stored_and_its_label_can_be_claimed():
     run(story())
 
 
-def test_an_unknown_target_is_refused_and_leaves_no_key_behind():
+def test_an_unknown_target_of_the_envelope_is_refused_and_leaves_no_key_behind():
     async def story():
-        async with desk(parse(TO_TASKS)) as at:
+        async with desk() as at:
             await topics(at, "inbox")
-            body = {"topic": "inbox", "value": "v", "envelope": {"idempotency_key": "k"}}
+            body = {"topic": "inbox", "value": "v", "envelope": {"idempotency_key": "k", "target_topic": "tasks"}}
             refused = await at.call("POST", "/v1/produce", body)
             assert (refused.status, refused.body["error"]) == (404, "NOT_FOUND")
             assert "tasks" in refused.body["message"]
             await topics(at, "tasks")
             assert "duplicate" not in (await at.call("POST", "/v1/produce", body)).body
+
+    run(story())
+
+
+def test_a_topic_that_is_deleted_while_the_router_thinks_hurts_no_message():
+    class Slow:
+        kind = "slow"
+        inline = False
+
+        async def route(self, message):
+            await at.call("DELETE", "/v1/topics/tasks")
+            return Decision(target_topic="tasks")
+
+        async def close(self):
+            pass
+
+    async def story():
+        nonlocal at
+        async with desk(Slow()) as at:
+            await topics(at, "inbox", "tasks")
+            done = await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "v"})
+            assert (done.status, done.body["routed_topic"]) == (200, "inbox")
+
+    at: FaceDesk | None = None
 
     run(story())
 

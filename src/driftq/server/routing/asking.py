@@ -2,7 +2,8 @@
 
 A message whose key is known already is not routed again: it goes where the first one went, and the broker answers
 "duplicate". Messages with the same key that arrive while the router thinks share one decision. A router that fails, is
-late or talks nonsense leaves the message as it is; that is counted and, now and then, logged.
+late, talks nonsense or names a place that is not there leaves the message as it is; that is counted and, now and then,
+logged. An invalid decision is also noted with the message.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 import msgspec
 
 from driftq.core.commands import ProduceKey
+from driftq.core.groups import HISTORY_SUFFIX
 from driftq.core.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.engine.engine import Engine
 from driftq.server.http import Answer, BadRequest, Deferred, FileResponse, Response, Streaming
@@ -30,6 +33,8 @@ from driftq.wire.queue import ProduceItem
 logger = logging.getLogger("driftq.router")
 
 CALLS_MAX = 256
+ERROR = "router_error"  # in a message's routing: why its router's decision does not count
+ERROR_MAX = 256
 
 Asked = tuple[str, ProduceItem]  # the requested topic and the message
 
@@ -80,7 +85,7 @@ class Asker:
         if known is not None:
             return self._as_before(item, known)
         message = _message(topic, item)
-        return applied(item, self._judge(message)) if message is not None else Route(item)
+        return self._applied(topic, item, self._judge(message)) if message is not None else Route(item)
 
     def _judge(self, message: Message) -> Verdict:
         """A router that answers at once."""
@@ -89,30 +94,64 @@ class Asker:
             decision = cast(Decision | None, self.router.route(message))
         except Exception as error:
             return self._noted(_failure(error, self.timeout_ms), start_s)
-        return self._noted(Verdict("routed", decision) if decision is not None else UNROUTED, start_s)
+        return self._noted(self._checked(message.topic, message.envelope, decision), start_s)
 
     async def _routes(self, asked: Sequence[Asked], finish: Callable[[list[Route]], Answer], answer: Deferred) -> None:
         scopes = [scope_of(topic, item) for topic, item in asked]
         try:
             routes = await asyncio.gather(*(self._route(*each, scope) for each, scope in zip(asked, scopes)))
-            _relay(finish(list(routes)), answer)
+            _relay(finish([route() for route in routes]), answer)
         finally:
             for scope in scopes:
                 self._open.pop(scope, None)
 
-    async def _route(self, topic: str, item: ProduceItem, scope: str) -> Route:
+    async def _route(self, topic: str, item: ProduceItem, scope: str) -> Callable[[], Route]:
+        """How to make the route, once all messages of the call have their answers."""
         known = self.known(scope) if scope else None
         if known is not None:
-            return self._as_before(item, known)
+            return partial(self._as_before, item, known)
         message = _message(topic, item)
         if message is None:
-            return Route(item)
+            return partial(Route, item)
         if not scope:
-            return applied(item, await self.ask(message))
+            return partial(self._applied, topic, item, await self.ask(message))
         task = self._open.get(scope)
         if task is None:
             task = self._open[scope] = asyncio.ensure_future(self.ask(message))
-        return applied(item, await asyncio.shield(task))
+        return partial(self._applied, topic, item, await asyncio.shield(task))
+
+    def _applied(self, topic: str, item: ProduceItem, verdict: Verdict) -> Route:
+        """A topic may have been deleted since the router was asked."""
+        if verdict.result == "routed":
+            verdict = self._checked(topic, item.envelope, verdict.decision)
+        return applied(item, verdict)
+
+    def _checked(self, topic: str, envelope: Envelope | None, decision: Decision | None) -> Verdict:
+        """Whether the place that a router names is there. If not, the decision counts as invalid."""
+        if decision is None:
+            return UNROUTED
+        why = self._missing(topic, envelope or Envelope(), decision)
+        return (
+            Verdict("invalid", error=f"the router's decision is invalid: {why}") if why else Verdict("routed", decision)
+        )
+
+    def _missing(self, topic: str, envelope: Envelope, decision: Decision) -> str:
+        if not decision.target_topic and decision.partition_override is None:
+            return ""
+        topics = self._engine.latest_state.topics
+        name = decision.target_topic or envelope.target_topic or topic
+        target = topics.get(name)
+        if target is None:
+            return f"there is no topic {name}" if decision.target_topic else ""  # what the client named is refused
+        told = topics.get(name.removesuffix(HISTORY_SUFFIX)) if name.endswith(HISTORY_SUFFIX) else None
+        if decision.target_topic and (target.dead_of or (told is not None and told.config.history)):
+            return f"only the broker writes to {name}"
+        partition = decision.partition_override
+        if partition is None:
+            partition = envelope.partition_override if decision.target_topic else None
+        if partition is not None and partition >= len(target.log_ids):
+            return f"topic {name} has no partition {partition}"
+        return ""
 
     async def ask(self, message: Message) -> Verdict:
         """One call, with its limit; also for those who only want to know."""
@@ -124,7 +163,7 @@ class Asker:
                 decision = await cast(Awaitable[Decision | None], self.router.route(message))
         except Exception as error:
             return self._noted(_failure(error, self.timeout_ms), start_s)
-        return self._noted(Verdict("routed", decision) if decision is not None else UNROUTED, start_s)
+        return self._noted(self._checked(message.topic, message.envelope, decision), start_s)
 
     def _noted(self, verdict: Verdict, start_s: float) -> Verdict:
         self.results[verdict.result] += 1
@@ -163,7 +202,7 @@ def applied(item: ProduceItem, verdict: Verdict) -> Route:
     expect."""
     decision = verdict.decision
     if decision is None:
-        return Route(item)
+        return Route(item, Routing("", {ERROR: verdict.error[:ERROR_MAX]}) if verdict.result == "invalid" else None)
     changes: dict[str, str | int] = {}
     if decision.target_topic:
         changes["target_topic"] = decision.target_topic
