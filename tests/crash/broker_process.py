@@ -23,7 +23,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.limits import Limits
 from driftq.core.replies import Claimed, Reply
-from driftq.engine import engine as engine_module
+from driftq.engine import maintenance
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 from driftq.wire import records
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--chores", type=float, default=0.05, help="seconds between two looks at what is to be done")
     parser.add_argument("--mutate", choices=sorted(mutations.TABLE))
     arguments = parser.parse_args()
-    engine_module.CHORES_S = arguments.chores  # checkpoints, watermarks and new room many times in a short life
+    maintenance.PACE_S = arguments.chores  # checkpoints, watermarks and new room many times in a short life
     if arguments.mutate:
         mutations.TABLE[arguments.mutate]()
     options = StorageOptions(journal_segment_bytes=arguments.journal_segment, log_segment_bytes=arguments.log_segment)

@@ -2,7 +2,7 @@
 
 Times are shown as milliseconds since the scenario began (`@500`), batches as the values of their records. Besides
 commands there are `limits`, `chance`, `wait` (time passes, what is over is swept), `later` (time passes, nothing is
-swept), `show`, `letters` and `records`.
+swept), `clock` (an operator sets it), `show`, `letters` and `records`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.limits import Limits
 from driftq.core.outcomes import OutcomeRecorded
@@ -22,8 +23,8 @@ from tests.scenarios.language import Line, command_of
 from tests.support.core import START_MS, Desk
 
 TIMES = {
-    "at_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms", "deadline_ms",
-    "expires_at_ms",
+    "at_ms", "from_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms",
+    "deadline_ms", "expires_at_ms",
 }  # fmt: skip
 RANGES = {"ranges"}
 HASHES = {"outcome", "digest"}
@@ -59,6 +60,8 @@ class Stage:
                 yield from self._wait(int(line.words[0]))
             case "later":
                 self.desk.pass_ms(int(line.words[0]), sweep=False)
+            case "clock":
+                yield from self._set_clock(START_MS + int(line.words[0]))
             case "show":
                 yield from self._show(*line.words[0].split("/"))
             case "records":
@@ -67,6 +70,11 @@ class Stage:
                 decision = self.desk.take(command_of(text, self.desk.now_ms))
                 yield f"  {shown(decision.reply)}"
                 yield from (f"  + {shown(fact)}" for fact in decision.facts)
+
+    def _set_clock(self, at_ms: int) -> Iterator[str]:
+        decision = self.desk.take(c.SetClock(at_ms))
+        self.desk.clock.now_ms = at_ms
+        yield from (f"  + {shown(fact)}" for fact in decision.facts)
 
     def _limit(self, line: Line) -> None:
         """Limits are set before anything else is said."""

@@ -463,6 +463,9 @@ class Admin(Actor):
         ]
         if chance() < 0.1:
             actions = [c.DeleteGroup(topic, group), c.DeleteTopic(topic)]
+        elif chance() < 0.02:
+            # Only forward: what has expired once may be forgotten, and the models know one time only.
+            actions = [c.SetClock(self.world.now_ms + int(chance() * 20_000))]
         self.ask(self.random.choice(actions))
 
 

@@ -274,6 +274,8 @@ class World:
         self.sequencer.submit(command, self.now_ms, lambda reply: inbox.append((op, reply)))
         op.lsn = self.sequencer.decided_lsn
         if op.lsn > before:
+            if isinstance(command, c.SetClock):
+                self.now_ms = command.at_ms
             op.own = True
             self.op_at[op.lsn] = op
         self.open_ops.append(op)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from driftq.core.limits import Limits
+from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
 from driftq.server.context import Context
@@ -34,6 +35,12 @@ class TurnedClock:
 
     def start_at(self, at_ms: int) -> None:
         self.at_ms = max(self.at_ms, at_ms)
+
+    def read(self) -> ClockReading:
+        return ClockReading(self.at_ms, self.at_ms, False)
+
+    def set_to(self, at_ms: int) -> None:
+        self.at_ms = at_ms
 
 
 class Shown(NamedTuple):

@@ -51,6 +51,7 @@ def structs(module: ModuleType) -> Rows:
 TABLES: tuple[Table, ...] = (
     Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.facts", ("id", "fact", "meaning"), structs),
     Table("activity", "Facts", "docs/internals/facts.md", "driftq.core.activity", ("id", "fact", "meaning"), structs),
+    Table("clock", "Facts", "docs/internals/facts.md", "driftq.core.timers", ("id", "fact", "meaning"), structs),
     Table("outcomes", "Facts", "docs/internals/facts.md", "driftq.core.outcomes", ("id", "fact", "meaning"), structs),
     Table("subscriptions", "Facts", "docs/internals/facts.md", "driftq.core.wakes", ("id", "fact", "meaning"), structs),
     Table("images", "Images", "docs/internals/facts.md", "driftq.core.images", ("id", "image", "what it is"), structs),

@@ -51,6 +51,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "demo": "A broker, a workload, pipelines on Spark and an audit, at work.",
         "status": "A server at a glance.",
         "health": "Whether a server is alive and ready.",
+        "clock": "The broker's time beside the machine's; accept the machine's.",
         "bench": "Quick produce and consume figures of a server.",
         "version": "The version of this program and of the server.",
         "config": "Show every setting and where it came from.",

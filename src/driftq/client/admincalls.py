@@ -26,7 +26,7 @@ from driftq.client.calls import (
 from driftq.client.errors import InvalidCall
 from driftq.client.flows import Call
 from driftq.client.pages import Page, Pages
-from driftq.wire.admin import GroupInfo, TopicChange, TopicInfo
+from driftq.wire.admin import ClockInfo, GroupInfo, TopicChange, TopicInfo
 from driftq.wire.queue import Delivered, ProduceItem, TopicReply, TopicsReply
 
 R = TypeVar("R")
@@ -92,6 +92,16 @@ def healthy() -> Call[dict[str, Any]]:
 
 def ready() -> Call[dict[str, Any]]:
     return get("/v1/readyz", dict[str, Any])
+
+
+def read_clock() -> Call[ClockInfo]:
+    """The broker's time and its machine's."""
+    return get("/v1/clock", ClockInfo)
+
+
+def accept_clock() -> Call[ClockInfo]:
+    """Accept the machine's clock as the broker's time."""
+    return Call("POST", "/v1/clock/accept", reading(ClockInfo), refusal=refusal, repeatable=True)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------

@@ -140,6 +140,8 @@ class BrokerWords:
     version = word(admincalls.version)
     healthy = word(admincalls.healthy)
     ready = word(admincalls.ready)
+    read_clock = word(admincalls.read_clock)
+    accept_clock = word(admincalls.accept_clock)
     send = word(calls.send)
     send_many = word(calls.send_many)
     ack = word(_ack)

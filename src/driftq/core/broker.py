@@ -25,7 +25,7 @@ from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.redrive import redrive
 from driftq.core.rules.states import read_states
-from driftq.core.rules.sweep import sweep
+from driftq.core.rules.sweep import set_clock, sweep
 from driftq.core.state import State
 
 LOOK_AGAIN_MS = 100
@@ -67,6 +67,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.SeekGroup: topics.seek_group,
     c.PauseGroup: topics.pause_group,
     c.DeleteGroup: topics.delete_group,
+    c.SetClock: set_clock,
     c.Sweep: sweep,
     w.MakeSigningKey: subscriptions.make_key,
     w.CreateSubscription: subscriptions.create,

@@ -373,6 +373,12 @@ class Outcome(Command, frozen=True):
     digest: bytes = b""  # of what the caller asked for, as it was sent
 
 
+class SetClock(Command, frozen=True):
+    """The machine's clock is right and the broker's time is not: it is `at_ms` now."""
+
+    at_ms: int
+
+
 class Sweep(Command, frozen=True):
     """Time has passed: end what has run out (leases, streams, stages; with `retention`, old records too)."""
 

@@ -11,6 +11,7 @@ from driftq.core import facts as f
 from driftq.core import images as i
 from driftq.core import outcomes as o
 from driftq.core import wakes as w
+from driftq.core.timers import ClockSet
 
 AnyFact = (
     f.TopicCreated
@@ -20,6 +21,7 @@ AnyFact = (
     | f.Trimmed
     | f.HoleMade
     | f.RecordsLost
+    | ClockSet
     | f.StreamCreated
     | f.StreamClosed
     | f.StreamDeleted

@@ -45,6 +45,10 @@ class Entry:
         self.held = False
         self.lost = False  # the last attempt ended by a lost lease, and its holder has not said why
 
+    def was_delivered(self) -> bool:
+        """False: it waits for the time that its producer chose."""
+        return bool(self.attempts or self.failures or self.lease_losses or self.releases)
+
     def image(self, group_id: int, log_id: int, offset: int) -> EntryPlaced:
         lease = self.lease or Lease("", "", 0, 0)
         return EntryPlaced(

@@ -62,6 +62,9 @@ class Effects:
     def __len__(self) -> int:
         return len(self._effects)
 
+    def __iter__(self) -> Iterator[Effect]:
+        return iter(self._effects.values())
+
     def find(self, scope: str) -> Effect | None:
         return self._effects.get(scope)
 

@@ -23,6 +23,7 @@ from driftq.core.stages import Stages
 from driftq.core.streams import Stream, StreamTable
 from driftq.core.subscriptions import Subscriptions
 from driftq.core.tenure import JobTenure
+from driftq.core.timers import ClockSet, set_clock
 
 
 class State:
@@ -60,7 +61,8 @@ class State:
             f.TopicConfigured: self._topic_configured,
             f.TopicDeleted: self._topic_deleted,
             f.Trimmed: self._trimmed,
-            f.HoleMade: _nothing,
+            ClockSet: lambda fact: set_clock(self, fact),
+            f.HoleMade: lambda fact: None,
             f.RecordsLost: self._records_lost,
             f.StreamCreated: self._stream_created,
             f.StreamClosed: self._stream_closed,
@@ -394,7 +396,3 @@ class State:
     def _passed(self, at_ms: int) -> None:
         if at_ms > self.last_ms:
             self.last_ms = at_ms
-
-
-def _nothing(_: object) -> None:
-    pass

@@ -18,13 +18,13 @@ from driftq.core.broker import Broker
 from driftq.core.limits import Limits
 from driftq.core.replies import Claimed, Rejected, Reply, Swept
 from driftq.core.state import State
-from driftq.engine.checkpointing import Checkpoints
 from driftq.engine.claiming import claim_or_wait
-from driftq.engine.clock import Clock, SystemChance, SystemClock
+from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
 from driftq.engine.committer import Committer
 from driftq.engine.gathering import Gathering
 from driftq.engine.haste import Haste
 from driftq.engine.joining import Joiner, Message
+from driftq.engine.maintenance import Maintenance
 from driftq.engine.queries import Queries
 from driftq.engine.reading import StoreReader
 from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
@@ -38,9 +38,6 @@ from driftq.storage.memory import ROOM_BYTES
 logger = logging.getLogger("driftq.engine")
 
 OnCommit = Callable[[int, float, float], None]  # frames, seconds until durable, seconds of writing and syncing
-
-CHORES_S = 1.0
-RETENTION_S = 10.0
 
 
 class EngineStopped(Exception):
@@ -85,13 +82,18 @@ class Engine:
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
-        self._checkpoints = Checkpoints(opened) if opened is not None else None
-        self._checkpoint: asyncio.Task[None] | None = None
         self._lock: FolderLock | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
-        self._chores = self._loop.create_task(self._do_chores())
         clock.start_at(broker.state.last_ms)
+        self._maintenance = Maintenance(
+            opened,
+            self._committer,
+            lambda command: self.submit_to(command, self._swept),
+            self._tended,
+            self._fail,
+            clock,
+        )
         self._arm_timer()
 
     # --- making ---
@@ -161,6 +163,19 @@ class Engine:
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def read_clock(self) -> ClockReading:
+        return self._clock.read()
+
+    def accept_clock(self) -> asyncio.Future[Reply]:
+        """Take over the machine's time, be it earlier or later than the broker's."""
+        at_ms = self._clock.read().machine_ms
+        accepted = self.submit(c.SetClock(at_ms))
+        if self.sequencer.broker.state.last_ms == at_ms:  # not refused for lack of room
+            self._clock.set_to(at_ms)
+            self._timer_ms = -1  # it was armed by the old time
+            self._arm_timer()
+        return accepted
 
     def submit(self, command: c.Command) -> asyncio.Future[Reply]:
         """Ask for something. The reply comes when everything it rests on is durable."""
@@ -329,39 +344,6 @@ class Engine:
             for group_id in reply.group_ids:
                 self.watch.wake_group(group_id, 1)
 
-    async def _do_chores(self) -> None:
-        """Once in a while: watermark, spare room, retention, checkpoints."""
-        retained_s = self._loop.time()
-        while True:
-            await asyncio.sleep(CHORES_S)
-            try:
-                if self._loop.time() - retained_s >= RETENTION_S:
-                    retained_s = self._loop.time()
-                    self.submit_to(c.Sweep(retention=True), self._swept)
-                if self._opened is not None and self._committer is not None and self._checkpoints is not None:
-                    self._opened.store.make_room()
-                    self._committer.call(self._tend_journal, self._tended)
-                    if self._checkpoint is None and self._checkpoints.is_due():
-                        self._checkpoint = self._loop.create_task(self._checkpoints.run(self._committer))
-                        self._checkpoint.add_done_callback(self._checkpointed)
-            except EngineStopped:
-                return
-            except Exception as error:
-                self._fail(error)
-                return
-
-    def _checkpointed(self, task: asyncio.Task[None]) -> None:
-        self._checkpoint = None
-        if not task.cancelled() and task.exception() is not None:
-            self._fail(task.exception() or EngineStopped("the checkpoint failed"))
-
-    def _tend_journal(self) -> int:
-        """On the committer's thread."""
-        assert self._opened is not None
-        self._opened.journal.save_watermark()
-        self._opened.journal.make_room()
-        return self._opened.journal.room_bytes()
-
     def _tended(self, room_bytes: int) -> None:
         self._room_bytes = room_bytes
 
@@ -369,10 +351,7 @@ class Engine:
 
     async def close(self) -> None:
         """Answer what was asked, make it durable, leave a short journal behind."""
-        running = [task for task in (self._chores, self._checkpoint) if task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await self._maintenance.stop()
         if self._failure is None and (self._committing or self._joiner or self.sequencer.waiting_frames()):
             self._drained = self._loop.create_future()
             await self._drained
@@ -381,10 +360,10 @@ class Engine:
         self._ended = True
         if not self.stopped.done():
             self.stopped.set_result(None)
-        if self._opened is not None and self._committer is not None and self._checkpoints is not None:
+        if self._opened is not None and self._committer is not None:
             self._committer.stop()
             if self._failure is None:
-                self._checkpoints.finish(self.sequencer.durable_lsn)
+                self._maintenance.save_last_snapshot(self.sequencer.durable_lsn)
             self._opened.journal.close()
             self._opened.store.close()
         if self._lock is not None:

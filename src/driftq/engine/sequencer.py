@@ -44,6 +44,7 @@ NEW_WORK = frozenset(
     )
 )
 
+_SMALLEST_WORK = c.CreateGroup("", "", "latest")
 _WITH_BATCH = (c.Produce, c.AppendStream, c.CreateStream, c.Stage)
 
 
@@ -168,6 +169,11 @@ class Sequencer:
             "the disk is full: nothing was changed; free some space, service resumes by itself",
             {"reason": "disk_full", "retry_after_ms": 1_000},
         )
+
+    def is_full(self) -> bool:
+        """Whether new work is refused because the disk is full."""
+        refused = self._no_room(_SMALLEST_WORK, 0)
+        return refused is not None and refused.code is Code.DISK_FULL
 
     def waiting_frames(self) -> int:
         return len(self._frames)

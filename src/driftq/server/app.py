@@ -9,6 +9,7 @@ from driftq.server.context import Context
 from driftq.server.faces.batches import BatchesFace
 from driftq.server.faces.catalogue import CatalogueFace
 from driftq.server.faces.claims import ClaimsFace
+from driftq.server.faces.clock import ClockFace
 from driftq.server.faces.deadletters import DeadLettersFace
 from driftq.server.faces.effects import EffectsFace
 from driftq.server.faces.explain import ExplainFace
@@ -58,10 +59,13 @@ def routes(context: Context) -> list[Route]:
 
 def _about_the_server(context: Context) -> list[Route]:
     server = ServerFace(context)
+    clock = ClockFace(context)
     return [
         Route("GET", "/v1/healthz", server.healthz),
         Route("GET", "/v1/readyz", server.readyz),
         Route("GET", "/v1/version", server.version),
+        Route("GET", "/v1/clock", clock.show),
+        Route("POST", "/v1/clock/accept", clock.accept),
         Route("GET", "/v1/metrics", MetricsFace(context).page),
     ]
 

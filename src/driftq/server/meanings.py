@@ -21,6 +21,8 @@ MEANINGS = {
     "storage.segment_bytes": "The size of a log's segment file; the journal's hold three `limits.batch_bytes`.",
     "storage.cache_bytes": "Memory for recently appended and read batches.",
     "storage.open_files": "Log files that are kept open; fewer where the process may open few files.",
+    "clock.downtime_max_ms": "At a start the machine's clock may be this far ahead of the journal's last time.",
+    "clock.drift_max_ms": "Further apart than this, the broker's time waits for `driftq clock accept`.",
     "limits.partition_messages": "Messages above the slowest group's floor before a produce gets 429.",
     "limits.partition_bytes": "Key and value bytes above that floor before a 429; a larger message is 413.",
     "limits.message_bytes": "The largest message (key and value).",

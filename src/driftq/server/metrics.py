@@ -72,6 +72,8 @@ METRICS: tuple[Defined, ...] = (
     Defined("driftq_disk_bytes", "gauge", ("part",), "Bytes of files: journal, logs, snapshots."),
     Defined("driftq_disk_free_bytes", "gauge", (), "Free bytes where the data folder is."),
     Defined("driftq_recovery_seconds", "gauge", (), "How long the last start took to fold the journal."),
+    Defined("driftq_clock_ahead_seconds", "gauge", (), "How far the machine's clock is ahead of the broker's time."),
+    Defined("driftq_clock_held", "gauge", (), "1 while the two are so far apart that an operator has to decide."),
     Defined("driftq_topics", "gauge", (), "Topics, without those of dead letters."),
     Defined("driftq_groups", "gauge", (), "Groups of all topics."),
     Defined("driftq_idle_groups", "gauge", (), "Groups that hold no producer up because they are idle."),
@@ -228,6 +230,9 @@ class Metrics(Collector):
         yield _samples("driftq_disk_bytes", (((part,), size) for part, size in sorted(look.disk_bytes.items())))
         yield _one("driftq_disk_free_bytes", look.disk_free_bytes)
         yield _one("driftq_recovery_seconds", self._sources.recovery_s)
+        clock = self._engine.read_clock()
+        yield _one("driftq_clock_ahead_seconds", clock.ahead_ms / 1_000)
+        yield _one("driftq_clock_held", clock.held)
 
     def _state(self) -> Iterator[Metric]:
         topics = self._look.topics

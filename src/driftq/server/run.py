@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 import driftq
+from driftq.engine.clock import SystemClock
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.server import http
 from driftq.server.answers import Answers
@@ -146,8 +147,11 @@ async def _open(settings: Settings, data: str | None, disk: OsDisk, shares: Desc
     def progress(lsn: int, tail_lsn: int) -> None:
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
+    clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
     options = replace(settings.storage_options(), open_files=shares.log_files)
-    return await Engine.open(data, limits=settings.core_limits(), options=options, disk=disk, progress=progress)
+    return await Engine.open(
+        data, limits=settings.core_limits(), options=options, clock=clock, disk=disk, progress=progress
+    )
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:

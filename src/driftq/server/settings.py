@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from driftq.core.limits import Limits
+from driftq.engine.clock import DOWNTIME_MAX_MS, DRIFT_MAX_MS
 from driftq.engine.recovery import StorageOptions
 from driftq.wire.message import Jitter, RetryPolicy
 
@@ -51,6 +52,13 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes: Annotated[int, Meta(ge=64 << 10)] = 64 << 20
     cache_bytes: Amount = 64 << 20
     open_files: Count = 256
+
+
+class ClockSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[clock]`: how far the machine's clock is believed without asking."""
+
+    downtime_max_ms: Milliseconds = DOWNTIME_MAX_MS
+    drift_max_ms: Milliseconds = DRIFT_MAX_MS
 
 
 class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
@@ -139,6 +147,7 @@ class Log(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: Listen = Listen()
     storage: Storage = Storage()
+    clock: ClockSettings = ClockSettings()
     limits: Bounds = Bounds()
     queue: Queue = Queue()
     groups: Groups = Groups()

@@ -16,6 +16,7 @@ from driftq.client.running import run_async
 from driftq.client.subscription import Counts
 from driftq.client.worker import Worker
 from driftq.core.replies import Swept
+from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server import http
 from driftq.server.app import App, routes
@@ -41,6 +42,12 @@ class HandClock:
 
     def start_at(self, at_ms: int) -> None:
         self._now_ms = max(self._now_ms, at_ms)
+
+    def read(self) -> ClockReading:
+        return ClockReading(self._now_ms, self._now_ms, False)
+
+    def set_to(self, at_ms: int) -> None:
+        self._now_ms = at_ms
 
     def move(self, by_ms: int) -> None:
         if by_ms < 0:

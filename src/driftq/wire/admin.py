@@ -9,6 +9,19 @@ from msgspec import Meta, Struct
 from driftq.wire.message import RetryPolicy
 from driftq.wire.queue import Body, HeldItem, Name, Natural, ProduceItem
 
+# --- the clock ---
+
+
+class ClockInfo(Struct, frozen=True):
+    """The broker's time and the machine's. `held`: they are too far apart, and an operator has to decide."""
+
+    broker_at: str
+    machine_at: str
+    ahead_ms: int
+    held: bool
+    advice: str = ""
+
+
 # --- topics and groups ---
 
 

@@ -10,6 +10,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.idempotency import effect_scope
 from driftq.core.replies import AlreadyDone, Begun, OutcomeReply, Rejected
+from driftq.core.timers import ClockSet
 from driftq.wire.errors import Code
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import Violation, demand
@@ -48,7 +49,17 @@ class EffectsCheck:
         self._top_fence = 0
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
-        return {f.KeyBegun: self._begun, f.KeyCommitted: self._committed, f.KeyFailed: self._failed}
+        return {
+            f.KeyBegun: self._begun,
+            f.KeyCommitted: self._committed,
+            f.KeyFailed: self._failed,
+            ClockSet: self._clock_set,
+        }
+
+    def _clock_set(self, fact: ClockSet, op: Op) -> None:
+        for known in self._known.values():
+            if known.status == PENDING and known.until_ms > fact.from_ms:
+                known.until_ms += fact.at_ms - fact.from_ms
 
     def _is_over(self, known: Known, now_ms: int) -> bool:
         """Past its time, and its message done (or done once: a group that starts over may meet forgotten effects)."""

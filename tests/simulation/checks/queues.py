@@ -14,6 +14,7 @@ from driftq.core.logs import LaneKey
 from driftq.core.replies import Claimed, OutcomeReply, Settlement
 from driftq.core.retry import is_exhausted
 from driftq.core.state import State
+from driftq.core.timers import ClockSet
 from driftq.wire.errors import Code
 from driftq.wire.message import RetryPolicy, decode_head
 from tests.simulation.checks.ledger import Ledger
@@ -70,7 +71,19 @@ class QueuesCheck:
             f.Settled: self._settled,
             f.Cancelled: self._cancelled,
             f.FilterNoted: self._filter_noted,
+            ClockSet: self._clock_set,
         }
+
+    def _clock_set(self, fact: ClockSet, op: Op) -> None:
+        """Leases and backoffs that run keep the time they had left; delays are dates."""
+        moved_ms = fact.at_ms - fact.from_ms
+        for places in (places for group in self.groups.values() for places in group.places.values()):
+            for offset, holding in places.held.items():
+                if holding.until_ms > fact.from_ms:
+                    places.held[offset] = holding._replace(until_ms=holding.until_ms + moved_ms)
+            for offset, until_ms in places.resting.items():
+                if until_ms > fact.from_ms and offset in places.attempts:
+                    places.resting[offset] = until_ms + moved_ms
 
     # --- topics and groups ---
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from driftq.core import wakes as w
 from driftq.core.state import State
+from driftq.core.timers import ClockSet
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
@@ -39,6 +40,7 @@ class WakesCheck:
             w.WakeMade: self._made,
             w.WakeHeld: self._held,
             w.WakeEnded: self._ended,
+            ClockSet: self._clock_set,
         }
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
@@ -77,6 +79,11 @@ class WakesCheck:
         known = self._known[fact.number]
         demand(known.wake_id, "wakes", f"{op}: what was asleep was ended")
         known.wake_id, known.until_ms = "", 0
+
+    def _clock_set(self, fact: ClockSet, op: Op) -> None:
+        for known in self._known.values():
+            if known.until_ms > fact.from_ms:
+                known.until_ms += fact.at_ms - fact.from_ms
 
     def compare(self, state: State, now_ms: int) -> None:
         demand(

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 from driftq.core.activity import GroupIdled
 from driftq.core.case import Case
-from driftq.core.commands import Sweep
+from driftq.core.commands import SetClock, Sweep
 from driftq.core.facts import KeysSwept, Trimmed
 from driftq.core.groups import Group
 from driftq.core.outcomes import OutcomesForgotten
-from driftq.core.replies import Reply, Swept
+from driftq.core.replies import Done, Reply, Swept
 from driftq.core.rules import subscriptions
 from driftq.core.rules.failing import expire_leases
 from driftq.core.rules.stages import forget_handles
 from driftq.core.rules.streams import delete_over
+from driftq.core.timers import ClockSet
+
+IDLE_MS = 3_600_000  # a broker without work notes the time this often
+
+
+def set_clock(case: Case, command: SetClock) -> Reply:
+    case.facts.append(ClockSet(command.at_ms, case.now_ms))
+    return Done()
 
 
 def sweep(case: Case, command: Sweep) -> Reply:
@@ -46,6 +54,8 @@ def sweep(case: Case, command: Sweep) -> Reply:
         for stream in case.state.streams.retained.values():
             if not stream.soft_deleted:
                 _retain(case, stream.log_id, stream.created.retention_ms, stream.created.retention_bytes)
+        if case.state.last_ms and case.now_ms - case.state.last_ms >= IDLE_MS and not case.facts:
+            case.facts.append(ClockSet(case.now_ms, case.now_ms))
     return Swept(tuple(woken), len(case.facts))
 
 

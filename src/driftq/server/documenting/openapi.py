@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 import driftq
-from driftq.server.documenting import produce, stages, streams, subscriptions
+from driftq.server.documenting import clock, produce, stages, streams, subscriptions
 from driftq.server.documenting.operation import Operation, Query, Reply
 from driftq.server.documenting.operations import OPERATIONS
 from driftq.server.documenting.shapes import Error, Overload
 from driftq.server.documenting.subscriptions import SubscriptionError
 
-DOCUMENTED = {**OPERATIONS, **produce.OPERATIONS, **stages.OPERATIONS}
+DOCUMENTED = {**OPERATIONS, **clock.OPERATIONS, **produce.OPERATIONS, **stages.OPERATIONS}
 _REF = "#/components/schemas/{name}"
 # What cannot be read, a foreign Host or Origin, a body too large, a bug, recovery, a full disk.
 ALWAYS = (400, 403, 413, 500, 503, 507)

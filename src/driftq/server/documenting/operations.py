@@ -47,7 +47,7 @@ _FILTER_QUERY = (
 OPERATIONS: dict[tuple[str, str], Operation] = {
     # --- server ---
     ("GET", "/v1/healthz"): Operation("Whether the process lives", "server", {200: Reply("It does.", s.Status)}),
-    ("GET", "/v1/readyz"): Operation("Whether it should get work", "server", {200: Reply("Yes.", s.Status)}),
+    ("GET", "/v1/readyz"): Operation("Whether it should get work", "server", {200: Reply("Yes.", s.Readiness)}),
     ("GET", "/v1/version"): Operation(
         "What runs here, and how durable it is", "server", {200: Reply("So.", s.Version)}
     ),

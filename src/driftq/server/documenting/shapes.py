@@ -34,6 +34,13 @@ class Status(Struct, frozen=True):
     status: str
 
 
+class Readiness(Struct, frozen=True, omit_defaults=True):
+    """`warnings` are for an operator; the broker serves in spite of them."""
+
+    status: str
+    warnings: list[str] = []
+
+
 class Version(Struct, frozen=True):
     version: str
     commit: str
