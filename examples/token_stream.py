@@ -6,6 +6,8 @@ worker writes its first line, whatever the first one still sends is refused. Run
     driftq serve --memory &
     python examples/token_stream.py http://127.0.0.1:8080
 
+Words appear as the workers write them. Run it again: every run has a stream of its own.
+
 Only the standard library is used, to show what goes over the wire.
 """
 
@@ -14,14 +16,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 SENTENCE = "A stream outlives the process that writes it, so a reader can always come back."
 ANSWER = SENTENCE.split()
 LEASE_MS = 300
+TOKEN_S = 0.1  # what a model takes for a token
 
 
 class Heard(NamedTuple):
@@ -83,6 +88,7 @@ def work(server: str, owner: str, dies_after: int | None, meanwhile: Callable[[]
     for number, token in enumerate(ANSWER[done:], done):
         if number == dies_after:
             return writer
+        time.sleep(TOKEN_S)
         last = number == len(ANSWER) - 1
         writer.write({"token": token}, last=last)
     held = {"partition": job["partition"], "offset": job["offset"], "token": job["token"]}
@@ -117,6 +123,7 @@ def read(stream: str, tokens: list[str]) -> None:
         for count, (message, after) in enumerate(follow(stream, offset)):
             if "token" in message:
                 tokens.append(message["token"])
+                print(message["token"], end=" ", flush=True)
             offset = after
             if count == 2:
                 break
@@ -126,14 +133,15 @@ def come_back(zombie: Writer) -> None:
     try:
         zombie.write({"token": "NOISE"})
     except Fenced as refused:
-        print("the first worker came back and was refused:", refused)
+        print("\n(the first worker came back and was refused:", f"{refused})", flush=True)
 
 
 def main(server: str) -> None:
     call(f"{server}/v1/topics", "POST", {"name": "prompts"})
-    path = "answers/1"
+    path = f"answers/{uuid.uuid4().hex[:8]}"
     stream = f"{server}/v1/stream/{path}"
-    assert call(stream, "PUT").status == 201, "there is an answer already; start with an empty broker"
+    assert call(stream, "PUT").status == 201
+    print(stream, flush=True)
     tokens: list[str] = []
     reader = threading.Thread(target=read, args=(stream, tokens))
     reader.start()
@@ -141,7 +149,7 @@ def main(server: str) -> None:
     zombie = work(server, "first worker", dies_after=5)
     work(server, "second worker", dies_after=None, meanwhile=lambda: come_back(zombie))
     reader.join(30)
-    print(" ".join(tokens))
+    print()
     assert tokens == ANSWER, tokens
 
 

@@ -110,3 +110,43 @@ while data := sys.stdin.read(1):
     rest = ""
     print("end of the block")
 """
+
+
+def test_the_quickstart_can_be_pasted_into_an_interactive_python(tmp_path):
+    text = (EXAMPLES.parent / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    with running(None) as server:
+        environment = {**os.environ, "DRIFTQ_URL": server.url, "XDG_CONFIG_HOME": str(tmp_path)}
+        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        typed(next(block for kind, block in blocks if kind == "sh"), environment)
+        # A person ends what was pasted with Enter.
+        lines = "\n".join(block for kind, block in blocks if kind == "python")
+        ended = subprocess.run(
+            [sys.executable, "-i", "-q", "-u"],
+            input=f"{lines}\nexit()\n",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=90,
+            env=environment,
+        )
+    assert ended.returncode == 0
+    assert "Error" not in ended.stderr, ended.stderr[-4_000:]
+    assert "10000 written" in ended.stdout
+    assert len(ended.stdout.splitlines()) < 60, "nothing that is thrown away is printed a thousand times"
+
+
+def test_the_curl_lines_of_the_readme_do_what_they_say(tmp_path):
+    text = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```sh\n(curl .*?)^```", text, re.MULTILINE | re.DOTALL)
+    with running(None) as server:
+        lines = block.replace("localhost:8080", f"127.0.0.1:{server.port}")
+        ended = subprocess.run(
+            ["bash", "-c", lines], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+        )
+        assert '"error"' not in ended.stdout, ended.stdout
+        assert '"duplicate":true' in ended.stdout
+        # The reader of a machine that is slow today may miss the first word, but not the last.
+        assert '{"token":"you"}' in ended.stdout
+        group = server.call("GET", "/v1/topics/letters/groups/post").json()
+        assert group["lag"] == 0

@@ -17,4 +17,8 @@ def test_the_token_stream_survives_its_worker(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         assert "was refused: epoch 1 is over, epoch 2 writes" in done.stdout
-        assert "NOISE" not in server.call("GET", "/v1/stream/answers/1").body.decode()
+        stream = done.stdout.splitlines()[0].removeprefix(server.url)
+        assert "NOISE" not in server.call("GET", stream).body.decode()
+        again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.splitlines()[0] != done.stdout.splitlines()[0], "every run has a stream of its own"
