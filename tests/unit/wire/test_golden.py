@@ -15,7 +15,6 @@ from msgspec import inspect
 
 from driftq.core.facts import TopicCreated
 from driftq.core.frames import AnyFact, UnknownFact, decode, encode
-from driftq.core.images import GroupPlaced
 from driftq.wire.records import Record, check, pack, pack_one, stamp, unpack
 
 FOLDER = Path(__file__).parent / "golden"
@@ -67,10 +66,30 @@ def test_a_topic_from_before_histories_has_none():
     assert fact.config.retry is not None
 
 
-def test_a_group_from_before_idle_groups_counts():
-    [fact] = decode((FOLDER / "before-idle-GroupPlaced.bin").read_bytes())
-    assert isinstance(fact, GroupPlaced)
-    assert (fact.active_ms, fact.idle) == (0, False)
+@pytest.mark.parametrize("path", sorted((FOLDER / "first").glob("fact-*.bin")), ids=lambda path: path.stem)
+def test_a_fact_of_the_first_format_is_read_and_its_newer_fields_have_their_defaults(path):
+    """Written before fields were added. What it says is kept, and what it cannot say is the default."""
+    [fact] = decode(path.read_bytes())
+    assert fact.__struct_config__.tag == int(path.stem.split("-")[1])
+    assert as_written(fact, example(type(fact))), f"{path.stem} is not what it was: {fact}"
+
+
+def as_written(old: object, new: object) -> bool:
+    """Whether every field of `old` is that of `new`, which says something everywhere, or is missing from the end."""
+    if not isinstance(old, msgspec.Struct):
+        if isinstance(old, tuple) and isinstance(new, tuple):
+            return len(old) == len(new) and all(as_written(*pair) for pair in zip(old, new, strict=True))
+        return old == new
+    fields = inspect.type_info(type(old)).fields  # type: ignore[attr-defined]
+    kept = [as_written(getattr(old, field.name), getattr(new, field.name)) for field in fields]
+    count = kept.index(False) if False in kept else len(kept)
+    return count > 0 and all(is_default(old, field) for field in fields[count:])
+
+
+def is_default(struct: msgspec.Struct, field: inspect.Field) -> bool:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return bool(getattr(struct, field.name) == field.default_factory())
+    return field.default is not msgspec.NODEFAULT and bool(getattr(struct, field.name) == field.default)
 
 
 def test_no_two_facts_share_a_tag_and_no_golden_fact_is_gone():
