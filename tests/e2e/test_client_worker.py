@@ -195,7 +195,9 @@ def test_a_task_carries_its_arguments_and_refuses_those_that_do_not_fit(broker, 
     assert sent == [("bob@example.org", 2), ("ann@example.org", 1)]
     assert (counts.acked, counts.rejected) == (2, 1)
     group = broker.groups.describe(topic, "workers")
-    assert (group.lag, group.unclaimed) == (0, 1), "the other task waits for its own worker, and is no lag of this group"
+    assert (group.lag, group.unclaimed) == (0, 1), (
+        "the other task waits for its own worker, and is no lag of this group"
+    )
     send_email("direct", 3)
     assert sent[-1] == ("direct", 3)
 

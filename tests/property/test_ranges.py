@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from driftq.core import ranges as module
 from driftq.core.holding import HeldRanges, Lease
 from driftq.core.ranges import RangeSet, runs
 
@@ -20,12 +22,26 @@ def check(ranges: RangeSet, expected: set[int]) -> None:
     assert bool(ranges) == bool(expected)
     edges = [edge for pair in ranges for edge in pair]
     assert edges == sorted(set(edges)), "sorted, and never touching"
+    assert len(ranges) == len(list(ranges)) == sum(number - 1 not in expected for number in expected)
+    assert ranges.lowest() == next(iter(ranges), None)
     for number in range(60):
         assert (number in ranges) == (number in expected)
+        assert ranges.above(number) == next((pair for pair in ranges if pair[1] > number), None)
+    for first, end in ((0, 60), (7, 23), (12, 13)):
+        assert list(ranges.within(first, end)) == sorted(expected & set(range(first, end)))
+        assert all(first <= low < high <= end for low, high in ranges.overlapping(first, end))
 
 
-@given(st.lists(st.tuples(st.booleans(), spans)))
-def test_a_range_set_is_a_set_of_integers(steps):
+@pytest.fixture(params=[2, 3, 1_024], ids="blocks of {}".format, scope="module")
+def block_ranges(request):
+    """Blocks so small that a few ranges fill many of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_RANGES", request.param)
+        yield request.param
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), spans)))
+def test_a_range_set_is_a_set_of_integers(block_ranges, steps):
     ranges, expected = RangeSet(), set()
     for adds, (first, end) in steps:
         if adds:
@@ -35,6 +51,10 @@ def test_a_range_set_is_a_set_of_integers(steps):
             ranges.discard(first, end)
             expected -= set(range(first, end))
         check(ranges, expected)
+    copy = RangeSet()
+    for packed in ranges.packed(most=4):
+        copy.unpack(*packed)
+    check(copy, expected)
     while ranges:
         expected -= set(range(*ranges.pop_front()))
         check(ranges, expected)

@@ -19,7 +19,7 @@ from driftq.core.produced_keys import job_key
 from driftq.core.replies import Rejected
 from tests.support.core import Desk, packed, produce
 
-LIMITS = Limits(in_flight_max=4, sweep_max=3, gaps_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
+LIMITS = Limits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
 
 said: collections.Counter[str] = collections.Counter()
 

@@ -66,7 +66,7 @@ def _config(line: Line) -> f.TopicConfig:
         "backlog_bytes_max",
     )
     retry = _policy(line.options["retry"]) if "retry" in line.options else None
-    return f.TopicConfig(*(line.count(name) for name in names), retry, line.yes("history"))
+    return f.TopicConfig(*(line.count(name) for name in names), retry, line.yes("history"), line.text_of("fair"))
 
 
 def _start(text: str, now_ms: int) -> str | int:
@@ -107,7 +107,7 @@ def _head(line: Line) -> Head | None:
 
 
 def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
-    names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id"}
+    names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id", "tenant"}
     if not names & set(line.options):
         return ()
     delay, deadline = line.number("delay_ms"), line.number("deadline_ms")
@@ -119,6 +119,7 @@ def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
             line.text_of("label"),
             now_ms + delay if delay is not None else 0,
             now_ms + deadline if deadline is not None else 0,
+            line.text_of("tenant"),
             tracked="id" in line.options,
         )
         for index in range(count)

@@ -21,6 +21,7 @@ from tests.simulation.op import Op
 from tests.simulation.world import World
 
 TASKS = ("", "", "a", "b")
+TENANTS = ("", "x", "y")
 PATHS = tuple(f"s{n}" for n in range(5))
 KIND = "text/plain"
 
@@ -211,6 +212,7 @@ class JobProducer(Actor):
                 "l" if chance() < 0.1 else "",
                 now_ms + int(chance() * 2_000) if chance() < 0.25 else 0,
                 now_ms + int(chance() * 4_000) if chance() < 0.3 else 0,
+                self.random.choice(TENANTS),
             )
             if mark != f.Mark(index):
                 marks.append(mark)
@@ -478,6 +480,7 @@ def topic_config(actor: Actor) -> f.TopicConfig:
         in_flight_max=actor.random.choice((0, 0, 3)),
         retry=retry,
         history=chance() < 0.06,
+        fair="tenant" if chance() < 0.3 else "",
     )
 
 

@@ -104,9 +104,17 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(found.held).items()", HELD),),
     "cursor_is_highest_ack": (Bug("core.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
-    "floor_past_unacked": (
-        Bug("core.progress:Progress.settle", "settled.firsts[0] <= self.floor", "settled.firsts[0] <= self.floor + 1"),
+    "floor_past_unacked": (Bug("core.progress:Progress.settle", "gap[0] <= self.floor", "gap[0] <= self.floor + 1"),),
+    "gaps_hold_back": (
+        Bug("core.rules.claim:_pick", "end = min(", "end = progress.floor if len(progress.settled) > 4 else min("),
     ),
+    "tenants_out_of_turn": (
+        Bug("core.choosing:fresh", "log.fair_from if fair else end", "log.fair_from"),
+        Bug("core.rules.produce:kept_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
+    ),
+    "retries_first": (Bug("core.rules.claim:_give", "quota = (", "quota = 1 + ("),),
+    "retries_last": (Bug("core.rules.claim:_give", "quota = (", "quota = 0 * ("),),
+    "retry_share_not_carried": (Bug("core.progress:Progress.lease", "fact.retry_debt", "0"),),
     "attempts_not_persisted": (Bug("core.progress:Progress.place_entry", "Entry(image.attempts,", "Entry(0,"),),
     "version_not_raised": (Bug("core.progress:Progress.lease", "entry.version += 1", "pass"),),
     "in_flight_off_by_one": (

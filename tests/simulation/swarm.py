@@ -139,7 +139,7 @@ def _limits(chance: Random, segment_bytes: int) -> Limits:
     return Limits(
         partition_messages=chance.choice((60, 400, 1_000_000)),
         in_flight_max=chance.choice((2, 5, 20, 1_000)),
-        gaps_max=chance.choice((5, 10_000)),
+        retry_ratio=chance.choice((0.2, 0.5)),
         batch_bytes=chance.choice((2_000, segment_bytes // 4)),  # what one sweep buries must fit into a segment
         message_bytes=3_000,
         retry=retry,

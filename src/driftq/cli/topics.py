@@ -52,6 +52,7 @@ _SETTINGS = (
     click.option("--in-flight-max", type=click.IntRange(0), help="Claimed at a time, for each group and partition."),
     click.option("--backlog-messages-max", type=click.IntRange(0), help="More than this unread refuses new ones."),
     click.option("--backlog-bytes-max", type=SIZE, help="The same in bytes."),
+    click.option("--fair", type=click.Choice(["tenant", "off"]), help="tenant: hand out messages of tenants in turns."),
     click.option("--max-attempts", type=click.IntRange(0), help="Deliveries before a message is a dead letter."),
     click.option("--backoff", "backoff_ms", type=DURATION, help="The first pause between attempts."),
     click.option("--max-backoff", "max_backoff_ms", type=DURATION, help="The longest pause."),
@@ -72,6 +73,8 @@ def _given(words: dict[str, Any]) -> dict[str, Any]:
         "max_backoff_ms": words.pop("max_backoff_ms"),
     }
     said = {name: value for name, value in words.items() if value is not None}
+    if said.get("fair") == "off":
+        said["fair"] = ""
     if any(value is not None for value in retry.values()):
         said["retry"] = {name: value for name, value in retry.items() if value is not None}
     return said

@@ -125,7 +125,8 @@ def describe_topic(name: str) -> Call[TopicInfo]:
 
 def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
     """Change `retention_ms`, `retention_bytes`, `lease_ms`, `in_flight_max`, `backlog_messages_max`,
-    `backlog_bytes_max`, `retry`; 0 (None for `retry`) goes back to the broker's own."""
+    `backlog_bytes_max`, `retry`, `history`, `fair`; 0 (None for `retry`) goes back to the broker's own. With
+    `fair="tenant"` messages of tenants go out in turns; `""` goes back to offset order."""
     unknown = settings.keys() - set(TopicChange.__struct_fields__)
     if unknown:
         raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")

@@ -1,14 +1,14 @@
 """What a claim may take: which messages are due, which are fresh, and in which order. Reads state, changes nothing.
 
-Order of fresh messages: higher priority first; inside a priority tenants take turns, and each tenant's messages go
-out in offset order. A lane's head gains one level for every `ageing_ms` it has waited, so that low priority is slow
-but never starved.
+Order of fresh messages: higher priority first; inside a priority in offset order. In a fair topic tenants take turns
+inside a priority, and each tenant's messages go out in offset order. A lane's head gains one level for every
+`ageing_ms` it has waited, so that low priority is slow but never starved.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -123,15 +123,16 @@ class Fresh(NamedTuple):
 
 
 def fresh(
-    log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted, ageing_ms: int, time_of: TimeOf
-) -> list[Fresh]:
+    log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: Wanted, ageing_ms: int, time_of: TimeOf,
+    fair: bool = False,
+) -> list[Fresh]:  # fmt: skip
     """Up to `most` never-delivered offsets below `end`, in the order in which they are handed out."""
     if most <= 0:
         return []
     plain = _plain(log, progress, end) if wanted.admits(DEFAULT_LANE) else iter(())
     if not log.lanes:
         return _only_plain(plain, most)
-    choice = _Choice(log, progress, now_ms, ageing_ms, time_of)
+    choice = _Choice(log, progress, now_ms, ageing_ms, time_of, log.fair_from if fair else end)
     for key, lane in log.lanes.items():
         # A lane that was emptied long ago costs a glance: there may be hundreds of them.
         left = progress.ready or lane.offsets[-1] >= progress.lane_cursors.get(key, progress.floor)
@@ -144,7 +145,10 @@ def fresh(
 class _Choice:
     """The heads of all lanes, the next one to hand out first."""
 
-    def __init__(self, log: Log, progress: Progress, now_ms: int, ageing_ms: int, time_of: TimeOf) -> None:
+    def __init__(
+        self, log: Log, progress: Progress, now_ms: int, ageing_ms: int, time_of: TimeOf, fair_from: int
+    ) -> None:
+        self._fair_from = fair_from  # tenants take turns from here on
         self._log = log
         self._now_ms = now_ms
         self._ageing_ms = ageing_ms
@@ -169,9 +173,11 @@ class _Choice:
             level, since_ms = key.priority, lane.times[bisect_left(lane.offsets, offset)]
         if self._ageing_ms:
             level += max(0, self._now_ms - since_ms) // self._ageing_ms
-        heapq.heappush(self._heads, (-level, self._turn(key), offset, source, key, offsets))
+        heapq.heappush(self._heads, (-level, self._turn(key, offset), offset, source, key, offsets))
 
-    def _turn(self, key: LaneKey | None) -> int:
+    def _turn(self, key: LaneKey | None, offset: int) -> int:
+        if offset < self._fair_from:
+            return -1
         return self._turns.get(key.tenant if key is not None else "", 0)
 
     def pick(self, most: int) -> list[Fresh]:
@@ -179,15 +185,15 @@ class _Choice:
         count = 0
         while self._heads and count < most:
             level, turn, offset, source, key, offsets = heapq.heappop(self._heads)
-            if turn != self._turn(key):  # its tenant got something from another lane meanwhile
-                heapq.heappush(self._heads, (level, self._turn(key), offset, source, key, offsets))
+            if turn != self._turn(key, offset):  # its tenant got something from another lane in the meantime
+                heapq.heappush(self._heads, (level, self._turn(key, offset), offset, source, key, offsets))
                 continue
             if picked and picked[-1].lane == key and picked[-1].end == offset:
                 picked[-1] = Fresh(key, picked[-1].first, offset + 1)
             else:
                 picked.append(Fresh(key, offset, offset + 1))
             count += 1
-            if self._turns or (key is not None and key.tenant):
+            if offset >= self._fair_from and (self._turns or (key is not None and key.tenant)):
                 self._last_turn += 1
                 self._turns[key.tenant if key is not None else ""] = self._last_turn
             self._push(source, key, offsets)
@@ -218,13 +224,15 @@ def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
         stop = end
         moved = False
         for taken in (settled, marked):
-            index = bisect_right(taken.firsts, position)
-            if index and taken.ends[index - 1] > position:
-                position = taken.ends[index - 1]
+            next_range = taken.above(position) if taken.count else None
+            if next_range is None:
+                continue
+            first, after = next_range
+            if first <= position:
+                position = after
                 moved = True
                 break
-            if index < len(taken.firsts):
-                stop = min(stop, taken.firsts[index])
+            stop = min(stop, first)
         if not moved:
             yield position, stop
             position = stop

@@ -16,6 +16,8 @@ from driftq.wire.message import RetryPolicy
 
 FORMAT = 1
 
+FAIR_TENANT = "tenant"
+
 STAGING_LOG = 0  # the log nobody reads: batches that wait to be published
 
 ACKED = 0
@@ -42,6 +44,7 @@ class TopicConfig(Struct, frozen=True, array_like=True, gc=False):
     backlog_bytes_max: int = 0
     retry: RetryPolicy | None = None
     history: bool = False  # what happens to its messages is told in a companion topic
+    fair: str = ""  # FAIR_TENANT: tenants take turns
 
 
 class TopicCreated(Fact, tag=1, frozen=True):
@@ -235,6 +238,7 @@ class Leased(Fact, tag=34, frozen=True):
     at_ms: int
     until_ms: int
     lane: tuple[int, str, str, str] | None = None  # first deliveries of an explicit lane move that lane's cursor
+    retry_debt: int = 0  # what retries have taken ahead of their share, after this claim: thousandths of a message
 
 
 class Extended(Fact, tag=35, frozen=True):

@@ -56,6 +56,7 @@ AnyFact = (
     | i.StreamPlaced
     | i.GroupPlaced
     | i.CursorPlaced
+    | i.SettledPlaced
     | i.HeldPlaced
     | i.EntryPlaced
     | i.KeyPlaced
@@ -80,7 +81,13 @@ class UnknownFact(Exception):
 
 
 encode: Callable[[Sequence[f.Fact]], bytes] = msgspec.msgpack.Encoder().encode
+encode_one: Callable[[f.Fact], bytes] = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(list[AnyFact])
+
+
+def join(encoded: Sequence[bytes]) -> bytes:
+    """A frame of facts that are encoded already."""
+    return msgspec.msgpack.encode([msgspec.Raw(fact) for fact in encoded])
 
 
 def decode(frame: bytes) -> list[AnyFact]:

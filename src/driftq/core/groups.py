@@ -55,3 +55,14 @@ class Group:
         if not self.filters:
             return True
         return any(each[0] in (None, task) and each[1] in (None, label) for each in self.filters)
+
+
+def link_history(topics: dict[str, Topic], history_logs: dict[int, int], name: str) -> None:
+    """A topic and its companion come and change in any order."""
+    topic, companion = topics.get(name), topics.get(name + HISTORY_SUFFIX)
+    if topic is None:
+        return
+    for log_id in topic.log_ids:
+        history_logs.pop(log_id, None)
+    if companion is not None and topic.config.history:
+        history_logs.update(zip(topic.log_ids, companion.log_ids, strict=True))

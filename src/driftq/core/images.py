@@ -60,6 +60,7 @@ class LogPlaced(Fact, tag=92, frozen=True):
     cancelled: tuple[Range, ...] = ()
     directed: tuple[tuple[int, str], ...] = ()
     ended_ms: int = 0
+    fair_from: int = 0
 
 
 class ProducerPlaced(Fact, tag=93, frozen=True):
@@ -100,7 +101,7 @@ class GroupPlaced(Fact, tag=95, frozen=True):
 
 
 class CursorPlaced(Fact, tag=96, frozen=True):
-    """Image of a group's progress in one log."""
+    """Image of a group's progress in one log. Where very many ranges are settled, `SettledPlaced` holds them."""
 
     group_id: int
     log_id: int
@@ -113,6 +114,16 @@ class CursorPlaced(Fact, tag=96, frozen=True):
     ready: tuple[Range, ...]
     turns: tuple[tuple[str, int], ...] = ()
     dead: tuple[tuple[int, str, str], ...] = ()  # (offset, owner, token) of the last dead letters
+    retry_debt: int = 0
+
+
+class SettledPlaced(Fact, tag=24, frozen=True):
+    """More settled ranges of a group's progress in one log: starts and ends as packed 64-bit integers."""
+
+    group_id: int
+    log_id: int
+    firsts: bytes
+    ends: bytes
 
 
 class HeldPlaced(Fact, tag=97, frozen=True):

@@ -11,9 +11,14 @@ from typing import Any
 
 from driftq.core import images as i
 from driftq.core.facts import Fact
+from driftq.core.holding import Lease
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
+from driftq.core.ranges import Range
 from driftq.core.state import State
+
+SETTLED_FEW = 1_000  # as many settled ranges are told with the cursor; more have facts of their own
+SETTLED_AT_ONCE = 65_536
 
 
 def images(state: State) -> Iterator[Fact]:
@@ -31,13 +36,36 @@ def images(state: State) -> Iterator[Fact]:
             tuple(group.filters), group.active_ms, group.idle,
         )  # fmt: skip
         for progress in group.progress:
-            yield from progress.images()
+            yield from _progress_images(progress)
     yield from state.keys.images()
     yield from state.effects.images()
     yield from state.outcomes.images()
     yield from state.stages.images()
     yield from state.histories.images()
     yield from state.subscriptions.images()
+
+
+def _progress_images(progress: Progress) -> Iterator[Fact]:
+    few = len(progress.settled) <= SETTLED_FEW
+    yield i.CursorPlaced(
+        progress.group_id, progress.log_id, progress.floor, progress.cursor, progress.fresh_version,
+        progress.top_version, tuple((*key, cursor) for key, cursor in progress.lane_cursors.items()),
+        tuple(progress.settled) if few else (), tuple(progress.ready), tuple(progress.turns.items()),
+        tuple(progress.dead),
+        progress.retry_debt,
+    )  # fmt: skip
+    if not few:
+        for firsts, ends in progress.settled.packed(SETTLED_AT_ONCE):
+            yield i.SettledPlaced(progress.group_id, progress.log_id, firsts, ends)
+    ranges: dict[Lease, list[Range]] = {}
+    for first, end, lease in progress.held:
+        ranges.setdefault(lease, []).append((first, end))
+    for lease, held in ranges.items():
+        yield i.HeldPlaced(
+            progress.group_id, progress.log_id, tuple(held), lease.owner, lease.token, lease.at_ms, lease.until_ms
+        )
+    for offset in sorted(progress.entries):
+        yield progress.entries[offset].image(progress.group_id, progress.log_id, offset)
 
 
 class Placing:
@@ -53,6 +81,7 @@ class Placing:
             i.StreamPlaced: self._stream,
             i.GroupPlaced: self._group,
             i.CursorPlaced: self._cursor,
+            i.SettledPlaced: self._settled,
             i.HeldPlaced: self._held,
             i.EntryPlaced: self._entry,
             i.KeyPlaced: self._key,
@@ -96,6 +125,9 @@ class Placing:
         self._state.groups[image.group_id].progress.append(progress)
         log = self._state.logs[image.log_id]
         log.low_floor = min(log.low_floor, image.floor) if len(log.readers) > 1 else image.floor
+
+    def _settled(self, image: i.SettledPlaced) -> None:
+        self._state.progress_of(image.group_id, image.log_id).place_settled(image)
 
     def _held(self, image: i.HeldPlaced) -> None:
         progress = self._state.progress_of(image.group_id, image.log_id)

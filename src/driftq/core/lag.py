@@ -29,7 +29,7 @@ def lag_of(group: Group, log: Log) -> Lag:
     if not group.filters or not unsettled:
         return Lag(unsettled, 0, progress.floor)
     unclaimed = 0
-    oldest = [*progress.held.firsts[:1], *progress.ready.firsts[:1]]
+    oldest = [*progress.held.firsts[:1], *(progress.ready.lowest() or ())[:1]]
     for key, lane in log.lanes.items():
         if not group.claims(key.task, key.label):
             unclaimed += _from(lane.offsets, progress.floor) - _from(lane.withdrawn, progress.floor)

@@ -26,7 +26,6 @@ class Limits(Struct, frozen=True):
 
     in_flight_max: int = 1_000
     claim_max: int = 10_000
-    gaps_max: int = 10_000  # settled ranges above a group's floor: one stuck message must not hold an unbounded set
     lease_ms: int = 30_000
     lease_ms_min: int = 100
     lease_ms_max: int = 12 * 3_600_000

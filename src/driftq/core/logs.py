@@ -19,11 +19,12 @@ from driftq.core.producers import ProducerTable
 from driftq.core.ranges import Range, RangeSet
 
 SIZES_MAX = 8_192
+SHARED_TENANT = "\x1fshared"  # tenants of a fair topic that have no lane of their own take turns as one
 
 
 class LaneKey(NamedTuple):
-    """What puts records of one log side by side: higher priority first, tenants in turns; claims may ask for a task
-    or a label."""
+    """What puts records of one log side by side: higher priority first; claims may ask for a task or a label. Only
+    a fair topic tells tenants apart."""
 
     priority: int
     task: str
@@ -47,10 +48,10 @@ class Log:
     """One append-only sequence: a topic's partition, a stream, or the staging log."""
 
     __slots__ = (
-        "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "lane_keys", "lanes",
-        "last_ms", "log_id", "lost", "low_floor", "marked", "marked_lanes", "marked_offsets", "partition",
-        "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "topic", "tracked", "urgent",
-        "withdrawn",
+        "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
+        "lane_keys", "lanes", "last_ms", "log_id", "lost", "low_floor", "marked", "marked_lanes", "marked_offsets",
+        "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "tenants",
+        "topic", "tracked", "urgent", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -69,6 +70,8 @@ class Log:
         self.marked_lanes = array("I")
         self.lane_keys: list[LaneKey] = []  # by number; those of emptied lanes go when they are too many
         self.urgent = False  # whether some lane has a priority
+        self.tenants: set[str] = set()  # those that have a lane
+        self.fair_from = start  # in a fair topic tenants take turns from here on; what is older goes out in order first
         self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
         self.deadline_offsets = array("q")
         self.deadlines_ms = array("q")
@@ -170,6 +173,8 @@ class Log:
         lane = self.lanes[key] = Lane(len(self.lane_keys))
         self.lane_keys.append(key)
         self.urgent = self.urgent or key.priority > 0
+        if key.tenant:
+            self.tenants.add(key.tenant)
         return lane
 
     def _note_lane(self, offset: int, number: int) -> None:
@@ -218,6 +223,7 @@ class Log:
         if len(self.lane_keys) > 64 + 2 * len(self.lanes):
             self._number_lanes()
         self.urgent = any(key.priority for key in self.lanes)
+        self.tenants = {key.tenant for key in self.lanes if key.tenant}
         cut = bisect_left(self.deadline_offsets, start)
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
         self.delayed = [item for item in self.delayed if item[1] >= start]
@@ -251,6 +257,7 @@ class Log:
             tuple(self.cancelled),
             tuple(self.directed.items()),
             self.ended_ms,
+            self.fair_from,
         )
 
     def place(self, image: LogPlaced) -> None:
@@ -280,6 +287,7 @@ class Log:
             self.direct(offset, group)
         self.ended_ms = image.ended_ms
         self.low_floor = self.start
+        self.fair_from = image.fair_from
 
 
 def without(ranges: Iterator[Range], taken: list[int]) -> Iterator[Range]:

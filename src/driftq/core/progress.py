@@ -8,12 +8,12 @@ methods here fold facts; questions that claims ask are in `core.choosing`.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from enum import Enum
 
 from driftq.core.facts import Extended, Failed, FailureExplained, Leased, Released
 from driftq.core.holding import DeadOffsets, Entry, HeldRanges, Lease
-from driftq.core.images import CursorPlaced, EntryPlaced, HeldPlaced
+from driftq.core.images import CursorPlaced, EntryPlaced, HeldPlaced, SettledPlaced
 from driftq.core.logs import LaneKey
 from driftq.core.ranges import Range, RangeSet
 
@@ -32,7 +32,8 @@ class Progress:
 
     __slots__ = (
         "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight",
-        "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap", "settled",
+        "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap",
+        "retry_debt", "settled",
         "top_version", "turns",
     )  # fmt: skip
 
@@ -42,6 +43,9 @@ class Progress:
         self.floor = start  # everything below is settled
         self.cursor = start  # the default lane's next fresh offset
         self.lane_cursors: dict[LaneKey, int] = {}
+        # What retries have taken ahead of their share, 0 to 999 thousandths of a message. It decides who gets the next
+        # message, so it is folded from facts and in the snapshot like any other state.
+        self.retry_debt = 0
         self.turns: dict[str, int] = {}  # when each tenant got something last; higher is later
         self.settled = RangeSet()  # above the floor
         self.ready = RangeSet()
@@ -86,6 +90,7 @@ class Progress:
 
     def lease(self, fact: Leased) -> None:
         lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        self.retry_debt = fact.retry_debt
         entries = self.entries
         for first, end in fact.ranges:
             entry = entries.get(first) if entries else None
@@ -109,7 +114,7 @@ class Progress:
             self._tidy_resting()
 
     def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str, str] | None) -> None:
-        if self.ready.firsts:
+        if self.ready.count:
             self.ready.discard(first, end)
         self.held.add(first, end, lease)
         if self.fresh_version > self.top_version:
@@ -183,12 +188,12 @@ class Progress:
         if self.entries:
             for offset in self.entries_in(first, end):
                 self._forget(offset)
-        if self.ready.firsts:
+        if self.ready.count:
             self.ready.discard(first, end)
         settled = self.settled
         if first <= self.floor:
             self.floor = max(self.floor, end)
-            while settled.firsts and settled.firsts[0] <= self.floor:
+            while (gap := settled.lowest()) is not None and gap[0] <= self.floor:
                 self.floor = max(self.floor, settled.pop_front()[1])
         else:
             settled.add(first, end)
@@ -244,7 +249,7 @@ class Progress:
         self.turns.clear()
         self.resting_heap.clear()
         self.lease_heap.clear()
-        self.in_flight = self.resting = self.live_leases = 0
+        self.in_flight = self.resting = self.live_leases = self.retry_debt = 0
         self.floor = self.cursor = offset
         self.fresh_version = self.top_version + 1
 
@@ -336,34 +341,22 @@ class Progress:
 
     # --- images ---
 
-    def images(self) -> Iterator[CursorPlaced | HeldPlaced | EntryPlaced]:
-        yield CursorPlaced(
-            self.group_id, self.log_id, self.floor, self.cursor, self.fresh_version, self.top_version,
-            tuple((*key, cursor) for key, cursor in self.lane_cursors.items()), tuple(self.settled), tuple(self.ready),
-            tuple(self.turns.items()), tuple(self.dead),
-        )  # fmt: skip
-        ranges: dict[Lease, list[Range]] = {}
-        for first, end, lease in self.held:
-            ranges.setdefault(lease, []).append((first, end))
-        for lease, held in ranges.items():
-            yield HeldPlaced(
-                self.group_id, self.log_id, tuple(held), lease.owner, lease.token, lease.at_ms, lease.until_ms
-            )
-        for offset in sorted(self.entries):
-            yield self.entries[offset].image(self.group_id, self.log_id, offset)
-
     def place(self, image: CursorPlaced) -> None:
         self.floor, self.cursor = image.floor, image.cursor
         self.fresh_version, self.top_version = image.fresh_version, image.top_version
         for priority, task, label, tenant, cursor in image.lane_cursors:
             self.lane_cursors[LaneKey(priority, task, label, tenant)] = cursor
         self.turns = dict(image.turns)
+        self.retry_debt = image.retry_debt
         for first, end in image.settled:
             self.settled.add(first, end)
         for first, end in image.ready:
             self.ready.add(first, end)
         for offset, owner, token in image.dead:
             self.dead.add(offset, owner, token)
+
+    def place_settled(self, image: SettledPlaced) -> None:
+        self.settled.unpack(image.firsts, image.ends)
 
     def place_held(self, image: HeldPlaced) -> None:
         lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from driftq.core import cursors
 from driftq.core import facts as f
 from driftq.core.activity import GroupActivity
 from driftq.core.deadlines import Deadlines
-from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
+from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic, link_history
 from driftq.core.histories import Histories
 from driftq.core.idempotency import Effect, Effects
 from driftq.core.logs import Log
@@ -102,21 +103,15 @@ class State:
         for partition, log_id in enumerate(log_ids):
             self.logs[log_id] = Log(log_id, topic=name, partition=partition)
         self.next_log_id = max(self.next_log_id, log_ids.stop)
-        self._link_history(name.removesuffix(HISTORY_SUFFIX))
-
-    def _link_history(self, name: str) -> None:
-        """A topic and its companion come and change in any order."""
-        topic, companion = self.topics.get(name), self.topics.get(name + HISTORY_SUFFIX)
-        if topic is None:
-            return
-        for log_id in topic.log_ids:
-            self.history_logs.pop(log_id, None)
-        if companion is not None and topic.config.history:
-            self.history_logs.update(zip(topic.log_ids, companion.log_ids, strict=True))
+        link_history(self.topics, self.history_logs, name.removesuffix(HISTORY_SUFFIX))
 
     def _topic_configured(self, fact: f.TopicConfigured) -> None:
-        self.topics[fact.topic].config = fact.config
-        self._link_history(fact.topic)
+        topic = self.topics[fact.topic]
+        if fact.config.fair and not topic.config.fair:
+            for log_id in topic.log_ids:
+                self.logs[log_id].fair_from = self.logs[log_id].end
+        topic.config = fact.config
+        link_history(self.topics, self.history_logs, fact.topic)
 
     def _topic_deleted(self, fact: f.TopicDeleted) -> None:
         for name in (fact.topic, DEAD_PREFIX + fact.topic):
@@ -150,7 +145,7 @@ class State:
             for mark in along.marks:
                 if mark.not_before_ms > fact.at_ms:
                     for group_id in log.readers:
-                        self._delay(self.progress_of(group_id, log.log_id), fact.first_offset + mark.index, mark)
+                        self._delay(self.progress_of(group_id, log.log_id), log, fact.first_offset + mark.index, mark)
 
     def _remember(self, log: Log, fact: f.Appended, along: f.Appending) -> None:
         place = (log.log_id, fact.first_offset, fact.count, along.key_digest)
@@ -162,8 +157,9 @@ class State:
             self.keys.remember(along.job, ProducedKey(*place, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
 
-    def _delay(self, progress: Progress, offset: int, mark: f.Mark) -> None:
+    def _delay(self, progress: Progress, log: Log, offset: int, mark: f.Mark) -> None:
         progress.delay(offset, mark.not_before_ms)
+        cursors.pass_delayed(progress, log, mark)
         self.schedule(progress)
 
     def _trimmed(self, fact: f.Trimmed) -> None:
@@ -184,6 +180,7 @@ class State:
         for group_id in log.readers:
             progress = self.progress_of(group_id, log.log_id)
             progress.pass_over(log.lost)
+            cursors.pass_all(progress, log)
             self.schedule(progress)
 
     # --- groups ---
@@ -210,6 +207,7 @@ class State:
         progress.delay_all(log.delayed, at_ms)
         progress.pass_over(log.passed_over(self.groups[progress.group_id].name))
         log.ended_ms = self.last_ms
+        cursors.pass_all(progress, log)
         self.schedule(progress)
 
     def _group_sought(self, fact: f.GroupSought) -> None:
@@ -244,7 +242,8 @@ class State:
         group.turn = (log.partition + 1) % len(group.progress)
         group.use(fact.at_ms)
         progress.lease(fact)
-        if log.tracked.firsts:
+        cursors.pass_leased(progress, log, fact)
+        if log.tracked.count:
             self.histories.lease(log, fact)
         self.schedule(progress)
         self._passed(fact.at_ms)
@@ -286,7 +285,8 @@ class State:
             else:
                 progress.settle(first, end)
         self._passed(fact.at_ms)
-        if log.tracked.firsts:
+        cursors.pass_settled(progress, log, fact)
+        if log.tracked.count:
             self.histories.settle(log, fact)
         self.keys.end_jobs(log.log_id, fact.ranges, self.last_ms)
         self.schedule(progress)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from driftq.core.broker import Broker
 from driftq.core.facts import Fact
-from driftq.core.frames import decode, encode
+from driftq.core.frames import decode, encode_one, join
 from driftq.core.limits import Limits
 from driftq.engine.clock import SystemChance
 from driftq.engine.reading import StoreReader
@@ -26,6 +26,7 @@ from driftq.storage.journalfiles import frames_between
 from driftq.storage.logstore import MemoryLogStore
 
 FACTS_PER_FRAME = 64
+FRAME_BYTES = 4 << 20
 _PR_SET_PDEATHSIG = 1
 
 
@@ -51,20 +52,23 @@ def fold(disk: Disk, folder: DataFolder, upto_lsn: int) -> None:
 
 def save(disk: Disk, folder: DataFolder, broker: Broker, lsn: int, chain_crc: int) -> None:
     """Save a broker's state as it is at `lsn`."""
-    frames = map(encode, _in_frames(broker.snapshot()))
+    frames = _in_frames(broker.snapshot())
     snapshots.save(disk, folder.snapshots, folder.store, lsn, frames, chain_crc=chain_crc)
 
 
-def _in_frames(facts: Iterator[Fact]) -> Iterator[list[Fact]]:
-    """Some facts to a frame: fewer would waste headers, all would not stream."""
-    run: list[Fact] = []
+def _in_frames(facts: Iterator[Fact]) -> Iterator[bytes]:
+    """Some facts to a frame: fewer would waste headers, all would not stream. A frame ends early when it is large: one
+    fact may hold what a log knows of a million messages."""
+    run: list[bytes] = []
+    size_bytes = 0
     for fact in facts:
-        run.append(fact)
-        if len(run) == FACTS_PER_FRAME:
-            yield run
-            run = []
+        run.append(encode_one(fact))
+        size_bytes += len(run[-1])
+        if len(run) == FACTS_PER_FRAME or size_bytes >= FRAME_BYTES:
+            yield join(run)
+            run, size_bytes = [], 0
     if run:
-        yield run
+        yield join(run)
 
 
 def needed_lsn(disk: Disk, folder: DataFolder) -> int:

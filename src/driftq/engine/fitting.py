@@ -138,11 +138,11 @@ def _of_group(state: State, fact: OfGroup, made: Made) -> str | None:
 
 
 def _lease(progress: Progress, first: int, end: int) -> str | None:
-    if first < progress.floor or any(low < end and first < high for low, high in progress.settled):
+    if first < progress.floor or next(progress.settled.overlapping(first, end), None) is not None:
         return f"offset {first} is settled"
     if next(progress.held.overlapping(first, end), None) is not None:
         return f"offset {first} is held by somebody else"
-    entries = [offset for offset in progress.entries if first <= offset < end]
+    entries = progress.entries_in(first, end)
     if entries and (end > first + 1 or progress.entries[first].held):
         return f"offset {entries[0]} has a history"
     return None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from driftq.core.choosing import DEFAULT_LANE, Wanted
 from driftq.core.groups import Group, Topic
 from driftq.core.holding import Entry, Lease
-from driftq.core.logs import LaneKey, Log
+from driftq.core.logs import SHARED_TENANT, LaneKey, Log
 from driftq.core.progress import Place, Progress
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
@@ -52,7 +52,7 @@ class MessageView(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupView(Struct, frozen=True, omit_defaults=True):
-    """A message as one group sees it."""
+    """A message as one group sees it. `gaps` counts the settled ranges above the group's lowest open offset."""
 
     group: str
     state: str
@@ -66,6 +66,7 @@ class GroupView(Struct, frozen=True, omit_defaults=True):
     releases: int = 0
     last_error: str = ""
     settled_as: str = ""
+    gaps: int = 0
 
 
 class Explanation(Struct, frozen=True, omit_defaults=True):
@@ -99,7 +100,7 @@ class Explainer:
 
     def explain(self, groups: list[Group]) -> Explanation:
         gates = self._message_gates()
-        views = [self._group(group, gates) for group in groups]
+        views = [self._placed(group, self._group(group, gates)) for group in groups]
         return Explanation(
             self._topic.name, self._log.partition, self._offset, self._summary(gates, views), self._message(gates),
             gates, views, self._backlog(),
@@ -151,7 +152,8 @@ class Explainer:
         lane = self._lane()
         deadline_ms, retention_ms = log.deadline_of(offset), self._topic.config.retention_ms
         return MessageView(
-            to_rfc3339(at_ms) if at_ms else "", lane.priority, lane.task, lane.label, lane.tenant,
+            to_rfc3339(at_ms) if at_ms else "", lane.priority, lane.task, lane.label,
+            lane.tenant.removeprefix(SHARED_TENANT),
             to_rfc3339(deadline_ms) if deadline_ms else "",
             to_rfc3339(at_ms + retention_ms) if at_ms and retention_ms else "",
         )  # fmt: skip
@@ -160,6 +162,10 @@ class Explainer:
         return self._log.lane_of(self._offset) or DEFAULT_LANE
 
     # --- a group ---
+
+    def _placed(self, group: Group, view: GroupView) -> GroupView:
+        progress = group.progress[self._log.partition]
+        return structs.replace(view, gaps=len(progress.settled))
 
     def _group(self, group: Group, shared: list[Gate]) -> GroupView:
         progress = group.progress[self._log.partition]
@@ -202,12 +208,6 @@ class Explainer:
         if progress.in_flight >= most and leases and leases[0][0] > self._now_ms:
             why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({most})."
             gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(leases[0][0])))
-        if place is Place.FRESH and len(progress.settled) >= self._limits.gaps_max:
-            why = (
-                f"{len(progress.settled)} settled ranges lie above offset {progress.floor}, which is still open; "
-                "new messages wait until it moves."
-            )
-            gates.append(Gate("gaps", why, f"offset {progress.floor} is settled"))
         return gates
 
     def _place_gates(self, place: Place, lease: Lease | None, entry: Entry | None) -> list[Gate]:

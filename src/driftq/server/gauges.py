@@ -38,6 +38,7 @@ class PartitionRow(NamedTuple):
     lag_s: float
     in_flight: int
     resting: int
+    gaps: int
 
 
 class TopicRow(NamedTuple):
@@ -112,8 +113,9 @@ class Gauges:
                 wanted = lag.messages and number < self._rows_max
                 lag_s = self._age_s(view, progress.log_id, lag.oldest) if wanted else 0.0
                 yield PartitionRow(
-                    group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting
-                )
+                    group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting,
+                    len(progress.settled),
+                )  # fmt: skip
                 number += 1
 
     def _topic_rows(self, view: StateView) -> Iterator[TopicRow]:
@@ -187,6 +189,7 @@ def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
         lag=sum_so_far.lag + row.lag,
         in_flight=sum_so_far.in_flight + row.in_flight,
         resting=sum_so_far.resting + row.resting,
+        gaps=sum_so_far.gaps + row.gaps,
     )
 
 

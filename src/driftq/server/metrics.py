@@ -94,6 +94,7 @@ METRICS: tuple[Defined, ...] = (
     Defined("driftq_consumer_lag_seconds", "gauge", _PARTITION, "Age of the oldest message a group has not settled."),
     Defined("driftq_inflight_messages", "gauge", _PARTITION, "Messages that are out under a lease."),
     Defined("driftq_resting_messages", "gauge", _PARTITION, "Messages that wait for their time or their next attempt."),
+    Defined("driftq_group_gaps", "gauge", _PARTITION, "Settled ranges above the lowest open message: 16 bytes each."),
     Defined("driftq_connections", "gauge", (), "Open connections."),
     Defined("driftq_connections_max", "gauge", (), "Connections that are served at once; further ones get 503."),
     Defined("driftq_open_streams", "gauge", (), "Connections that carry a stream: consumers, live tails."),
@@ -258,6 +259,7 @@ class Metrics(Collector):
         yield _samples("driftq_inflight_messages", in_flight)
         yield _samples("inflight_messages", in_flight)
         yield _samples("driftq_resting_messages", zip(names, (row.resting for row in rows)))
+        yield _samples("driftq_group_gaps", zip(names, (row.gaps for row in rows)))
 
     def _http(self) -> Iterator[Metric]:
         answers, router = self._sources.answers, self._sources.router

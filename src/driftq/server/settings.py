@@ -36,6 +36,11 @@ class SettingsError(Exception):
     """A setting is unknown or wrong; the message names it, and where it came from."""
 
 
+REMOVED = {
+    "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
+}
+
+
 class Listen(Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8_080
@@ -84,7 +89,6 @@ class Queue(Struct, frozen=True, forbid_unknown_fields=True):
     retry_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
     ageing_ms: Amount = 60_000
     heartbeat_ms: Milliseconds = 15_000
-    fair_tenants: bool = True
 
 
 class Groups(Struct, frozen=True, forbid_unknown_fields=True):
@@ -170,7 +174,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             batch_bytes=bounds.batch_bytes,
             partition_messages=bounds.partition_messages,
             partition_bytes=bounds.partition_bytes,
-            tenant_lanes_max=500 if queue.fair_tenants else 0,
             groups_idle_ms=self.groups.idle_ms,
             in_flight_max=queue.in_flight_max,
             lease_ms=self.jobs.lease_ms,
@@ -248,6 +251,8 @@ def _field_type(section: str, key: str, origin: str) -> Any:
     if section not in sections:
         raise SettingsError(f"{origin}: there is no section {section!r}; there are {', '.join(sections)}")
     keys = get_type_hints(sections[section], include_extras=True)
+    if f"{section}.{key}" in REMOVED:
+        raise SettingsError(f"{origin}: {section}.{key} was removed: {REMOVED[f'{section}.{key}']}")
     if key not in keys:
         raise SettingsError(f"{origin}: [{section}] has no {key!r}; it has {', '.join(keys)}")
     return keys[key]

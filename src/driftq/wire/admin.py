@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from driftq.wire.message import RetryPolicy
-from driftq.wire.queue import Body, HeldItem, Name, Natural, ProduceItem
+from driftq.wire.queue import Body, Fair, HeldItem, Name, Natural, ProduceItem
 
 # --- the clock ---
 
@@ -26,7 +26,8 @@ class ClockInfo(Struct, frozen=True):
 
 
 class TopicChange(Body, frozen=True):
-    """What is given changes; what is absent stays; 0 (for `retry`: null) goes back to the server's setting."""
+    """What is given changes; what is absent stays; 0 (for `retry`: null) goes back to the server's setting.
+    `fair`: "tenant" hands out messages of tenants in turns, "" in offset order."""
 
     retention_ms: Natural | None = None
     retention_bytes: Natural | None = None
@@ -36,6 +37,7 @@ class TopicChange(Body, frozen=True):
     backlog_bytes_max: Natural | None = None
     retry: RetryPolicy | None = None
     history: bool | None = None
+    fair: Fair | None = None
 
 
 class BacklogInfo(Struct, frozen=True, omit_defaults=True):
@@ -74,7 +76,8 @@ class TopicInfo(Struct, frozen=True):
 
 class GroupPartition(Struct, frozen=True, omit_defaults=True):
     """`lag` counts what is not settled, without the `unclaimed` messages of tasks and labels that the group never asked
-    for; `lag_ms` is the age of the oldest of it."""
+    for; `lag_ms` is the age of the oldest of it. `gaps` counts the settled ranges above
+    the floor: each has open messages below it."""
 
     partition: int
     floor: int
@@ -86,6 +89,7 @@ class GroupPartition(Struct, frozen=True, omit_defaults=True):
     resting: int
     settled_above_floor: int
     unclaimed: int = 0
+    gaps: int = 0
 
 
 class GroupInfo(Struct, frozen=True, omit_defaults=True):

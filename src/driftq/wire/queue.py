@@ -31,6 +31,8 @@ class ErrorBody(Struct, frozen=True):
 
 # --- topics ---
 
+Fair = Literal["", "tenant"]
+
 
 class TopicRequest(Body, frozen=True):
     name: str = ""
@@ -43,6 +45,7 @@ class TopicRequest(Body, frozen=True):
     backlog_bytes_max: Natural = 0
     retry: RetryPolicy | None = None
     history: bool = False
+    fair: Fair = ""
 
 
 class TopicReply(Struct, frozen=True):

@@ -15,6 +15,7 @@ from driftq.core.replies import OutcomeReply, Rejected, Reply
 from driftq.core.state import State
 from driftq.engine.recovery import Opened
 from tests.simulation.checks.backlogs import BacklogsCheck
+from tests.simulation.checks.claims import ClaimsCheck
 from tests.simulation.checks.effects import EffectsCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
@@ -45,6 +46,7 @@ class Audit:
         self.producers = ProducersCheck(swarm.limits)
         self.queues = QueuesCheck(self.ledger, swarm.limits)
         self.jobs = JobsCheck(self.ledger, self.queues)
+        self.claims = ClaimsCheck(self.ledger, self.queues, swarm.limits)
         self.letters = LettersCheck(self.ledger, self.queues)
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
@@ -55,11 +57,11 @@ class Audit:
         self.tales = TalesCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
         self.reads = ReadsCheck(self.restarts)
-        # Letters and tales look at places before the queues move on; the ledger comes last, so that others see the old
-        # ends.
+        # Letters, tales and claims look at places before the queues move on; the ledger comes last, so that others see
+        # the old ends.
         self._checks: tuple[Any, ...] = (
-            self.restarts, self.letters, self.tales, self.producers, self.streams, self.staging, self.queues,
-            self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
+            self.restarts, self.letters, self.tales, self.claims, self.producers, self.streams, self.staging,
+            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
@@ -74,6 +76,7 @@ class Audit:
             raise Violation("order", f"frame {lsn} became durable behind {self.lsn}")
         self.lsn = lsn
         self.letters.begin(op)
+        self.claims.begin()
         self.ledger.begin(op)
         self.outcomes.begin(op)
         for fact in facts:

@@ -216,7 +216,7 @@ class QueuesCheck:
         """In offset order within a lane, except for what came back unseen."""
         if offset in places.unseen:
             return
-        lane = LaneKey(mark.priority, mark.task, mark.label) if mark is not None else None
+        lane = LaneKey(mark.priority, mark.task, mark.label, mark.tenant) if mark is not None else None
         if lane == LaneKey(0, "", "") and mark is not None and not mark.not_before_ms:
             lane = None
         if offset <= places.lane_tops.get(lane, -1):

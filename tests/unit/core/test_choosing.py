@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.limits import Limits
+from driftq.core.logs import SHARED_TENANT
 from driftq.core.replies import Rejected, Settlement
 from driftq.wire.errors import Code
-from tests.support.core import Desk, held, offsets
+from tests.support.core import Desk, held, offsets, produce
 
 
 def nack(desk: Desk, *runs: int | tuple[int, int], delay_ms: int = 0) -> None:
@@ -238,3 +241,68 @@ def test_marks_that_name_no_record_are_refused():
         reply = desk.produce("a", marks=marks)
         assert isinstance(reply, Rejected)
         assert reply.code is Code.INVALID_ARGUMENT
+
+
+def tenants_of(desk: Desk, *tenants: str) -> None:
+    for tenant in tenants:
+        desk.do(produce(tenant, marks=(f.Mark(0, tenant=tenant),)))
+
+
+def test_tenants_change_nothing_in_a_topic_that_is_not_fair():
+    desk = Desk()
+    desk.topic()
+    tenants_of(desk, "a", "a", "a", "b", "a", "b")
+    assert not desk.broker.state.logs[1].lanes
+    assert offsets(desk.claim(2)) == [0, 1]
+    assert offsets(desk.claim(9)) == [2, 3, 4, 5]
+
+
+def test_tenant_lanes_of_an_older_version_are_read_in_offset_order():
+    desk = Desk()
+    desk.do(c.CreateTopic("t", config=f.TopicConfig(fair="tenant")))
+    tenants_of(desk, "a", "a", "a", "b", "b")
+    desk.do(c.ConfigureTopic("t", f.TopicConfig()))
+    assert len(desk.broker.state.logs[1].lanes) == 2
+    assert [offset for _ in range(5) for offset in offsets(desk.claim(1))] == [0, 1, 2, 3, 4]
+
+
+def test_a_tenant_has_lanes_of_its_own_or_shares_them_but_never_both():
+    desk = Desk(Limits(tenant_lanes_max=2))
+    desk.do(c.CreateTopic("t", config=f.TopicConfig(fair="tenant")))
+    tenants_of(desk, "a", "b", "c", "d", "c", "a")
+    desk.do(produce("a2", marks=(f.Mark(0, task="mail", tenant="a"),)))  # past the bound, but a has its own turn
+    log = desk.broker.state.logs[1]
+    assert [log.lane_of(offset).tenant for offset in range(7)] == [
+        "a", "b", SHARED_TENANT, SHARED_TENANT, SHARED_TENANT, "a", "a",
+    ]  # fmt: skip
+    assert offsets(desk.claim(9)) == [0, 1, 2, 5, 3, 6, 4]
+    assert desk.restarted().state.logs[1].tenants == log.tenants
+
+
+@pytest.mark.parametrize("most", [1, 3, 10])
+@pytest.mark.parametrize("ratio", [0.2, 0.5, 0.0, 1.0])
+def test_the_share_of_retries_is_carried_from_claim_to_claim(most, ratio):
+    desk = Desk(Limits(retry_ratio=ratio))
+    desk.topic()
+    desk.produce(*(str(number) for number in range(900)))
+    desk.claim(300)
+    nack(desk, *range(300))
+    retries = fresh = 0
+    while retries + fresh < 200:
+        claimed = offsets(desk.claim(most))
+        assert len(claimed) == most
+        retries += sum(offset < 300 for offset in claimed)
+        fresh += sum(offset >= 300 for offset in claimed)
+        assert abs(retries - ratio * (retries + fresh)) <= 1
+    assert desk.restarted().state.groups[1].progress[0].retry_debt == desk.broker.state.groups[1].progress[0].retry_debt
+
+
+def test_retries_fill_claims_when_nothing_fresh_is_there_and_fresh_messages_when_no_retry_is_due():
+    desk = Desk()
+    desk.topic()
+    desk.produce("a", "b", "c", "d")
+    desk.claim(3)
+    nack(desk, 0, 1, 2)
+    assert [offset for _ in range(4) for offset in offsets(desk.claim(1))] == [0, 3, 1, 2]
+    desk.produce("e", "f", "g")
+    assert [offset for _ in range(3) for offset in offsets(desk.claim(1))] == [4, 5, 6]

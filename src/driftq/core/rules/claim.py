@@ -1,5 +1,9 @@
-"""Claiming: which messages an owner gets. Due retries are offered a share first, fresh messages get the rest, and
-retries fill what is left, so neither starves the other."""
+"""Claiming: which messages an owner gets. Partitions give in turn. In each, due retries are offered their share first,
+fresh messages get the rest, and retries fill what is left, so neither starves the other.
+
+The share of retries is a balance that is carried from claim to claim, for each group and partition: with a ratio of 0.2
+a claim of ten offers two of its messages to retries, and of five claims of one message the first does. A retry that
+becomes due when there was none for a while has not long to wait: nearly one message is saved up for it, never more."""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from driftq.core.backlog import has_caught_up
 from driftq.core.case import EVENT_BYTES, Case
 from driftq.core.choosing import Fresh, Wanted
 from driftq.core.commands import Claim
-from driftq.core.facts import FilterNoted, Leased, Settled
+from driftq.core.facts import FAIR_TENANT, FilterNoted, Leased, Settled
 from driftq.core.groups import EVERYTHING, FILTERS_MAX, Filter, Group
 from driftq.core.logs import LaneKey, Log
 from driftq.core.progress import Progress
@@ -19,13 +23,17 @@ from driftq.core.rules.failing import bury, expire_leases
 from driftq.core.rules.topics import find_group
 from driftq.wire.errors import Code
 
+WHOLE = 1_000  # balances are counted in thousandths of a message
+
 
 class _Share:
     """What one partition gives to a claim."""
 
-    __slots__ = ("deliveries", "log", "progress", "ranges", "room")
+    __slots__ = ("deliveries", "fair", "log", "progress", "ranges", "retry_debt", "room")
 
-    def __init__(self, log: Log, progress: Progress, room: int) -> None:
+    def __init__(self, log: Log, progress: Progress, room: int, fair: bool) -> None:
+        self.fair = fair
+        self.retry_debt = progress.retry_debt
         self.log = log
         self.progress = progress
         self.room = room  # in-flight slots that are free
@@ -48,7 +56,7 @@ def claim(case: Case, command: Claim) -> Reply:
         return Claimed(group.group_id, (), "", 0)
     if group.idle and has_caught_up(case.state, case.limits, group):
         case.facts.append(GroupCaughtUp(group.group_id, case.now_ms))
-    shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max)
+    shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max, config.fair == FAIR_TENANT)
     most = command.max_messages
     if config.history:
         most = min(most, max(1, case.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
@@ -74,7 +82,7 @@ def bad_lease(case: Case, lease_ms: int) -> Rejected | None:
     return Rejected(Code.INVALID_ARGUMENT, f"lease_ms must be {low} to {high}")
 
 
-def _shares(case: Case, group: Group, in_flight_max: int) -> list[_Share]:
+def _shares(case: Case, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
     """The partitions in turn, each with its free slots. Lost leases are ended on the way and free theirs."""
     shares: list[_Share] = []
     count = len(group.progress)
@@ -83,22 +91,31 @@ def _shares(case: Case, group: Group, in_flight_max: int) -> list[_Share]:
         lost = expire_leases(case, group, progress, case.limits.sweep_max) if progress.lease_heap else 0
         room = in_flight_max - progress.in_flight + lost
         if room > 0:
-            shares.append(_Share(case.state.logs[progress.log_id], progress, room))
+            shares.append(_Share(case.state.logs[progress.log_id], progress, room, fair))
     return shares
 
 
 def _fill(case: Case, group: Group, shares: list[_Share], most: int, wanted: Wanted) -> None:
-    quota = min(most, max(1, int(most * case.limits.retry_ratio)))
-    due = [(share, _due(case, share, most, wanted)) for share in shares]
-    given = 0
-    for share, offsets in due:
-        given += _give_due(case, group, share, offsets, quota - given)
     for share in shares:
-        if given == most:
+        if most <= 0:
             return
-        given += _give_fresh(case, group, share, most - given, wanted)
-    for share, offsets in due:
-        given += _give_due(case, group, share, offsets, most - given)
+        most -= _give(case, group, share, min(most, share.room), wanted)
+
+
+def _give(case: Case, group: Group, share: _Share, most: int, wanted: Wanted) -> int:
+    """Up to `most` messages of one partition. What retries get beyond their share, because nothing fresh is there, is
+    not held against them."""
+    ratio = round(case.limits.retry_ratio * WHOLE)
+    due = _due(case, share, most, wanted)
+    quota = (WHOLE - 1 - share.retry_debt + ratio * most) // WHOLE
+    retries = _give_due(case, group, share, due, quota) if due else 0
+    fresh = _give_fresh(case, group, share, most - retries, wanted)
+    if due:
+        retries += _give_due(case, group, share, due, most - retries - fresh)
+    if retries or share.retry_debt:
+        debt = share.retry_debt + WHOLE * retries - ratio * (retries + fresh)
+        share.retry_debt = min(max(debt, 0), WHOLE - 1)
+    return retries + fresh
 
 
 def _due(case: Case, share: _Share, most: int, wanted: Wanted) -> list[int]:
@@ -147,7 +164,9 @@ def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Want
         stop = min(stop, first + most - given)
         if first == stop:
             break
-        share.ranges.setdefault(lane, []).append((first, stop))
+        ranges = share.ranges.pop(lane, [])  # the lane that gave last comes last: turns are counted in this order
+        ranges.append((first, stop))
+        share.ranges[lane] = ranges
         share.deliveries.append(Delivery(log.partition, log.log_id, first, stop, 1, progress.fresh_version))
         given += stop - first
     share.room -= given
@@ -158,12 +177,10 @@ def _pick(case: Case, share: _Share, most: int, wanted: Wanted) -> list[Fresh]:
     """Enough fresh messages that `most` are left when those past their deadline are taken out."""
     log, progress, now_ms = share.log, share.progress, case.now_ms
     end = min(log.end, case.reader.end(log.log_id))
-    if len(progress.settled) >= case.limits.gaps_max:
-        end = min(end, progress.settled.firsts[0])  # what lies lowest has waited for long: first it has to move
     extra = 0
     while True:
         picked = choosing.fresh(
-            log, progress, end, most + extra, now_ms, wanted, case.limits.ageing_ms, case.reader.time_of
+            log, progress, end, most + extra, now_ms, wanted, case.limits.ageing_ms, case.reader.time_of, share.fair
         )
         if not log.deadline_offsets:
             return picked
@@ -208,6 +225,7 @@ def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_
                 Leased(
                     group.group_id, share.log.log_id, tuple(ranges), owner, token, case.now_ms, until_ms,
                     (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
+                    share.retry_debt,
                 )
             )  # fmt: skip
     return Claimed(group.group_id, deliveries, token, until_ms)

@@ -8,9 +8,9 @@ import msgspec
 from driftq.core.backlog import Backlog, backlog_of
 from driftq.core.case import Case
 from driftq.core.commands import Produce, ProduceKey
-from driftq.core.facts import Appending, ByProducer, Mark
+from driftq.core.facts import FAIR_TENANT, Appending, ByProducer, Mark
 from driftq.core.groups import HISTORY_SUFFIX, Topic
-from driftq.core.logs import LaneKey, Log
+from driftq.core.logs import SHARED_TENANT, LaneKey, Log
 from driftq.core.produced_keys import CRC_END, ProducedKey, produce_scope
 from driftq.core.producers import Judgement, Verdict
 from driftq.core.replies import Produced, Rejected, Reply
@@ -175,7 +175,9 @@ def _bad_marks(case: Case, log: Log, command: Produce) -> Rejected | None:
             return Rejected(Code.INVALID_ARGUMENT, f"priority must be 0 to {PRIORITY_MAX}")
         if mark.deadline_ms and mark.deadline_ms <= case.now_ms:
             return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
-    lanes = {_lane(mark) for mark in kept_marks(case, log, command.marks)}
+    if len(log.lanes) + len(command.marks) <= case.limits.lanes_per_log_max:
+        return None
+    lanes = {_lane(mark) for mark in kept_marks(case, log, command.marks)} - {_lane(Mark(0))}
     if len(log.lanes) + sum(key not in log.lanes for key in lanes) > case.limits.lanes_per_log_max:
         message = f"a partition holds at most {case.limits.lanes_per_log_max} different tasks, labels and priorities"
         return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
@@ -187,13 +189,23 @@ def _lane(mark: Mark) -> LaneKey:
 
 
 def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """Tenants have turns of their own while there are lanes for them; after that they share one."""
-    if len(log.lanes) + len(marks) <= case.limits.tenant_lanes_max or not any(mark.tenant for mark in marks):
+    """Only a fair topic tells tenants apart. There a tenant has lanes of its own, or shares them with others once there
+    are many; it never has both, so that its messages keep their order."""
+    if not any(mark.tenant for mark in marks):
         return marks
-    return tuple(
-        mark if not mark.tenant or _lane(mark) in log.lanes else msgspec.structs.replace(mark, tenant="")
-        for mark in marks
-    )
+    if case.state.topics[log.topic].config.fair != FAIR_TENANT:
+        without = (msgspec.structs.replace(mark, tenant="") for mark in marks)
+        return tuple(mark for mark in without if mark != Mark(mark.index))
+    known = set(log.tenants)
+    kept: list[Mark] = []
+    for mark in marks:
+        if mark.tenant and mark.tenant not in known:
+            full = len(log.lanes) + len(known) - len(log.tenants) >= case.limits.tenant_lanes_max
+            tenant = SHARED_TENANT if full or SHARED_TENANT in known else mark.tenant
+            known.add(tenant)
+            mark = msgspec.structs.replace(mark, tenant=tenant)
+        kept.append(mark)
+    return tuple(kept)
 
 
 def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending:

@@ -6,7 +6,6 @@ pending a page also ends after so many offsets. It is a question, so the answer 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from itertools import islice
 
 from driftq.core.case import Case
@@ -51,13 +50,7 @@ def read_states(case: Case, command: ReadStates) -> Reply:
 
 def _settled(progress: Progress, first: int, stop: int, limit: int) -> list[Range]:
     """The settled ranges above the floor that lie in [first, stop)."""
-    ranges = progress.settled
-    found: list[Range] = []
-    for index in range(bisect_right(ranges.ends, first), len(ranges)):
-        if ranges.firsts[index] >= stop or len(found) == limit:
-            break
-        found.append((max(first, ranges.firsts[index]), min(stop, ranges.ends[index])))
-    return found
+    return list(islice(progress.settled.overlapping(first, stop), limit))
 
 
 def _pending(progress: Progress, first: int, stop: int, limit: int) -> list[PendingView]:

@@ -38,7 +38,7 @@ from driftq.wire.records import pack_one
 from driftq.wire.times import from_rfc3339, to_rfc3339
 
 _PARTITION_OFFSET = frozenset({"partition", "offset"})
-_TOPIC_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history"}
+_TOPIC_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history", "fair"}
 _PRODUCED = b'{"status":"produced","topic":"%b","routed_topic":"%b","partition":%d,"offset":%d}\n'
 _RETRY = {
     "retry_max_attempts": "max_attempts",
@@ -83,6 +83,7 @@ class QueueFace:
             body.backlog_bytes_max,
             body.retry,
             body.history,
+            body.fair,
         )
 
         def respond(reply: TopicReady) -> Response:

@@ -134,7 +134,7 @@ def _topic_info(view: StateView, topic: Topic) -> TopicInfo:
         ],
         groups=sorted(topic.groups),
         created_at=to_rfc3339(topic.created_ms),
-        config={field: getattr(topic.config, field) for field in TopicConfig.__struct_fields__},
+        config=_shown(topic.config),
         dead_letters=sum(log.end - log.start for log in dead_logs),
     )
 
@@ -182,5 +182,11 @@ def _partition_info(view: StateView, group: Group, number: int) -> GroupPartitio
         age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, lag.oldest))
     return GroupPartition(
         number, progress.floor, progress.cursor, log.end, lag.messages, age_ms, progress.in_flight, progress.resting,
-        progress.settled.count, lag.unclaimed,
+        progress.settled.count, lag.unclaimed, len(progress.settled),
     )  # fmt: skip
+
+
+def _shown(config: TopicConfig) -> dict[str, object]:
+    """Every setting; `fair` only while it is on, as clients of earlier versions know the others."""
+    found = {field: getattr(config, field) for field in TopicConfig.__struct_fields__}
+    return found if config.fair else {field: value for field, value in found.items() if field != "fair"}

@@ -1,0 +1,124 @@
+"""What a claim gets from a real server: messages between others that stay open for long, in which order, and how many
+of them are retries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.server import Server, running
+
+PAIRS = 12_000
+AT_ONCE = 2_000
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+
+Message = dict[str, Any]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(None) as running_server:
+        yield running_server
+
+
+def ok(reply: Any) -> Any:
+    assert reply.status in (200, 201), reply
+    return reply.json()
+
+
+def produce(server: Server, messages: list[Message]) -> None:
+    for first in range(0, len(messages), AT_ONCE):
+        body = {"topic": "t", "messages": messages[first : first + AT_ONCE]}
+        assert ok(server.call("POST", "/v1/produce/batch", body))["failed"] == 0
+
+
+def claim(server: Server, most: int) -> list[Message]:
+    body = {"topic": "t", "group": "g", "owner": "w", "max": most, "lease_ms": 60_000}
+    found: list[Message] = ok(server.call("POST", "/v1/claim", body))["messages"]
+    return found
+
+
+def settle(server: Server, how: str, messages: list[Message], **more: object) -> None:
+    named = [{key: each[key] for key in ("partition", "offset", "token")} for each in messages]
+    body = {"topic": "t", "group": "g", "owner": "w", "messages": named, **more}
+    assert ok(server.call("POST", f"/v1/{how}/batch", body))["refused"] == []
+
+
+def drain(server: Server, take: Callable[[list[Message]], None]) -> list[str]:
+    """Claim until nothing is left."""
+    values: list[str] = []
+    while messages := claim(server, 1_000):
+        values += [each["value"] for each in messages]
+        take(messages)
+    return values
+
+
+@pytest.mark.timeout(180)
+def test_messages_for_tomorrow_hold_back_none_for_today(tmp_path: Path) -> None:
+    with running(str(tmp_path / "data")) as server:
+        ok(server.call("POST", "/v1/topics", {"name": "t"}))
+        claim(server, 1)
+        pairs = [({"value": f"tomorrow {n}", "delay_ms": DAY_MS}, {"value": f"now {n}"}) for n in range(PAIRS)]
+        produce(server, [message for pair in pairs for message in pair])
+        values = drain(server, lambda messages: settle(server, "ack", messages))
+        assert values == [f"now {n}" for n in range(PAIRS)]
+        produce(server, [{"value": "urgent", "priority": 9}])
+        assert [each["value"] for each in claim(server, 10)] == ["urgent"]
+        (partition,) = ok(server.call("GET", "/v1/topics/t/groups/g"))["partitions"]
+        assert partition["gaps"] == PAIRS
+        assert b'driftq_group_gaps{group="g",partition="0",topic="t"} 12000.0' in server.call("GET", "/v1/metrics").body
+    with running(str(tmp_path / "data")) as server:
+        produce(server, [{"value": "later"}, {"value": "urgent again", "priority": 9}])
+        assert [each["value"] for each in claim(server, 10)] == ["urgent again", "later"]
+        (view,) = ok(server.call("GET", "/v1/explain?topic=t&partition=0&offset=0&group=g"))["groups"]
+        assert (view["state"], view["gaps"]) == ("delayed", PAIRS)
+
+
+@pytest.mark.timeout(180)
+def test_messages_nacked_for_an_hour_hold_back_none_of_the_others(tmp_path: Path) -> None:
+    def every_second_fails(messages: list[Message]) -> None:
+        settle(server, "nack", messages[::2], delay_ms=HOUR_MS, reason="not now")
+        settle(server, "ack", messages[1::2])
+
+    with running(str(tmp_path / "data")) as server:
+        ok(server.call("POST", "/v1/topics", {"name": "t"}))
+        produce(server, [{"value": str(n)} for n in range(2 * PAIRS)])
+        assert drain(server, every_second_fails) == [str(n) for n in range(2 * PAIRS)]
+    with running(str(tmp_path / "data")) as server:
+        produce(server, [{"value": "later"}, {"value": "urgent", "priority": 9}])
+        assert [each["value"] for each in claim(server, 10)] == ["urgent", "later"]
+        (partition,) = ok(server.call("GET", "/v1/topics/t/groups/g"))["partitions"]
+        assert (partition["resting"], partition["gaps"]) == (PAIRS, PAIRS)
+
+
+def test_messages_of_one_key_keep_their_order_when_they_name_tenants(server: Server) -> None:
+    ok(server.call("POST", "/v1/topics", {"name": "t"}))
+    tenants = ["a", "a", "a", "b", "a", "b", "b", "a"]
+    produce(server, [{"value": str(n), "key": "k", "envelope": {"tenant_id": each}} for n, each in enumerate(tenants)])
+    assert [each["value"] for _ in range(8) for each in claim(server, 1)] == [str(n) for n in range(8)]
+
+
+def test_tenants_of_a_fair_topic_take_turns_and_keep_their_own_order(server: Server) -> None:
+    ok(server.call("POST", "/v1/topics", {"name": "t", "fair": "tenant"}))
+    assert ok(server.call("GET", "/v1/topics/t"))["config"]["fair"] == "tenant"
+    produce(server, [{"value": f"a{n}", "key": "k", "envelope": {"tenant_id": "a"}} for n in range(4)])
+    produce(server, [{"value": f"b{n}", "key": "k", "envelope": {"tenant_id": "b"}} for n in range(2)])
+    values = [each["value"] for _ in range(6) for each in claim(server, 1)]
+    assert values == ["a0", "b0", "a1", "b1", "a2", "a3"]
+    assert "fair" not in ok(server.call("PATCH", "/v1/topics/t", {"fair": ""}))["config"]
+    for wrong in ("tenants", None, 1):
+        assert server.call("PATCH", "/v1/topics/t", {"fair": wrong}).status == 400
+
+
+def test_hundreds_of_due_retries_leave_fresh_messages_their_share(server: Server) -> None:
+    ok(server.call("POST", "/v1/topics", {"name": "t"}))
+    produce(server, [{"value": f"old {n}"} for n in range(300)])
+    settle(server, "nack", claim(server, 300), delay_ms=0, reason="again")
+    produce(server, [{"value": f"new {n}"} for n in range(100)])
+    values = [each["value"] for _ in range(100) for each in claim(server, 1)]
+    assert sum(value.startswith("new") for value in values) == 80
+    assert [value for value in values if value.startswith("new")] == [f"new {n}" for n in range(80)]
