@@ -124,10 +124,16 @@ async def packed(bench: Bench, in_flight: int) -> None:
     emit("queue", f"packed 1000 {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
 
 
+def stream_of(topic: str, group: str) -> bytes:
+    """A consumer that reads without settling anything."""
+    query = f"topic={topic}&group={group}&owner=o&lease_ms=600000&prefetch=1000000"
+    return f"GET /v1/consume?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+
 async def consume(bench: Bench) -> None:
     """One NDJSON stream over what the producing benches left behind, without acks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port, limit=1 << 20)
-    writer.write(b"GET /v1/consume?topic=t&group=stream&owner=o&lease_ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    writer.write(stream_of("t", "stream"))
     await reader.readuntil(b"\r\n\r\n")
     before_s, began_s, lines = cpu_s(bench.server), time.perf_counter(), 0
     while time.perf_counter() - began_s < bench.seconds:
@@ -183,7 +189,7 @@ async def latency(bench: Bench, per_s: int = 500) -> None:
     """From the produce call to the line of an open consumer."""
     bench.call("/v1/topics", {"name": "live"})
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
-    writer.write(b"GET /v1/consume?topic=live&group=g&owner=o&lease_ms=600000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    writer.write(stream_of("live", "g"))
     await reader.readuntil(b"\r\n\r\n")
     client = await WireClient.connect(bench.server.port)
     sent: dict[str, float] = {}

@@ -121,7 +121,7 @@ def test_a_consumer_that_does_not_read_is_given_no_more_than_its_socket_takes() 
         stalled = socket.create_connection(("127.0.0.1", server.port))
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         stalled.sendall(
-            b"GET /v1/consume?topic=t&group=g&owner=slow&lease_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            b"GET /v1/consume?topic=t&group=g&owner=o&lease_ms=60000&prefetch=9999 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
         held = _steady(lambda: int(server.call("GET", "/v1/topics/t/groups/g").json()["in_flight"]))
         assert 0 < held < 900, "10 MB must not be claimed for a socket that takes a few hundred kilobytes"

@@ -215,6 +215,11 @@ def _extend(line: Line, now_ms: int) -> c.Command:
     return c.Extend(*_who(line), _held(line), line.number("lease_ms"))
 
 
+def _keep(line: Line, now_ms: int) -> c.Command:
+    topic, group, _ = _who(line)
+    return c.Keep(topic, group, _held(line), now_ms + line.count("lease_ms", 1_000))
+
+
 def _cancel(line: Line, now_ms: int) -> c.Command:
     partition, offset = line.words[1].split(":")
     return c.Cancel(line.words[0], int(partition), int(offset))
@@ -352,6 +357,7 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "release": _release,
     "reject": _reject,
     "extend": _extend,
+    "keep": _keep,
     "cancel": _cancel,
     "redrive": _redrive,
     "begin": _begin,

@@ -156,6 +156,25 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if (group := state.groups[group_id])",
         ),
     ),
+    # --- what a connection holds
+    "oldest_kept_too": (
+        Bug(
+            "engine.consumer_window:ConsumerWindow.extensions",
+            "end_ms = self._oldest_since_ms + self._lease_ms",
+            "end_ms = self._settled_ms + self._lease_ms",
+        ),
+    ),
+    "oldest_gets_no_full_lease": (
+        Bug("engine.consumer_window:ConsumerWindow.extensions", "< min(end_ms, horizon_ms):", "< 0:"),
+    ),
+    "leases_not_kept": (Bug("core.rules.keep:keep", "if found:", "if 0:"),),
+    "kept_without_settlements": (Bug("engine.consumer_window:ConsumerWindow.remove", "if settled:", "if 1:"),),
+    "timer_forgets_the_waiting": (
+        Bug("engine.consumer_window:ConsumerWindow.next_ms", "if self.held and", "if 0 and"),
+    ),
+    "credit_ignored": (
+        Bug("engine.consumer_window:ConsumerWindow.room", "self.size(now_ms) - self.held", "self.size(now_ms)"),
+    ),
     # --- streams, stages, effects
     "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
     "close_lost": (Bug("core.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),),

@@ -15,7 +15,7 @@ from typing import Any
 
 from driftq.core import commands as c
 from driftq.core.replies import Claimed, Rejected, Reply
-from tests.simulation import actors, subscribers, workers
+from tests.simulation import actors, consumers, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
 from tests.simulation.questions import Asker
@@ -25,13 +25,14 @@ from tests.simulation.trace import Trace
 from tests.simulation.world import World
 
 OPERATIONS = 4_000
-HOW_MANY = {"plain": 2, "idempotent": 4, "keyed": 2, "worker": 6, "stream": 2, "stager": 2, "effects": 2}
+HOW_MANY = {"plain": 2, "idempotent": 4, "keyed": 2, "worker": 6, "consumer": 3, "stream": 2, "stager": 2, "effects": 2}
 CLASSES: dict[str, type[actors.Actor]] = {
     "plain": actors.PlainProducer,
     "idempotent": actors.IdempotentProducer,
     "keyed": actors.KeyedProducer,
     "jobs": actors.JobProducer,
     "worker": workers.Worker,
+    "consumer": consumers.Consumer,
     "stream": actors.StreamWriter,
     "fork": actors.Forker,
     "stager": actors.Stager,

@@ -58,7 +58,7 @@ class Swarm:
 
 ACTORS = {
     "plain": 10, "idempotent": 10, "keyed": 5, "jobs": 6, "worker": 30, "stream": 12, "fork": 2, "stager": 9,
-    "effects": 4, "admin": 1, "reader": 4, "subscriber": 3, "looker": 2, "redriver": 1,
+    "effects": 4, "admin": 1, "reader": 4, "subscriber": 3, "looker": 2, "redriver": 1, "consumer": 12,
 }  # fmt: skip
 
 LABELS = (

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
+from typing import Protocol
 
 from driftq.core import commands as c
 from driftq.core.facts import Fact
 from driftq.core.frames import decode
 from driftq.core.replies import Reply
 from driftq.engine import checkpoint
+from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 from driftq.engine.queries import Queries
 from driftq.engine.recovery import Opened, open_folder
 from driftq.engine.sequencer import NEW_WORK, Batch, Sequencer
@@ -25,6 +27,7 @@ from driftq.storage.journal import Unavailable
 from driftq.wire.errors import Code
 from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
+from tests.simulation.checks.windows import Connection
 from tests.simulation.faults import Faults
 from tests.simulation.op import Op
 from tests.simulation.questions import Question, shown
@@ -48,6 +51,14 @@ class SimChance:
     def token(self) -> str:
         self._tokens += 1
         return f"k{self._tokens}"
+
+
+class Keeps(Protocol):
+    """The server's end of a consumer's connection."""
+
+    window: ConsumerWindow
+
+    def keep(self) -> None: ...
 
 
 class World:
@@ -76,6 +87,8 @@ class World:
         self.durable_lsn = 0  # what the sequencer was told to be durable
         self.promised_lsn = 0  # what the journal said to be durable
         self.full_until = 0
+        self.connections: dict[Keeps, Connection] = {}
+        self._moved: dict[Keeps, None] = {}  # connections whose windows changed in this commit
         self._inbox: list[tuple[Op, Reply]] = []
         self._new_frames: deque[tuple[int, list[Fact]]] = deque()
 
@@ -128,6 +141,10 @@ class World:
             segment_bytes=opened.options.segment_room_bytes(),
         )
         self.sequencer.observers.append(lambda lsn, facts: self._new_frames.append((lsn, facts)))
+        self.windows = ConsumerWindows()
+        self.connections.clear()
+        self._moved.clear()
+        self.sequencer.observers.append(self._observe_windows)
         self.batch: Batch | None = None
         self.stored_lsn: int | None = None
         self.checkpoint_phase = 0
@@ -196,6 +213,25 @@ class World:
         counts = self.disk.fault_counts
         return counts.get("eio", 0) + counts.get("enospc", 0) + counts.get("short", 0)
 
+    def _observe_windows(self, lsn: int, facts: list[Fact]) -> None:
+        for connection in self.connections.values():
+            connection.observed(facts, self.now_ms)
+        self.windows.observe(facts, self.now_ms)
+
+    def note_moved(self, consumer: Keeps) -> Callable[[], None]:
+        """What the window of a consumer calls."""
+        return lambda: self._moved.update({consumer: None})
+
+    def keep_leases(self) -> None:
+        """At the end of each turn of the loop: connections keep what they must."""
+        moved, self._moved = self._moved, {}
+        for consumer in list(self.connections):
+            next_ms = consumer.window.next_ms()
+            if consumer in moved or (next_ms is not None and next_ms <= self.now_ms):
+                consumer.keep()
+        for connection in self.connections.values():
+            connection.judge(self.opened.broker.state, self.now_ms)
+
     def clean_stop(self) -> None:
         """What `Engine.close` does: finish, leave a short journal, save the watermark."""
         self.commit_all()
@@ -244,6 +280,8 @@ class World:
         chance = self.random.random
         if chance() < self.swarm.commit_chance:
             self.commit(at_once=chance() >= self.swarm.slow_commit)
+        if self.connections:
+            self.keep_leases()
         deadline_ms = self.opened.broker.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= self.now_ms and chance() < 0.6:
             self.sweep()

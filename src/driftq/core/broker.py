@@ -21,6 +21,7 @@ from driftq.core.limits import Limits
 from driftq.core.replies import Decision, Rejected, Reply
 from driftq.core.rules import effects, events, looking, settle, stages, streams, subscriptions, topics
 from driftq.core.rules.claim import claim
+from driftq.core.rules.keep import keep
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.redrive import redrive
@@ -41,6 +42,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.Release: settle.release,
     c.Reject: settle.reject,
     c.Extend: settle.extend,
+    c.Keep: keep,
     c.Cancel: settle.cancel,
     c.Redrive: redrive,
     c.AppendStream: streams.append,

@@ -43,7 +43,7 @@ def due(log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: 
     them more urgent here too. Where nothing is urgent or overdue the first `most` are enough."""
     enough = DUE_FOUND_MAX if log.urgent or log.deadline_offsets else min(most, DUE_FOUND_MAX)
     found: dict[int, tuple[int, int, int]] = {}  # a message that came to rest twice at one time is in the heap twice
-    for retry_at_ms, offset in islice(_until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
+    for retry_at_ms, offset in islice(until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
         entry = progress.entries.get(offset)
         if entry is None or entry.held or entry.retry_at_ms != retry_at_ms or offset >= end:
             continue
@@ -60,7 +60,7 @@ def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
     """Up to `most` held offsets whose lease has run out, those of the oldest leases."""
     over: set[Lease] = set()
     count = 0
-    for until_ms, _, lease in _until(progress.lease_heap, now_ms):
+    for until_ms, _, lease in until(progress.lease_heap, now_ms):
         if count >= most:
             break
         if lease.live > 0 and lease.until_ms == until_ms and lease not in over:
@@ -77,7 +77,7 @@ def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
     return found[:most]
 
 
-def _until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
+def until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
     """The items of a heap up to a time, in its order and without changing it: a child comes after its parent."""
     ahead = [(heap[0], 0)] if heap else []
     while ahead:

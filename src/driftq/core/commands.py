@@ -182,6 +182,16 @@ class Extend(Command, frozen=True):
     lease_ms: int | None = None
 
 
+class Keep(Command, frozen=True):
+    """The broker extends leases of a connection that still settles. A lease is never shortened, and one that has ended
+    stays so."""
+
+    topic: str
+    group: str
+    held: tuple[Held, ...]
+    until_ms: int
+
+
 class Cancel(Command, frozen=True):
     """Settle a message for every group that has not finished it."""
 

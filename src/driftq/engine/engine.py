@@ -68,7 +68,7 @@ class Engine:
         self.sequencer.on_caller_error = _log_caller_error
         self.queries = Queries(self.sequencer, clock.now_ms)
         self._joiner = Joiner(self.sequencer, clock.now_ms)
-        self.watch = Watch(broker.state)
+        self.watch = Watch(broker.state, clock.now_ms)
         self.sequencer.observers.append(self.watch.observe)
         self.stopped: asyncio.Future[None] = self._loop.create_future()
         self.on_commit: OnCommit | None = None

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 
 from driftq.core import facts as f
 from driftq.core.state import State
+from driftq.engine.consumer_window import ConsumerWindows
 
 Line = OrderedDict[asyncio.Future[None], None]  # in order of arrival; whoever leaves early is found at once
 
@@ -46,8 +48,10 @@ class Place:
 class Watch:
     """Who waits for what. Fed with durable facts."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, now_ms: Callable[[], int]) -> None:
         self._state = state
+        self._now_ms = now_ms
+        self.windows = ConsumerWindows()
         self._logs: dict[int, Line] = {}
         self._groups: dict[int, Line] = {}
         self._choosy: dict[int, Line] = {}  # claimers with a filter: nobody knows whom it suits
@@ -84,6 +88,8 @@ class Watch:
 
     def observe(self, lsn: int, facts: list[f.Fact]) -> None:
         """Durable facts: wake whoever they concern."""
+        if self.windows:
+            self.windows.observe(facts, self._now_ms())
         if not (self._groups or self._choosy or self._logs):
             return
         for fact in facts:

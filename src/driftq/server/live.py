@@ -1,19 +1,21 @@
-"""Streams that stay open: NDJSON of claimed messages, with credit from the socket.
+"""Streams that stay open: NDJSON of claimed messages, with credit from the socket and from the connection's window.
 
-Nothing is claimed for a socket that is full: the next claim comes when the last one was taken. What was claimed and not
-written goes back at once and counts no attempt. An idle stream carries bare newlines.
+Nothing is claimed for a socket that is full, nor for a connection that holds as much as it may: see
+`engine.consumer_window`, which also says whose leases are kept. What was claimed and not written goes back at once and
+counts no attempt. An idle stream carries bare newlines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import msgspec
 
 from driftq.core import commands as c
 from driftq.core.replies import Claimed, Delivery, Rejected
+from driftq.engine.claiming import claim_or_wait
+from driftq.engine.consumer_window import ConsumerWindow
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.server.http import Stream
 from driftq.server.lines import lines
@@ -22,23 +24,32 @@ from driftq.storage.damage import CorruptLog
 logger = logging.getLogger("driftq.consume")
 
 NDJSON = "application/x-ndjson; charset=utf-8"
-CLAIM_MIN, CLAIM_MAX = 64, 1_024  # small while others wait, large for a consumer that reads alone
-
-
-def cancel(task: asyncio.Future[Any]) -> None:
-    task.cancel()
+CLAIM_MAX = 1_024
+TOP_UP_S = 0.02  # how long a connection that is nearly full waits for more room, so that claims are not of one message
 
 
 class Consumer:
     """One open `/v1/consume`."""
 
-    def __init__(self, engine: Engine, claim: c.Claim, heartbeat_ms: int) -> None:
+    def __init__(
+        self, engine: Engine, claim: c.Claim, heartbeat_ms: int, in_flight_max: int, prefetch: int | None
+    ) -> None:
+        assert claim.lease_ms is not None
         self._engine = engine
-        self._claim = msgspec.structs.replace(claim, max_messages=CLAIM_MIN)
+        self._claim = claim
+        self._lease_ms = claim.lease_ms
         self._heartbeat_ms = heartbeat_ms
+        self._window = ConsumerWindow(claim.lease_ms, in_flight_max, prefetch, self._moved)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # for leases that end before the next settlement
+        self._moving = False
+        self._wanted = 0  # the room that `_has_room` waits for
+        self._has_room: asyncio.Future[None] | None = None
+        self._asking: asyncio.Task[Claimed | Rejected | None] | None = None
 
     async def run(self, stream: Stream) -> None:
         await stream.start(200, content_type=NDJSON)
+        stream.on_over(self._stop_asking)
         try:
             while not stream.over:
                 reply = await self._next(stream)
@@ -49,34 +60,110 @@ class Consumer:
                     await self._send(stream, reply)
         except EngineStopped:
             return
+        finally:
+            self._engine.watch.windows.close(self._window)
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _stop_asking(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
 
     async def _next(self, stream: Stream) -> Claimed | Rejected | None:
-        """The next claim that brings something; a heartbeat goes out while there is none. None: the stream is over."""
-        waiting = asyncio.ensure_future(self._engine.claim(self._claim, self._heartbeat_ms))
-        stream.on_over(lambda: cancel(waiting))
+        """The next claim that brings something; a heartbeat goes out while there is none. None: look again."""
+        self._asking = self._loop.create_task(self._ask())
         try:
-            reply = await waiting
+            reply = await self._asking
         except asyncio.CancelledError:
             if not stream.over:
                 raise
             return None
-        if isinstance(reply, Claimed) and not reply.deliveries:
-            stream.write(b"\n")
-            await stream.drain()
-            return None
-        if isinstance(reply, Claimed):
-            self._choose_size(reply)
-        return reply
+        finally:
+            self._asking = None
+        if isinstance(reply, Claimed) and reply.deliveries:
+            self._take(reply)
+            return reply
+        if isinstance(reply, Rejected):
+            return reply
+        stream.write(b"\n")
+        await stream.drain()
+        return None
 
-    def _choose_size(self, claimed: Claimed) -> None:
-        """A claim waits for the disk once, however large it is; but what one consumer holds the others do not get."""
-        taken = sum(delivery.end - delivery.first for delivery in claimed.deliveries)
-        alone = not self._engine.watch.standing(claimed.group_id)
-        size = CLAIM_MIN
-        if alone and taken == self._claim.max_messages:
-            size = min(CLAIM_MAX, 2 * taken)
-        if size != self._claim.max_messages:
-            self._claim = msgspec.structs.replace(self._claim, max_messages=size)
+    async def _ask(self) -> Claimed | Rejected | None:
+        """Wait for room, then claim. None if there was no room for as long as a heartbeat."""
+        quarter = max(1, self._window.size(self._engine.now_ms()) // 4)
+        room = self._room()
+        if not room and not await self._wait_for_room(1, self._heartbeat_ms / 1_000):
+            return None
+        if room < quarter:
+            await self._wait_for_room(quarter, TOP_UP_S)
+        return await claim_or_wait(self._engine, self._claim, self._heartbeat_ms, self._room)
+
+    def _room(self) -> int:
+        return min(CLAIM_MAX, self._window.room(self._engine.now_ms()))
+
+    async def _wait_for_room(self, wanted: int, timeout_s: float) -> bool:
+        if self._room() >= wanted:
+            return True
+        self._wanted = wanted
+        self._has_room = self._loop.create_future()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._has_room
+        except TimeoutError:
+            return False
+        finally:
+            self._has_room = None
+        return True
+
+    # --- the window ---
+
+    def _take(self, claimed: Claimed) -> None:
+        group = self._engine.latest_state.groups.get(claimed.group_id)
+        if group is None:
+            return
+        at_ms = claimed.until_ms - self._lease_ms
+        for each in claimed.deliveries:
+            held = c.Held(each.partition, each.first, each.end, claimed.token)
+            self._engine.watch.windows.deliver(
+                self._window, group.progress[each.partition], held, claimed.until_ms, at_ms
+            )
+        self._arm()
+
+    def _moved(self) -> None:
+        """Messages of the window ended. All that one commit ends is looked at once."""
+        if not self._moving:
+            self._moving = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._moving = False
+        waiting = self._has_room
+        if waiting is not None and not waiting.done() and self._room() >= self._wanted:
+            waiting.set_result(None)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Extend the leases that are due, unless the engine has ended."""
+        if self._engine.stopped.done():
+            return
+        for until_ms, held in self._window.extensions(self._engine.now_ms()):
+            command = c.Keep(self._claim.topic, self._claim.group, tuple(held), until_ms)
+            self._engine.submit_to(command, lambda _: None)
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            next_ms = self._window.next_ms()
+            if next_ms is not None:
+                delay_s = max(0, next_ms - self._engine.now_ms()) / 1_000
+                self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._keep()
+
+    # --- the socket ---
 
     async def _send(self, stream: Stream, claimed: Claimed) -> None:
         for index, delivery in enumerate(claimed.deliveries):

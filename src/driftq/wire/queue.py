@@ -117,6 +117,7 @@ class ConsumeRequest(Body, frozen=True):
     start: str = "earliest"
     task: str | None = None
     label: str | None = None
+    prefetch: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
 
 
 class ClaimRequest(Body, frozen=True):

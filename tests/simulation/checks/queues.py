@@ -250,7 +250,8 @@ class QueuesCheck:
         if named is None:
             raise Violation("Q4", f"{op} moved {at}, which it did not name")
         command = op.command
-        owner = next((part.owner for part in getattr(command, "acks", (command,)) if part.group == group.name), "")
+        parts = [part for part in getattr(command, "acks", (command,)) if part.group == group.name]
+        owner = getattr(parts[0], "owner", "") if parts else ""
         fits = named.token == holding.token if named.token else owner == holding.owner
         if not fits:
             raise Violation("Q4", f"{op} moved {at} under {named.token or owner!r}; {holding} holds it")

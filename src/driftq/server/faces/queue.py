@@ -144,18 +144,22 @@ class QueueFace:
     # --- consume ---
 
     def consume(self, request: Request) -> Answer:
-        body = read(request, ConsumeRequest, frozenset({"lease_ms"}))
+        body = read(request, ConsumeRequest, frozenset({"lease_ms", "prefetch"}))
         if not (body.topic and body.group and body.owner):
             raise BadRequest("topic, group, and owner are required")
         lease_ms = body.lease_ms if body.lease_ms is not None else self._lease_ms(body.topic)
         claim = c.Claim(body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label)
-        return self._open_stream(claim)
+        return self._open_stream(claim, body.prefetch)
 
     def _lease_ms(self, topic: str) -> int:
         known = self._context.engine.latest_state.topics.get(topic)
         return (known.config.lease_ms if known is not None else 0) or self._context.settings.queue.lease_ms
 
-    async def _open_stream(self, claim: c.Claim) -> Response | Streaming:
+    def _in_flight_max(self, topic: str) -> int:
+        known = self._context.engine.latest_state.topics.get(topic)
+        return (known.config.in_flight_max if known is not None else 0) or self._context.settings.queue.in_flight_max
+
+    async def _open_stream(self, claim: c.Claim, prefetch: int | None) -> Response | Streaming:
         """The group is registered first, so that a wrong request is answered with a status, not with a stream. A
         request that is refused registers nothing."""
         limits = self._context.engine.queries.limits
@@ -165,7 +169,9 @@ class QueueFace:
         reply = await self._context.engine.submit(c.CreateGroup(claim.topic, claim.group, claim.start))
         if isinstance(reply, Rejected):
             return refusal(reply)
-        consumer = Consumer(self._context.engine, claim, self._context.settings.queue.heartbeat_ms)
+        heartbeat_ms = self._context.settings.queue.heartbeat_ms
+        in_flight_max = self._in_flight_max(claim.topic)
+        consumer = Consumer(self._context.engine, claim, heartbeat_ms, in_flight_max, prefetch)
         return Streaming(consumer.run, cancel_when_gone=False)
 
     # --- settle ---

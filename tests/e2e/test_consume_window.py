@@ -1,0 +1,165 @@
+"""What one connection of `/v1/consume` holds: slow readers, stalled readers, prefetch, and turns, over real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.consuming import Consumption, handle_serially
+from tests.support.server import Server, running
+from tests.support.waiting import until_now
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running(None, "queue.heartbeat_ms=300") as running_server:
+        yield running_server
+
+
+def produce(server: Server, topic: str, count: int, **fields: object) -> None:
+    messages = [{"value": str(number), **fields} for number in range(count)]
+    reply = server.call("POST", "/v1/produce/batch", {"topic": topic, "messages": messages})
+    assert reply.json()["failed"] == 0, reply
+
+
+def in_flight(server: Server, topic: str, group: str) -> int:
+    found: int = server.call("GET", f"/v1/topics/{topic}/groups/{group}").json()["in_flight"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "work_s", "more"),
+    [(300, 0.02, {}), (12, 1.0, {}), (60, 0.1, {"lease_ms": 400})],
+    ids=["20 ms of work", "1 s of work", "a quarter of a short lease"],
+)
+def test_a_slow_serial_reader_handles_every_message_once(server, count, work_s, more):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    retry = {"retry_policy": {"max_attempts": 3, "backoff_ms": 10}}
+    produce(server, "t", count, envelope=retry)
+    stream = Consumption(server, "t", "g", "slow", **more)
+    handled = handle_serially(stream, count, work_s)
+    stream.close()
+    assert handled == dict.fromkeys(map(str, range(count)), 1)
+    assert server.call("GET", "/v1/topics/t").json()["dead_letters"] == 0
+
+
+def test_prefetch_is_the_most_that_a_connection_holds(server):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    produce(server, "t", 100)
+    stream = Consumption(server, "t", "g", "few", prefetch=3, lease_ms=60_000)
+    found = stream.until_idle()
+    assert [each["offset"] for each in found] == [0, 1, 2]
+    assert stream.settle("nack", found[1]) == 204
+    assert stream.settle("ack", found[2]) == 204
+    assert [each["offset"] for each in stream.until_idle()] == [3, 4]
+    default = Consumption(server, "t", "other", "default", lease_ms=60_000)
+    assert len(default.until_idle()) == 32, "at first, and as long as nothing is settled"
+    for each in (stream, default):
+        each.close()
+
+
+@pytest.mark.parametrize("prefetch", ["0", "-1", "1.5", "many", "1000001"])
+def test_a_prefetch_that_cannot_be_is_refused_and_leaves_no_group(server, prefetch):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    query = server.call("GET", f"/v1/consume?topic=t&group=g&owner=o&prefetch={prefetch}")
+    body = server.call("GET", "/v1/consume", {"topic": "t", "group": "g", "owner": "o", "prefetch": prefetch})
+    assert (query.status, body.status) == (400, 400)
+    assert "prefetch" in query.json()["message"]
+    assert server.call("GET", "/v1/topics/t/groups/g").status == 404
+
+
+def test_a_reader_that_settles_quickly_is_given_more(server):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    produce(server, "t", 1_000)
+    stream = Consumption(server, "t", "g", "quick", lease_ms=60_000)
+    for _ in range(300):
+        message = stream.next()
+        assert message is not None
+        assert stream.settle("ack", message) == 204
+    until_now(lambda: in_flight(server, "t", "g") > 100, 10)
+    assert in_flight(server, "t", "g") <= 300, "no more than it settled during the last lease"
+    stream.close()
+
+
+def test_a_batch_is_shared_by_the_consumers_that_have_room(server):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    streams = [Consumption(server, "t", "g", f"o{number}", lease_ms=60_000) for number in range(4)]
+    assert [stream.next() for stream in streams] == [None] * 4, "all of them are idle"
+    produce(server, "t", 40)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(Consumption.until_idle, streams))
+    assert sorted(each["offset"] for some in found for each in some) == list(range(40))
+    assert all(8 <= len(some) <= 12 for some in found), [len(some) for some in found]
+    for stream in streams:
+        stream.close()
+
+
+def test_a_backlog_is_not_swallowed_by_the_first_that_connects(server):
+    server.call("POST", "/v1/topics", {"name": "t"})
+    produce(server, "t", 100)
+    streams = [Consumption(server, "t", "g", f"o{number}", lease_ms=60_000) for number in range(3)]
+    found = [stream.until_idle() for stream in streams]
+    assert [len(some) for some in found] == [32, 32, 32]
+    for stream in streams:
+        stream.close()
+
+
+def test_a_connection_that_settles_nothing_for_a_lease_loses_what_it_holds(server):
+    server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 1}})
+    produce(server, "t", 10)
+    stalled = Consumption(server, "t", "g", "stalled", lease_ms=600)
+    held = [stalled.next() for _ in range(10)]
+    assert stalled.settle("ack", held[0] or {}) == 204
+    other = Consumption(server, "t", "g", "other", lease_ms=60_000, prefetch=100)
+    found = {}
+    while len(found) < 9:
+        message = other.next()
+        if message is not None:
+            found[message["offset"]] = message["attempts"], message["last_error"]
+    assert set(found) == set(range(1, 10))
+    assert all(attempts >= 2 and error == "ack_timeout" for attempts, error in found.values()), found
+    for each in (stalled, other):
+        each.close()
+
+
+def test_only_the_oldest_message_of_a_busy_connection_loses_its_lease(server):
+    server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 1}})
+    produce(server, "t", 12)
+    busy = Consumption(server, "t", "g", "busy", lease_ms=600)
+    held = [busy.next() or {} for _ in range(12)]
+    other = Consumption(server, "t", "g", "other", lease_ms=60_000)
+    pause = threading.Event()
+    for message in held[1:]:
+        pause.wait(0.2)
+        assert busy.settle("ack", message) == 204
+    lines = [stream.next() for stream in (other, busy) for _ in range(9)]  # it comes back to one of the two
+    lost = [each for each in lines if each is not None]
+    assert {each["offset"] for each in lost} == {0}
+    assert lost[0]["attempts"] == 2
+    for each in (busy, other):
+        each.close()
+
+
+def test_kept_leases_are_still_held_after_a_kill(tmp_path: Path):
+    server = Server(str(tmp_path), "queue.heartbeat_ms=300")
+    server.call("POST", "/v1/topics", {"name": "t"})
+    produce(server, "t", 20)
+    slow = Consumption(server, "t", "g", "slow", lease_ms=3_000)
+    held = [slow.next() or {} for _ in range(20)]
+    working = threading.Event()
+    for message in held[:9]:
+        working.wait(0.4)
+        assert slow.settle("ack", message) == 204
+    server.kill()
+    slow.close()
+    with running(str(tmp_path), "queue.heartbeat_ms=300") as again:
+        assert in_flight(again, "t", "g") == 11, "the first leases ended before the kill, the kept ones did not"
+        for message in held[9:]:
+            body = {name: message[name] for name in ("partition", "offset", "token")}
+            ack = again.call("POST", "/v1/ack", {"topic": "t", "group": "g", **body})
+            assert ack.status == 204, ack
+        assert again.call("GET", "/v1/topics/t/groups/g").json()["lag"] == 0
