@@ -24,7 +24,7 @@ from driftq.storage.damage import CorruptLog
 logger = logging.getLogger("driftq.consume")
 
 NDJSON = "application/x-ndjson; charset=utf-8"
-CLAIM_MAX = 1_024
+CLAIM_MIN, CLAIM_MAX = 64, 1_024  # a claim grows while the socket takes everything at once
 TOP_UP_S = 0.02  # how long a connection that is nearly full waits for more room, so that claims are not of one message
 
 
@@ -43,6 +43,7 @@ class Consumer:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None  # for leases that end before the next settlement
         self._moving = False
+        self._most = CLAIM_MIN
         self._wanted = 0  # the room that `_has_room` waits for
         self._has_room: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[Claimed | Rejected | None] | None = None
@@ -92,18 +93,18 @@ class Consumer:
     async def _ask(self) -> Claimed | Rejected | None:
         """Wait for room, then claim. None if there was no room for as long as a heartbeat."""
         quarter = max(1, self._window.size(self._engine.now_ms()) // 4)
-        room = self._room()
+        room = self._window.room(self._engine.now_ms())
         if not room and not await self._wait_for_room(1, self._heartbeat_ms / 1_000):
             return None
         if room < quarter:
             await self._wait_for_room(quarter, TOP_UP_S)
-        return await claim_or_wait(self._engine, self._claim, self._heartbeat_ms, self._room)
+        return await claim_or_wait(self._engine, self._claim, self._heartbeat_ms, self._claim_size)
 
-    def _room(self) -> int:
-        return min(CLAIM_MAX, self._window.room(self._engine.now_ms()))
+    def _claim_size(self) -> int:
+        return min(self._most, self._window.room(self._engine.now_ms()))
 
     async def _wait_for_room(self, wanted: int, timeout_s: float) -> bool:
-        if self._room() >= wanted:
+        if self._window.room(self._engine.now_ms()) >= wanted:
             return True
         self._wanted = wanted
         self._has_room = self._loop.create_future()
@@ -122,6 +123,9 @@ class Consumer:
         group = self._engine.latest_state.groups.get(claimed.group_id)
         if group is None:
             return
+        taken = sum(each.end - each.first for each in claimed.deliveries)
+        if taken == self._most:
+            self._most = min(CLAIM_MAX, 2 * taken)
         at_ms = claimed.until_ms - self._lease_ms
         for each in claimed.deliveries:
             held = c.Held(each.partition, each.first, each.end, claimed.token)
@@ -139,7 +143,7 @@ class Consumer:
     def _look(self) -> None:
         self._moving = False
         waiting = self._has_room
-        if waiting is not None and not waiting.done() and self._room() >= self._wanted:
+        if waiting is not None and not waiting.done() and self._window.room(self._engine.now_ms()) >= self._wanted:
             waiting.set_result(None)
         self._keep()
 
@@ -170,6 +174,8 @@ class Consumer:
             sent = delivery.first
             try:
                 for line in lines(self._engine, delivery, claimed.token, claimed.until_ms):
+                    if not stream.writable:
+                        self._most = CLAIM_MIN
                     if stream.over or not (stream.writable or await stream.drain()):
                         break
                     stream.write(line + b"\n")
