@@ -13,6 +13,7 @@ from driftq.wire.message import DeadLetter, Envelope, Job, RetryPolicy, Routing
 
 Name = Annotated[str, Meta(min_length=1, max_length=249)]
 Natural = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Prefetch = Annotated[int, Meta(ge=1, le=1_000_000)]
 Positive = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Owner = Annotated[str, Meta(min_length=1, max_length=256)]
 Priority = Annotated[int, Meta(ge=0, le=9)]
@@ -117,7 +118,7 @@ class ConsumeRequest(Body, frozen=True):
     start: str = "earliest"
     task: str | None = None
     label: str | None = None
-    prefetch: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    prefetch: Prefetch | None = None
 
 
 class ClaimRequest(Body, frozen=True):

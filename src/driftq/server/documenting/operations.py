@@ -109,6 +109,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             Query("start", str, "Where a new group begins: earliest, latest or an RFC 3339 time."),
             Query("task", str, "Only messages with this task."),
             Query("label", str, "Only messages with this label."),
+            Query("prefetch", q.Prefetch, "The most this connection holds unsettled; it adapts if absent."),
         ),
         errors=(400, 404, 409, 429),
     ),
