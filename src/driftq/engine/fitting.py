@@ -22,7 +22,7 @@ from driftq.core.ranges import Range, RangeSet
 from driftq.core.state import State
 
 Fill = Callable[[Log, int], Iterator[f.Fact]]  # facts that bring a log's end up to an offset
-OfGroup = f.GroupSought | f.Leased | f.Extended | f.Failed | f.Released | f.Settled
+OfGroup = f.GroupSought | f.Leased | f.Extended | f.Failed | f.FailureExplained | f.Released | f.Settled
 
 REPAIRER = "driftq repair"
 
@@ -74,7 +74,9 @@ def why_not(state: State, fact: f.Fact, made: Made) -> str | None:
             return None if same else f"topic {fact.topic} is not known with {len(fact.starts)} partitions"
         case f.GroupPaused() | f.GroupDeleted() | f.FilterNoted() | GroupIdled() | GroupCaughtUp():
             return None if fact.group_id in state.groups else f"group {fact.group_id} is not known"
-        case f.GroupSought() | f.Leased() | f.Extended() | f.Failed() | f.Released() | f.Settled():
+        case f.GroupSought() | f.Leased() | f.Extended() | f.Released() | f.Settled():
+            return _of_group(state, fact, made)
+        case f.Failed() | f.FailureExplained():
             return _of_group(state, fact, made)
         case _:
             return None
@@ -131,7 +133,7 @@ def _of_group(state: State, fact: OfGroup, made: Made) -> str | None:
     progress = group.progress[log.partition]
     if isinstance(fact, f.Leased):
         return next(filter(None, (_lease(progress, first, end) for first, end in fact.ranges)), None)
-    if isinstance(fact, f.Failed):
+    if isinstance(fact, f.Failed | f.FailureExplained):
         known = fact.offset in progress.entries or progress.held.lease_at(fact.offset) is not None
         return None if known else f"offset {fact.offset} was not held"
     return None
@@ -182,7 +184,7 @@ def _named(state: State, fact: f.Fact) -> Iterator[Range]:
             yield from zip(state.topics[fact.topic].log_ids, fact.starts, strict=True)
         case f.GroupSought():
             yield fact.log_id, fact.offset
-        case f.Failed() | f.Cancelled():
+        case f.Failed() | f.FailureExplained() | f.Cancelled():
             yield fact.log_id, fact.offset + 1
         case f.Leased() | f.Extended() | f.Released() | f.Settled():
             yield fact.log_id, max((end for _, end in fact.ranges), default=0)
