@@ -107,18 +107,19 @@ class Consumer(Actor):
         group = self.world.opened.broker.state.groups.get(claimed.group_id) if claimed is not None else None
         if claimed is None or group is None or self.windows is None:
             return
-        at_ms = claimed.until_ms - self.lease_ms
+        at_ms = min(claimed.until_ms - self.lease_ms, self.world.now_ms)
+        until_ms = min(claimed.until_ms, at_ms + self.lease_ms)
         for each in claimed.deliveries:
             held = c.Held(each.partition, each.first, each.end, claimed.token)
             progress = group.progress[each.partition]
-            self.windows.deliver(self.window, progress, held, claimed.until_ms, at_ms)
-            self.connection.delivered(progress, held, claimed.until_ms, at_ms)
+            self.windows.deliver(self.window, progress, held, until_ms, at_ms)
+            self.connection.delivered(progress, held, until_ms, at_ms)
             self.inbox += [c.Held(each.partition, at, at + 1, claimed.token) for at in range(each.first, each.end)]
         self.world.counts["messages in windows"] += self.window.held
 
     def keep(self) -> None:
         """What the engine does when messages of the window ended, or when its timer fires."""
         for until_ms, held in self.window.extensions(self.world.now_ms):
-            self.connection.kept(held, until_ms)
+            self.connection.kept(held, until_ms, self.world.now_ms)
             self.world.counts["leases kept"] += sum(run.end - run.first for run in held)
             self.ask(c.Keep(self.topic_name, self.group, tuple(held), until_ms))

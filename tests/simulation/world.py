@@ -314,6 +314,8 @@ class World:
         if op.lsn > before:
             if isinstance(command, c.SetClock):
                 self.now_ms = command.at_ms
+                for connection in self.connections.values():
+                    connection.clock_moves += 1
             op.own = True
             self.op_at[op.lsn] = op
         self.open_ops.append(op)

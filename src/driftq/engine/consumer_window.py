@@ -28,6 +28,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.progress import Progress
 from driftq.core.ranges import Range, runs
+from driftq.core.timers import ClockSet
 
 FIRST_SIZE = 32  # of an adaptive window, and the least it has later
 BUCKETS = 16  # per lease: how finely settlements are remembered
@@ -126,6 +127,16 @@ class ConsumerWindow:
                 self._recent.append([bucket, settled])
             self._recent_count += settled
 
+    def set_clock(self, step_ms: int, now_ms: int) -> None:
+        """The clock was corrected. What was left of each lease is left still; the silence begins anew."""
+        for run in self._runs:
+            run.until_ms = min(run.until_ms + step_ms, now_ms + self._lease_ms)
+        self._oldest_until_ms = min(self._oldest_until_ms + step_ms, now_ms + self._lease_ms)
+        self._settled_ms = self._oldest_since_ms = now_ms
+        self._lowest_until_ms = self._check_ms = 0  # to be found at the next look
+        self._recent.clear()
+        self._recent_count = 0
+
     def close(self) -> None:
         """The connection ended. Its leases stay as they are stored."""
         for run in self._runs:
@@ -205,6 +216,7 @@ class ConsumerWindows:
 
     def __init__(self) -> None:
         self._indexes: dict[tuple[int, int], Index] = {}  # (group, log)
+        self._windows: set[ConsumerWindow] = set()  # those that were ever delivered something
         self.asking: dict[int, int] = {}  # connections of a group that have room and ask for messages
         self._handlers: dict[type[f.Fact], Callable[[Any, int], Iterable[ConsumerWindow]]] = {
             f.Settled: self._settled,
@@ -214,6 +226,7 @@ class ConsumerWindows:
             f.GroupSought: self._sought,
             f.GroupDeleted: self._group_deleted,
             f.TopicDeleted: self._topic_deleted,
+            ClockSet: self._clock_set,
         }
 
     def __bool__(self) -> bool:
@@ -224,6 +237,7 @@ class ConsumerWindows:
         """A window gets what it still holds of a delivery: some may have been cancelled before the reply came."""
         key = progress.group_id, progress.log_id
         window.keys.add(key)
+        self._windows.add(window)
         index = self._indexes.setdefault(key, {})
         token, partition = delivered.token, delivered.partition
         for first, end in held_under(progress, delivered.first, delivered.end, token):
@@ -231,6 +245,7 @@ class ConsumerWindows:
 
     def close(self, window: ConsumerWindow) -> None:
         window.close()
+        self._windows.discard(window)
         for key in window.keys:
             if not self._indexes.get(key, True):
                 del self._indexes[key]
@@ -280,6 +295,13 @@ class ConsumerWindows:
     def _topic_deleted(self, fact: f.TopicDeleted, now_ms: int) -> Iterable[ConsumerWindow]:
         gone = set(fact.log_ids)
         return self._drop([key for key in self._indexes if key[1] in gone], now_ms)
+
+    def _clock_set(self, fact: ClockSet, now_ms: int) -> Iterable[ConsumerWindow]:
+        if fact.at_ms == fact.from_ms:
+            return ()
+        for window in self._windows:
+            window.set_clock(fact.at_ms - fact.from_ms, now_ms)
+        return self._windows
 
     def _drop(self, keys: list[tuple[int, int]], now_ms: int) -> Iterable[ConsumerWindow]:
         found: list[ConsumerWindow] = []

@@ -126,12 +126,11 @@ class Consumer:
         taken = sum(each.end - each.first for each in claimed.deliveries)
         if taken == self._most:
             self._most = min(CLAIM_MAX, 2 * taken)
-        at_ms = claimed.until_ms - self._lease_ms
+        at_ms = min(claimed.until_ms - self._lease_ms, self._engine.now_ms())  # the clock may have been set since
+        until_ms = min(claimed.until_ms, at_ms + self._lease_ms)
         for each in claimed.deliveries:
             held = c.Held(each.partition, each.first, each.end, claimed.token)
-            self._engine.watch.windows.deliver(
-                self._window, group.progress[each.partition], held, claimed.until_ms, at_ms
-            )
+            self._engine.watch.windows.deliver(self._window, group.progress[each.partition], held, until_ms, at_ms)
         self._arm()
 
     def _moved(self) -> None:

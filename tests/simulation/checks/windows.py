@@ -7,6 +7,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.progress import Progress
 from driftq.core.state import State
+from driftq.core.timers import ClockSet
 from tests.simulation.checks.violation import demand
 
 FIRST_SIZE = 32
@@ -43,6 +44,7 @@ class Connection:
         self.oldest_since_ms = 0
         self.judged_ms = 0
         self.slept_ms = 0  # until when the process let a timer be late, the last time
+        self.clock_moves = 0  # how often the clock was set, and that is not durable yet
         self.refused = False
 
     # --- what happens ---
@@ -61,17 +63,20 @@ class Connection:
             if not self.messages:
                 self.settled_ms = max(self.settled_ms, at_ms)
                 self.oldest_since_ms = at_ms
-            self.messages.append(Message(progress, held.partition, offset, held.token, at_ms, until_ms))
+            stored_ms = lease.until_ms - self.lease_ms  # the clock may have been set since the claim
+            self.messages.append(Message(progress, held.partition, offset, held.token, stored_ms, until_ms))
 
-    def kept(self, held: list[c.Held], until_ms: int) -> None:
+    def kept(self, held: list[c.Held], until_ms: int, now_ms: int) -> None:
         for run in held:
             for message in self.messages:
                 if message.partition == run.partition and run.first <= message.offset < run.end:
-                    if message.token == run.token:
+                    if message.token == run.token and message.until_ms > now_ms:  # one that has ended stays so
                         message.until_ms = max(message.until_ms, until_ms)
 
     def observed(self, facts: list[f.Fact], now_ms: int) -> None:
         for fact in facts:
+            if isinstance(fact, ClockSet) and fact.at_ms != fact.from_ms:
+                self._clock_set(fact.at_ms - fact.from_ms, now_ms)
             for message in [message for message in self.messages if _ends(fact, message)]:
                 oldest = self.messages[0]
                 lost = _is_lost(fact, message)
@@ -85,13 +90,20 @@ class Connection:
                     silent = now_ms >= self.settled_ms + self.lease_ms
                     self.oldest_since_ms = self.settled_ms if silent else now_ms
 
+    def _clock_set(self, step_ms: int, now_ms: int) -> None:
+        self.clock_moves = max(0, self.clock_moves - 1)
+        self.settled_ms = self.oldest_since_ms = self.slept_ms = now_ms
+        self.settled.clear()
+        for message in self.messages:
+            message.until_ms = min(message.until_ms + step_ms, now_ms + self.lease_ms)
+
     def _may_be_lost(self, message: Message, at_ms: int) -> None:
         """A waiting message is lost only after a lease of silence, or if time passed without a step of the process."""
-        known_ms = max((time_ms for time_ms in self.settled if time_ms < at_ms), default=0)
-        silent = at_ms >= known_ms + self.lease_ms
+        known_ms = max((time_ms for time_ms in self.settled if time_ms < message.until_ms), default=0)
+        silent = message.until_ms >= known_ms + self.lease_ms
         asleep = at_ms < self.slept_ms + self.lease_ms or at_ms >= self.judged_ms + self.lease_ms // 4
         demand(
-            silent or asleep or self.refused,
+            silent or asleep or self.refused or self.clock_moves,
             "window",
             f"{message} was lost at {at_ms}; its connection settled at {known_ms}, lease {self.lease_ms}",
         )
@@ -102,7 +114,7 @@ class Connection:
         if now_ms >= self.judged_ms + self.lease_ms // 4:
             self.slept_ms = now_ms
         self.judged_ms = now_ms
-        if self.refused:
+        if self.refused or self.clock_moves:
             return
         for number, message in enumerate(self.messages):
             group = state.groups.get(message.group_id)

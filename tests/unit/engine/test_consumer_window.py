@@ -5,6 +5,7 @@ from __future__ import annotations
 from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.progress import Progress
+from driftq.core.timers import ClockSet
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 
 LEASE_MS = 1_000
@@ -149,3 +150,26 @@ def test_two_windows_do_not_share_and_a_closed_one_leaves_nothing():
     desk.notified.clear()
     desk.ack(5, 8, 300)
     assert not desk.notified
+
+
+def test_a_corrected_clock_leaves_a_window_as_long_as_it_had():
+    for step_ms in (60_000, -60_000):
+        desk = Desk()
+        window = desk.window()
+        desk.deliver(window, 0, 4, "a", 100_000)
+        desk.ack(0, 1, 100_500)
+        window.extensions(100_500)
+        now_ms = 100_500 + step_ms
+        desk.windows.observe([ClockSet(now_ms, 100_500)], now_ms)
+        assert extended(window, now_ms) == []
+        assert extended(window, now_ms + 700) == [], "nothing was settled since"
+        desk.ack(1, 2, now_ms + 900)
+        assert extended(window, now_ms + 900) == [(now_ms + 1_900, [(2, 3), (3, 4)])]
+
+
+def test_a_clock_that_is_only_noted_changes_nothing():
+    desk = Desk()
+    window = desk.window()
+    desk.deliver(window, 0, 4, "a", 0)
+    desk.windows.observe([ClockSet(500, 500)], 500)
+    assert extended(window, 900) == []
