@@ -122,3 +122,23 @@ def test_hundreds_of_due_retries_leave_fresh_messages_their_share(server: Server
     values = [each["value"] for _ in range(100) for each in claim(server, 1)]
     assert sum(value.startswith("new") for value in values) == 80
     assert [value for value in values if value.startswith("new")] == [f"new {n}" for n in range(80)]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["begin names the message", "begin names no message"])
+def test_a_worker_that_committed_and_died_before_its_ack_is_not_asked_again(tmp_path: Path, named: bool) -> None:
+    effect = {"topic": "t", "group": "g", "key": "order-1"}
+    place = {"partition": 0, "offset": 0} if named else {}
+    with running(str(tmp_path / "data")) as server:
+        ok(server.call("POST", "/v1/topics", {"name": "t", "history": True}))
+        produce(server, [{"value": key, "envelope": {"idempotency_key": key}} for key in ("order-1", "order-2")])
+        messages = claim(server, 2)
+        fence = ok(server.call("POST", "/v1/idempotency/begin", {**effect, **place, "owner": "w"}))["fence"]
+        assert server.call("POST", "/v1/idempotency/commit", {**effect, "fence": fence}).status == 204
+        settle(server, "nack", messages, delay_ms=0, reason="died")
+        server.kill()
+    with running(str(tmp_path / "data")) as server:
+        assert [each["value"] for each in claim(server, 10)] == ["order-2"]
+        line = b'driftq_settled_total{group="g",how="skipped",topic="t"} 1.0'
+        assert line in server.call("GET", "/v1/metrics").body
+        history = server.call("GET", "/v1/topics/t.history/partitions/0/messages?offset=0&limit=100").body
+        assert b"skipped" in history

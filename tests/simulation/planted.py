@@ -112,10 +112,12 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.choosing:fresh", "log.fair_from if fair else end", "log.fair_from"),
         Bug("core.rules.produce:kept_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
     ),
-    "retries_first": (Bug("core.rules.claim:_give", "quota = (", "quota = 1 + ("),),
+    "retries_first": (Bug("core.rules.claim:_give", "// WHOLE\n", "// WHOLE or 1\n"),),
     "retries_last": (Bug("core.rules.claim:_give", "quota = (", "quota = 0 * ("),),
     "retry_share_not_carried": (Bug("core.progress:Progress.lease", "fact.retry_debt", "0"),),
-    "attempts_not_persisted": (Bug("core.progress:Progress.place_entry", "Entry(image.attempts,", "Entry(0,"),),
+    "attempts_not_persisted": (
+        Bug("core.progress:Progress.place_entry", "Entry.placed(image)", "Entry.placed(image); entry.attempts = 0"),
+    ),
     "version_not_raised": (Bug("core.progress:Progress.lease", "entry.version += 1", "pass"),),
     "in_flight_off_by_one": (
         Bug("core.rules.claim:_shares", "progress.in_flight + lost", "progress.in_flight + lost + 1"),

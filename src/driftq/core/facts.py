@@ -23,7 +23,7 @@ STAGING_LOG = 0  # the log nobody reads: batches that wait to be published
 ACKED = 0
 DEAD = 1
 CANCELLED = 2
-SKIPPED = 3  # never delivered: it was meant for another group
+SKIPPED = 3  # not delivered: it was meant for another group, or its effect is committed
 
 
 class Fact(Struct, frozen=True, array_like=True, gc=False):

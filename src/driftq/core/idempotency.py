@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 from driftq.core.commands import EffectKey
+from driftq.core.committed_keys import CommittedKeys
 from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
 from driftq.core.images import EffectPlaced
 
@@ -53,9 +54,10 @@ class Effect:
 class Effects:
     """Effect keys."""
 
-    __slots__ = ("_effects", "_rounds")
+    __slots__ = ("_effects", "_rounds", "committed")
 
     def __init__(self) -> None:
+        self.committed = CommittedKeys()
         self._effects: dict[str, Effect] = {}
         self._rounds: deque[str] = deque()  # each key once; the front is looked at next
 
@@ -67,6 +69,12 @@ class Effects:
 
     def find(self, scope: str) -> Effect | None:
         return self._effects.get(scope)
+
+    def move(self, scope: str, group_id: int, log_id: int, offset: int) -> None:
+        """The effect belongs to this message."""
+        effect = self._changed(scope)
+        effect.group_id, effect.log_id, effect.offset = group_id, log_id, offset
+        self._note(scope, effect)
 
     def begin(self, fact: KeyBegun) -> None:
         effect = self._changed(fact.key)
@@ -81,6 +89,7 @@ class Effects:
         effect.status, effect.fence = Status.COMMITTED, fact.fence
         effect.at_ms, effect.until_ms = fact.at_ms, fact.expires_ms
         effect.result, effect.error = fact.result, ""
+        self._note(fact.key, effect)
 
     def fail(self, fact: KeyFailed) -> None:
         effect = self._changed(fact.key)
@@ -89,17 +98,25 @@ class Effects:
         effect.error = fact.error
 
     def _changed(self, scope: str) -> Effect:
+        """The effect, to be changed: whatever it was committed as is not noted any more."""
         effect = self._effects.get(scope)
         if effect is None:
             effect = self._effects[scope] = Effect()
             self._rounds.append(scope)
+        elif effect.status is Status.COMMITTED:
+            self.committed.discard(scope, effect.group_id, effect.log_id, effect.offset)
         return effect
+
+    def _note(self, scope: str, effect: Effect) -> None:
+        if effect.status is Status.COMMITTED:
+            self.committed.add(scope, effect.group_id, effect.log_id, effect.offset)
 
     def forget_some(self, is_over: Callable[[Effect], bool]) -> None:
         """Look at a few keys and drop those that are over; the others come round again."""
         for _ in range(min(DROPPED_AT_ONCE, len(self._rounds))):
             scope = self._rounds.popleft()
             if is_over(self._effects[scope]):
+                self._changed(scope)
                 del self._effects[scope]
             else:
                 self._rounds.append(scope)
@@ -121,3 +138,4 @@ class Effects:
         effect.at_ms, effect.until_ms = image.at_ms, image.until_ms
         effect.group_id, effect.log_id, effect.offset = image.group_id, image.log_id, image.offset
         effect.result, effect.error = image.result, image.error
+        self._note(image.key, effect)

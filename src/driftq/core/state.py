@@ -13,6 +13,7 @@ from driftq.core import cursors
 from driftq.core import facts as f
 from driftq.core.activity import GroupActivity
 from driftq.core.deadlines import Deadlines
+from driftq.core.done_messages import DoneMessages
 from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic, link_history
 from driftq.core.histories import Histories
 from driftq.core.idempotency import Effect, Effects
@@ -40,6 +41,7 @@ class State:
         self.tenure = JobTenure(self.logs, self.groups)
         self.keys = ProducedKeys(self.tenure)
         self.effects = Effects()
+        self.done = DoneMessages(self.effects, self.keys, self.logs, self.groups)
         self.stages = Stages()
         self.histories = Histories()
         self.deadlines = Deadlines()
@@ -153,6 +155,7 @@ class State:
             # Before ids had a field of their own, a job's id was its key.
             ttl_ms = along.key_expires_ms - fact.at_ms if is_job(along.key) else 0
             self.keys.remember(along.key, ProducedKey(*place, along.key_expires_ms, ttl_ms))
+            self.done.produced(log, fact, along.key)
         if along.job:
             self.keys.remember(along.job, ProducedKey(*place, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
@@ -343,12 +346,12 @@ class State:
     def _key_begun(self, fact: f.KeyBegun) -> None:
         self._passed(fact.at_ms)
         self.next_fence = max(self.next_fence, fact.fence + 1)
-        self.effects.forget_some(self.is_forgettable)
+        self.effects.forget_some(lambda effect: self.is_forgettable_at(effect, self.last_ms))
         self.effects.begin(fact)
 
     def _key_committed(self, fact: f.KeyCommitted) -> None:
         self._passed(fact.at_ms)
-        self.effects.commit(fact)
+        self.done.commit(fact)
 
     def _key_failed(self, fact: f.KeyFailed) -> None:
         self._passed(fact.at_ms)
@@ -358,9 +361,6 @@ class State:
         self._passed(fact.at_ms)
         self.keys.sweep(fact.until_ms, self.last_ms)
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
-
-    def is_forgettable(self, effect: Effect) -> bool:
-        return self.is_forgettable_at(effect, self.last_ms)
 
     def is_forgettable_at(self, effect: Effect, now_ms: int) -> bool:
         """Past its time, and its message (if it named one) settled for the group. Fences rise over all keys together,

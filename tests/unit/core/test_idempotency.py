@@ -21,16 +21,16 @@ def test_scopes_are_told_apart_by_every_part():
 
 
 def test_an_effect_goes_from_pending_to_committed_or_failed():
-    effects = Effects()
-    effects.begin(KeyBegun("k", 1, "ann", 10, 20, 5, 6, 7))
-    effect = effects.find("k")
+    effects, scope = Effects(), effect_scope(EffectKey("", "t", "g", "k"))
+    effects.begin(KeyBegun(scope, 1, "ann", 10, 20, 5, 6, 7))
+    effect = effects.find(scope)
     assert effect is not None
     assert (effect.status, effect.fence, effect.owner, effect.until_ms) == (Status.PENDING, 1, "ann", 20)
-    effects.fail(KeyFailed("k", 1, 11, 100, "boom"))
+    effects.fail(KeyFailed(scope, 1, 11, 100, "boom"))
     assert (effect.status, effect.error, effect.until_ms) == (Status.FAILED, "boom", 100)
-    effects.begin(KeyBegun("k", 2, "bob", 12, 22, 5, 6, 7))
+    effects.begin(KeyBegun(scope, 2, "bob", 12, 22, 5, 6, 7))
     assert (effect.status, effect.fence, effect.error) == (Status.PENDING, 2, "")
-    effects.commit(KeyCommitted("k", 2, 13, 200, b"r"))
+    effects.commit(KeyCommitted(scope, 2, 13, 200, b"r"))
     assert (effect.status, effect.result, effect.offset) == (Status.COMMITTED, b"r", 7)
 
 

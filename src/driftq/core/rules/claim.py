@@ -20,6 +20,7 @@ from driftq.core.progress import Progress
 from driftq.core.ranges import Range
 from driftq.core.replies import Claimed, Delivery, Rejected, Reply
 from driftq.core.rules.failing import bury, expire_leases
+from driftq.core.rules.skipping import done_in, has_done, is_done, skip
 from driftq.core.rules.topics import find_group
 from driftq.wire.errors import Code
 
@@ -29,10 +30,11 @@ WHOLE = 1_000  # balances are counted in thousandths of a message
 class _Share:
     """What one partition gives to a claim."""
 
-    __slots__ = ("deliveries", "fair", "log", "progress", "ranges", "retry_debt", "room")
+    __slots__ = ("deliveries", "fair", "has_done", "log", "progress", "ranges", "retry_debt", "room")
 
     def __init__(self, log: Log, progress: Progress, room: int, fair: bool) -> None:
         self.fair = fair
+        self.has_done = False  # whether the group has committed effects
         self.retry_debt = progress.retry_debt
         self.log = log
         self.progress = progress
@@ -92,6 +94,7 @@ def _shares(case: Case, group: Group, in_flight_max: int, fair: bool) -> list[_S
         room = in_flight_max - progress.in_flight + lost
         if room > 0:
             shares.append(_Share(case.state.logs[progress.log_id], progress, room, fair))
+            shares[-1].has_done = has_done(case, group)
     return shares
 
 
@@ -138,6 +141,9 @@ def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most:
             break
         if overdue and bury(case, group, progress, offset, "deadline_exceeded", ""):
             continue
+        if share.has_done and is_done(case, group, share.log, offset):
+            skip(case, group, share.log, [offset])
+            continue
         entry = progress.entries[offset]
         share.ranges.setdefault(None, []).append((offset, offset + 1))
         share.deliveries.append(
@@ -160,7 +166,8 @@ def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Want
     log, progress = share.log, share.progress
     given = 0
     most = min(most, share.room)
-    for lane, first, stop in _without_overdue(case, group, share, _pick(case, share, most, wanted)):
+    picked = _without_overdue(case, group, share, _pick(case, share, most, wanted))
+    for lane, first, stop in _without_done(case, group, share, picked) if share.has_done else picked:
         stop = min(stop, first + most - given)
         if first == stop:
             break
@@ -208,6 +215,22 @@ def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh
             kept.append(Fresh(lane, first, stop))
         if case.is_full():
             break
+    return kept
+
+
+def _without_done(case: Case, group: Group, share: _Share, picked: list[Fresh]) -> list[Fresh]:
+    """Messages whose effect is committed are settled instead."""
+    kept: list[Fresh] = []
+    done: list[int] = []
+    for lane, first, stop in picked:
+        for offset in done_in(case, group, share.log, first, stop):
+            done.append(offset)
+            if first < offset:
+                kept.append(Fresh(lane, first, offset))
+            first = offset + 1
+        if first < stop:
+            kept.append(Fresh(lane, first, stop))
+    skip(case, group, share.log, sorted(done))
     return kept
 
 
