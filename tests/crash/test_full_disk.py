@@ -10,7 +10,8 @@ import pytest
 from driftq.cli.exits import Exit
 from tests.crash.mounts import tmpfs
 from tests.crash.running import BrokerProcess, Ended
-from tests.support.waiting import until
+from tests.support.server import running
+from tests.support.waiting import until, until_now
 
 SIZE_BYTES = 3 << 20
 OPTIONS = ("--journal-segment", str(256 << 10), "--log-segment", str(256 << 10))
@@ -83,3 +84,25 @@ def test_a_folder_that_does_not_fit_is_refused_when_it_is_made(tmp_path, profile
             asyncio.run(BrokerProcess.start(str(folder / "data"), *OPTIONS))
         assert ended.value.code == Exit.CANNOT_CREATE
         assert "no room" in ended.value.errors
+
+
+def test_a_server_on_a_full_disk_is_not_ready_and_says_why(tmp_path, profile):
+    settings = ("storage.segment_bytes=262144", "limits.batch_bytes=65536", "limits.message_bytes=32768")
+    with tmpfs(tmp_path / "small", SIZE_BYTES, profile) as folder:
+        ballast = folder / "ballast"
+        ballast.write_bytes(bytes(1 << 20))
+        with running(str(folder / "data"), *settings) as server:
+            assert server.call("POST", "/v1/topics?name=t&partitions=1").status == 201
+            body = {"topic": "t", "value": "v" * 8_000}
+            assert server.call("GET", "/v1/readyz").status == 200
+            while server.call("POST", "/v1/produce", body).status == 200:
+                pass
+            assert server.call("POST", "/v1/produce", body).json()["error"] == "DISK_FULL"
+            ready = server.call("GET", "/v1/readyz")
+            assert ready.status == 503
+            assert (ready.json()["reason"], ready.json()["folder"]) == ("disk_full", str(folder / "data"))
+            assert "retry-after" in ready.headers
+            assert server.call("POST", "/v1/claim", {"topic": "t", "group": "new", "owner": "w"}).json()["messages"]
+            ballast.unlink()
+            until_now(lambda: server.call("GET", "/v1/readyz").status == 200, 20)
+            assert server.call("POST", "/v1/produce", body).status == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 
@@ -133,7 +134,8 @@ def test_a_truncated_segment_is_refused_with_its_place(copy, which):
     ended = refused(copy)
     assert ended.code == Exit.DAMAGED
     assert path.name in ended.errors
-    assert f"byte {HEADER_BYTES + 1_000}" in ended.errors
+    (position,) = map(int, re.findall(rf"{path.name}, byte (\d+)", ended.errors))
+    assert HEADER_BYTES <= position <= HEADER_BYTES + 1_000, "the block that is not whole"
 
 
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["the first", "in the middle", "the last"])

@@ -324,6 +324,13 @@ def test_bytes_go_through_a_stream_as_they_are():
 # --- the server, contexts, errors -------------------------------------------------------------------------------------
 
 
+def test_the_clock_is_shown_and_accepted():
+    assert "machine" in run("clock", "show")
+    assert not as_json("clock", "show")["held"]
+    assert "Repeat with --yes" in run("clock", "accept", code=Exit.USAGE)
+    assert abs(as_json("clock", "accept", "--yes")["ahead_ms"]) < 1_000
+
+
 def test_the_server_tells_about_itself(topic, server):
     assert f"http://127.0.0.1:{server.port}" in run("status")
     assert topic in [each["name"] for each in as_json("status")["topics"]]

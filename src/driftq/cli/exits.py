@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -28,8 +28,9 @@ class Exit(IntEnum):
     USAGE = 2  # The command line or the settings are wrong.
     BAD_INPUT = 65  # What was read from a file or a pipe cannot be understood.
     NOTHING_THERE = 66  # There is no data folder at this place, or no topic, group, job or stream of this name.
-    UNREACHABLE = 69  # No server answers.
+    UNREACHABLE = 69  # No server answers, or a server cannot listen at its address.
     FAILED = 70  # The disk failed, or a bug was met: nothing more was acknowledged.
+    FILES_MOVED = 72  # Files of the data folder were removed or replaced while the broker was running.
     CANNOT_CREATE = 73  # The data folder cannot be made or written.
     DAMAGED = 74  # The data folder is damaged; nothing was changed.
     IN_USE = 75  # Later: another process works in the data folder, or the server is busy, full or starting.
@@ -39,34 +40,51 @@ class Exit(IntEnum):
 
 
 @contextmanager
-def ended() -> Iterator[None]:
-    """Turn what went wrong inside into one line and the right number."""
+def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Turn what went wrong inside into one line and the right number. `report` prints the line somewhere else."""
+
+    def end(code: Exit, message: str) -> NoReturn:
+        if report is None:
+            stop(code, message)
+        report(message)
+        sys.exit(code)
+
     from driftq.core.frames import UnknownFact
     from driftq.engine.engine import EngineStopped
     from driftq.engine.inspection import NoDataFolder
-    from driftq.storage.damage import Damaged, FormatTooNew
+    from driftq.server.http.listener import CannotListen
+    from driftq.storage.damage import Damaged, FilesMoved, FormatTooNew
     from driftq.storage.disk import DiskFailed, DiskFull
-    from driftq.storage.lockfile import FolderInUse
+    from driftq.storage.folder import ForeignFolder
+    from driftq.storage.lockfile import FolderInUse, FolderUnusable
 
     try:
         yield
     except FolderInUse as error:
-        stop(Exit.IN_USE, str(error))
+        end(Exit.IN_USE, str(error))
+    except CannotListen as error:
+        end(Exit.UNREACHABLE, str(error))
+    except (ForeignFolder, FolderUnusable) as error:
+        end(Exit.CANNOT_CREATE, str(error))
     except NoDataFolder as error:
-        stop(Exit.NOTHING_THERE, str(error))
+        end(Exit.NOTHING_THERE, str(error))
     except Damaged as error:
-        stop(Exit.DAMAGED, "\n  ".join([str(error), *_affected(error)]))
+        end(Exit.DAMAGED, "\n  ".join([str(error), *_affected(error)]))
     except (FormatTooNew, UnknownFact) as error:
-        stop(Exit.TOO_NEW, str(error))
+        end(Exit.TOO_NEW, str(error))
+    except FilesMoved as error:
+        end(Exit.FILES_MOVED, str(error))
     except (DiskFailed, EngineStopped) as error:
-        stop(Exit.FAILED, f"stopped, because the disk cannot be trusted any more: {error}")
+        if isinstance(error.__cause__, FilesMoved):
+            end(Exit.FILES_MOVED, str(error))
+        end(Exit.FAILED, f"stopped, because the disk cannot be trusted any more: {error}")
     except DiskFull as error:
-        stop(Exit.CANNOT_CREATE, f"no room on the disk: {error}")
+        end(Exit.CANNOT_CREATE, f"no room on the disk: {error}")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(Exit.OK)
     except OSError as error:
-        stop(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
+        end(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
 
 
 def _affected(error: Exception) -> list[str]:

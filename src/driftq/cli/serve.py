@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from functools import partial
 
 import click
 
@@ -25,7 +27,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     import uvloop
 
     from driftq.cli.exits import ended
-    from driftq.server.logs import configure
+    from driftq.server.logs import capture_all, configure
     from driftq.server.run import run
     from driftq.server.settings import SettingsError, from_environment
 
@@ -39,8 +41,12 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     configure(settings.log)
-    with ended(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    capture_all()
+    is_json = settings.log.format == "json"  # then every line is one, also the first and the last
+    say = logging.getLogger("driftq").info if is_json else partial(click.echo, err=True)
+    report = logging.getLogger("driftq").critical if is_json else None
+    with ended(report), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(run(settings, None if memory else data, lambda line: click.echo(line, err=True)))
+            runner.run(run(settings, None if memory else data, say))
         except SettingsError as error:
             raise click.UsageError(str(error)) from None

@@ -47,7 +47,9 @@ class EngineStopped(Exception):
 class Engine:
     """A broker that runs. Made by `open` or `in_memory`, inside a running loop."""
 
-    def __init__(self, broker: Broker, store: LogStore, clock: Clock, opened: Opened | None) -> None:
+    def __init__(
+        self, broker: Broker, store: LogStore, clock: Clock, opened: Opened | None, lock: FolderLock | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._store = store
@@ -82,18 +84,14 @@ class Engine:
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
-        self._lock: FolderLock | None = None
+        self._lock = lock
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         clock.start_at(broker.state.last_ms)
         self._maintenance = Maintenance(
-            opened,
-            self._committer,
-            lambda command: self.submit_to(command, self._swept),
-            self._tended,
-            self._fail,
-            clock,
-        )
+            opened, self._committer, lambda command: self.submit_to(command, self._swept), self._tended, self._fail,
+            clock, lock,
+        )  # fmt: skip
         self._arm_timer()
 
     # --- making ---
@@ -128,9 +126,7 @@ class Engine:
         except BaseException:
             lock.release()
             raise
-        engine = cls(opened.broker, opened.store, clock or SystemClock(), opened)
-        engine._lock = lock
-        return engine
+        return cls(opened.broker, opened.store, clock or SystemClock(), opened, lock)
 
     @classmethod
     def in_memory(cls, *, limits: Limits | None = None, clock: Clock | None = None) -> Engine:
@@ -315,7 +311,9 @@ class Engine:
                 if not call.done():  # a cancelled one leaves the set a little later
                     call.set_exception(EngineStopped(str(error)))
             if not self.stopped.done():
-                self.stopped.set_exception(EngineStopped(str(error)))
+                stopped = EngineStopped(str(error))
+                stopped.__cause__ = error
+                self.stopped.set_exception(stopped)
                 self.stopped.exception()  # looked at: whoever awaits it still gets it
 
     # --- time ---

@@ -1,4 +1,5 @@
-"""What a running engine does once a second: watermark, spare room, retention, checkpoints, a look at the clock.
+"""What a running engine does once a second: watermark, spare room, retention, checkpoints, a look at the clock
+and at whether the files are still where they were.
 
 Owns the pace and the one checkpoint that may be under way. Everything that touches the journal is given to the
 committer's thread. A failure of the disk ends the engine, through `on_failure`.
@@ -10,13 +11,16 @@ import asyncio
 from collections.abc import Callable
 
 from driftq.core import commands as c
+from driftq.core.rules.sweep import RETENTION_PACE_MS
 from driftq.engine.checkpointing import Checkpoints
 from driftq.engine.clock import Clock, ClockMonitor
 from driftq.engine.committer import Committer
 from driftq.engine.recovery import Opened
+from driftq.storage.damage import FilesMoved
+from driftq.storage.lockfile import FolderLock
 
 PACE_S = 1.0
-RETENTION_S = 10.0
+RETENTION_S = RETENTION_PACE_MS / 1_000
 
 
 class Maintenance:
@@ -30,9 +34,11 @@ class Maintenance:
         on_room: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         clock: Clock,
+        lock: FolderLock | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._opened = opened
+        self._lock = lock
         self._committer = committer
         self._submit = submit  # raises once the engine has stopped
         self._on_room = on_room
@@ -81,9 +87,16 @@ class Maintenance:
     def _tend_journal(self) -> int:
         """On the committer's thread."""
         assert self._opened is not None
-        self._opened.journal.save_watermark()
-        self._opened.journal.make_room()
-        return self._opened.journal.room_bytes()
+        journal = self._opened.journal
+        journal.check_files()
+        if self._lock is not None:
+            try:
+                self._lock.check()
+            except FilesMoved as error:
+                journal.abandon(error)
+        journal.save_watermark()
+        journal.make_room()
+        return journal.room_bytes()
 
     def _checkpointed(self, task: asyncio.Task[None]) -> None:
         self._checkpoint = None

@@ -40,6 +40,7 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: ParameterHandler
+    head: bool = False  # HEAD is answered, too: as GET, without the body
 
 
 def routes(context: Context) -> list[Route]:
@@ -61,12 +62,12 @@ def _about_the_server(context: Context) -> list[Route]:
     server = ServerFace(context)
     clock = ClockFace(context)
     return [
-        Route("GET", "/v1/healthz", server.healthz),
-        Route("GET", "/v1/readyz", server.readyz),
+        Route("GET", "/v1/healthz", server.healthz, head=True),
+        Route("GET", "/v1/readyz", server.readyz, head=True),
         Route("GET", "/v1/version", server.version),
         Route("GET", "/v1/clock", clock.show),
         Route("POST", "/v1/clock/accept", clock.accept),
-        Route("GET", "/v1/metrics", MetricsFace(context).page),
+        Route("GET", "/v1/metrics", MetricsFace(context).page, head=True),
     ]
 
 
@@ -167,7 +168,10 @@ class App:
             elif "{" in route.path:
                 self._pattern(route.path.strip("/").split("/"))[route.method] = route.handler
             else:
-                self._exact.setdefault(route.path.encode(), {})[route.method] = route.handler
+                methods = self._exact.setdefault(route.path.encode(), {})
+                methods[route.method] = route.handler
+                if route.head:
+                    methods["HEAD"] = route.handler
 
     def _pattern(self, segments: list[str]) -> dict[str, ParameterHandler]:
         for known, known_methods in self._patterns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -59,6 +60,14 @@ def configure(settings: Log, stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if settings.format == "json" else TextLines())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler], force=True)
+
+
+def capture_all() -> None:
+    """Log what Python prints by itself: warnings, and tracebacks of what ends the program or a thread."""
+    logger = logging.getLogger("driftq")
+    logging.captureWarnings(True)
+    sys.excepthook = lambda _, error, __: logger.critical("ended by a bug", exc_info=error)
+    threading.excepthook = lambda ended: logger.error("a thread was ended by a bug", exc_info=ended.exc_value)
 
 
 class Seldom:

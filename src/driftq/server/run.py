@@ -1,7 +1,7 @@
 """Composes a server and runs it: listen, recover, serve, drain.
 
-The listener opens first and says "not ready" while the journal is folded; a stop lets requests finish, ends streams,
-makes everything durable and leaves.
+The listener opens first; requests that arrive while the journal is folded wait for it. A stop lets requests finish,
+ends streams, makes everything durable and leaves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 
 import driftq
 from driftq.engine.clock import SystemClock
-from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.engine import Engine
 from driftq.server import http
 from driftq.server.answers import Answers
 from driftq.server.app import App, routes
@@ -38,14 +38,18 @@ logger = logging.getLogger("driftq.server")
 _seldom = Seldom(logger)
 
 GRACE_S = 1.2
+RECOVERY_WAIT_S = 20.0
+WAITING_MAX = 1_000
 Say = Callable[[str], None]
 
 
 class Door:
-    """What stands before the routes: nothing behind it is served until recovery is over."""
+    """What stands before the routes: requests wait here until recovery is over, for a while."""
 
     def __init__(self, settings: Settings, answers: Answers) -> None:
         self.app: App | None = None
+        self._recovered: asyncio.Future[App] = asyncio.get_running_loop().create_future()
+        self._waiting = 0
         self._guard = Guard(settings)
         self._answers = answers
 
@@ -62,8 +66,28 @@ class Door:
             return self.app(request)
         if request.raw_path == b"/v1/healthz":
             return http.Response(200, b'{"status":"ok"}\n')
-        headers = [("Retry-After", "1")]
-        return error_response(503, "UNAVAILABLE", "recovering: not ready yet", {"retry_after_ms": 1_000}, headers)
+        if request.raw_path == b"/v1/readyz" or self._waiting >= WAITING_MAX:
+            return _recovering()
+        return self._wait(request)
+
+    def open(self, app: App) -> None:
+        self.app = app
+        self._recovered.set_result(app)
+
+    async def _wait(self, request: http.Request) -> http.Reply:
+        self._waiting += 1
+        try:
+            app = await asyncio.wait_for(asyncio.shield(self._recovered), RECOVERY_WAIT_S)
+        except TimeoutError:
+            return _recovering()
+        finally:
+            self._waiting -= 1
+        return await http.reply_of(app(request))
+
+
+def _recovering() -> http.Response:
+    headers = [("Retry-After", "1")]
+    return error_response(503, "UNAVAILABLE", "recovering: not ready yet", {"retry_after_ms": 1_000}, headers)
 
 
 async def run(settings: Settings, data: str | None, say: Say) -> None:
@@ -108,7 +132,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
             shares.connections,
         )
         _calm_the_collector()
-        door.app = App(routes(Context(engine, settings, asker, Metrics(engine, sources), outbound)))
+        door.open(App(routes(Context(engine, settings, asker, Metrics(engine, sources), outbound))))
         say(_greeting(settings, listener.addresses, data, engine))
         await _until(stop, engine)
         say("stopping")
@@ -149,9 +173,12 @@ async def _open(settings: Settings, data: str | None, disk: OsDisk, shares: Desc
 
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
     options = replace(settings.storage_options(), open_files=shares.log_files)
-    return await Engine.open(
+    engine = await Engine.open(
         data, limits=settings.core_limits(), options=options, clock=clock, disk=disk, progress=progress
     )
+    for path in engine.report.journal.shortened if engine.report is not None else ():
+        logger.warning("%s is shorter than it was made; every block of it is there. Was it copied or cut?", path)
+    return engine
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:
@@ -160,7 +187,7 @@ async def _until(stop: asyncio.Event, engine: Engine) -> None:
     await asyncio.wait((stopping, engine.stopped), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if engine.stopped.done():
-        raise EngineStopped(str(engine.stopped.exception()))
+        engine.stopped.result()
 
 
 def _greeting(settings: Settings, addresses: list[str], data: str | None, engine: Engine) -> str:

@@ -53,6 +53,18 @@ class CorruptSnapshot(Damaged):
         self.reason = reason
 
 
+class FilesMoved(Exception):
+    """A file of the data folder was removed or replaced while the broker has it open."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} was removed or replaced while the broker was running. It stopped at once: what it would "
+            "acknowledge from here on could be lost, and another broker may be using the folder. Restore the file, or "
+            "start on a backup; `driftq inspect verify DIR` shows what is there."
+        )
+        self.path = path
+
+
 class FormatTooNew(Exception):
     """Written by a later version. Nothing is wrong with the bytes; this version cannot read them."""
 

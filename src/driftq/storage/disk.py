@@ -57,6 +57,9 @@ class File(Protocol):
 
     def truncate(self, label: str, size: int) -> None: ...
 
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to this file: it was neither removed nor replaced."""
+
     def close(self) -> None: ...
 
 
@@ -95,6 +98,14 @@ def _failed(label: str, path: str, error: OSError) -> NoReturn:
     if error.errno in _NO_ROOM:
         raise DiskFull(f"{label}: {path}: {error.strerror}") from error
     raise DiskFailed(label, path, error.strerror or str(error)) from error
+
+
+def leads_to(path: str, descriptor: int) -> bool:
+    """Whether a path is the name of an open file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 class OsFile:
@@ -145,6 +156,9 @@ class OsFile:
             os.ftruncate(self._fd, size)
         except OSError as error:
             _failed(label, self.path, error)
+
+    def is_in_place(self) -> bool:
+        return leads_to(self.path, self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -7,6 +7,7 @@ it, and a folder without one was never finished.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from driftq.storage.damage import Damaged, FormatTooNew
@@ -15,11 +16,31 @@ from driftq.storage.headers import checksum
 
 FORMAT_VERSION = 1
 _FORMAT = "FORMAT"
+_OWN_NAMES = frozenset({"LOCK", "journal", "logs", "snapshots", "FORMAT", "lost+found"})  # up to the first dot
 _TITLE = "driftq data folder"
 
 
 class BadFormatFile(Damaged):
     """The FORMAT file is damaged, so nobody can say which store this is."""
+
+
+class ForeignFolder(Exception):
+    """The folder holds files of somebody else."""
+
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        shown = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
+        super().__init__(
+            f"{path} is no data folder of driftq and is not empty ({shown}). Name an empty or a new folder with --data."
+        )
+
+
+def check_free(path: str, names: Iterable[str]) -> None:
+    """Raises `ForeignFolder` unless this is a data folder, or one can be made here. Leftovers of an interrupted start
+    and what filesystems put into every volume do not count."""
+    found = set(names)
+    foreign = sorted(name for name in found if name.partition(".")[0] not in _OWN_NAMES)
+    if foreign and _FORMAT not in found:
+        raise ForeignFolder(path, foreign)
 
 
 @dataclass(frozen=True, slots=True)

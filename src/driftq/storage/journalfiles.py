@@ -36,6 +36,12 @@ class Segment:
     path: str
     header: SegmentHeader
     seed: int
+    cut_to_bytes: int = 0  # the file's size where that is less than the segment was made with
+
+    @property
+    def size_bytes(self) -> int:
+        """What the file has room for."""
+        return self.cut_to_bytes or self.header.size_bytes
 
 
 def segment_path(folder: str, number: int) -> str:
@@ -63,7 +69,8 @@ def load_watermark(disk: Disk, folder: str, store: bytes) -> Watermark | None:
 def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn: int = 1) -> Segment:
     """Read and judge one header. Raises with the reason if the file is not segment `number` of this store.
 
-    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header cannot tell.
+    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header cannot tell. A file that
+    is shorter than it was made is returned as such: whether its blocks are all there is for the caller to judge.
     """
     path = segment_path(folder, number)
     file = disk.open(path)
@@ -82,10 +89,10 @@ def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn:
     if header.number != number:
         reason = f"this is segment {header.number} under the name of {number}"
         raise CorruptJournal(path, 0, header.first_lsn, 0, reason)
-    if header.size_bytes != size:
+    if size > header.size_bytes:
         reason = f"the segment was made with {header.size_bytes} bytes and now has {size}"
-        raise CorruptJournal(path, min(size, header.size_bytes), header.first_lsn, 0, reason)
-    return Segment(path, header, header.seed())
+        raise CorruptJournal(path, header.size_bytes, header.first_lsn, 0, reason)
+    return Segment(path, header, header.seed(), size if size < header.size_bytes else 0)
 
 
 def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | None = None) -> Iterator[tuple[int, Scan]]:

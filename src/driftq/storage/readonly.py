@@ -35,6 +35,9 @@ class ReadOnlyFile:
     def truncate(self, label: str, size: int) -> None:
         pass
 
+    def is_in_place(self) -> bool:
+        return self._file.is_in_place()
+
     def close(self) -> None:
         self._file.close()
 

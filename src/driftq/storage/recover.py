@@ -8,7 +8,9 @@ acknowledged data that is damaged or missing, and is refused with its place. Not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
+from driftq.storage import blocks
 from driftq.storage.damage import CorruptJournal
 from driftq.storage.disk import Disk, DiskFull, File
 from driftq.storage.headers import HEADER_BYTES, Watermark
@@ -45,6 +47,7 @@ class Recovery:
     watermark_lsn: int
     segments: int
     torn: TornTail | None = None
+    shortened: tuple[str, ...] = ()  # segments that are shorter than they were made, and whole
     removed: tuple[str, ...] = ()  # leftovers of interrupted work: half-made segments, half-done trims
 
 
@@ -80,7 +83,28 @@ def survey(disk: Disk, folder: str, store: bytes) -> tuple[Watermark, list[Segme
             reason = f"the segment starts at lsn {segment.header.first_lsn}, before the segment in front of it"
             raise CorruptJournal(segment.path, 0, segment.header.first_lsn, 0, reason)
         segments.append(segment)
+    for segment, following in pairwise(segments):
+        if segment.cut_to_bytes:
+            _check_whole(disk, segment, following)
     return watermark, segments
+
+
+def _check_whole(disk: Disk, segment: Segment, following: Segment) -> None:
+    """A closed segment that lost bytes at its end must have lost padding only."""
+    file = disk.open(segment.path)
+    try:
+        for base, found in scan_segment(file, segment):  # noqa: B007 -- the last pair is used behind the loop
+            pass
+    finally:
+        file.close()
+    if (found.next_lsn, found.prev_crc) != (following.header.first_lsn, following.header.prev_crc):
+        raise CorruptJournal(
+            segment.path, base + found.position, found.next_lsn, following.header.first_lsn - 1, _was_cut(segment)
+        )
+
+
+def _was_cut(segment: Segment) -> str:
+    return f"the segment was made with {segment.header.size_bytes} bytes and was cut to {segment.cut_to_bytes}"
 
 
 def find_tail(file: File, segment: Segment, durable_lsn: int) -> tuple[Tail, int]:
@@ -90,12 +114,17 @@ def find_tail(file: File, segment: Segment, durable_lsn: int) -> tuple[Tail, int
         position, prev_crc, next_lsn = base + found.position, found.prev_crc, found.next_lsn
         if found.last_block_at >= 0:
             last_block_at = base + found.last_block_at
-    end = used_end(file, position, segment.header.size_bytes)
+    end = used_end(file, position, segment.size_bytes)
     tail = Tail(segment, position, prev_crc, next_lsn - 1, last_block_at)
     if next_lsn <= durable_lsn:
         what = "the block is damaged" if end > position else "the journal ends"
         reason = f"{what} here, though lsn {durable_lsn} is known to have been durable"
         raise CorruptJournal(segment.path, position, next_lsn, durable_lsn, reason)
+    if segment.cut_to_bytes:
+        # Padding behind the last block proves that no block was there; so does a watermark that knows of none.
+        padded = end == position and segment.cut_to_bytes - position >= blocks.HEADER_BYTES
+        if not padded and (end > position or tail.tail_lsn > durable_lsn):
+            raise CorruptJournal(segment.path, position, next_lsn, 0, f"{_was_cut(segment)}, inside or behind a block")
     if end == position:
         return tail, 0
     later = find_block(file, segment, position, next_lsn)

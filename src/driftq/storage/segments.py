@@ -24,6 +24,7 @@ from driftq.storage.syncing import LogSync
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
 OPEN_FILES = 256
+AGED_MS = 60_000  # a segment is not closed by age sooner than this
 
 
 class SegmentLogStore:
@@ -133,6 +134,7 @@ class SegmentLogStore:
             or segment.closed
             or segment.end_offset != first_offset
             or (segment.runs and segment.size_bytes + len(batch) > self._segment_bytes)
+            or _is_aged(segment, log.start, batch_ms(batch))
         ):
             segment = self._new_segment(log, first_offset)
         firsts, batches, end_offset = log.next_batches(segment.run_room(self._segment_bytes))
@@ -234,7 +236,9 @@ class SegmentLogStore:
             return 0
         for segment in self._loaded(log):
             # A segment that a full disk left without a run has nothing to offer.
-            for run, run_end in zip(segment.runs, [*segment.firsts[1:], segment.end_offset], strict=False):
+            for index in range(segment.find(log.start), len(segment.runs)):
+                run = segment.runs[index]
+                run_end = segment.firsts[index + 1] if index + 1 < len(segment.runs) else segment.end_offset
                 if run.last_ms >= at_ms and run_end > log.start:
                     firsts, batches, _ = self._batches_at(log, run.first_offset)
                     late = (first for first, batch in zip(firsts, batches, strict=True) if batch_ms(batch) >= at_ms)
@@ -354,3 +358,8 @@ class SegmentLogStore:
         for path in [f"{folder}/{name}" for name in self._disk.list(folder)]:
             self._files.forget(path)
             self._disk.remove("log.remove", path)
+
+
+def _is_aged(segment: LogSegment, start: int, now_ms: int) -> bool:
+    """Whether retention has reached a segment: then it gets no more records, and goes when its last one may."""
+    return start > segment.first_offset and bool(segment.runs) and now_ms - segment.runs[0].last_ms >= AGED_MS

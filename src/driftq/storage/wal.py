@@ -10,9 +10,10 @@ After any failed call to the disk the object is dead and every later call raises
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from driftq.storage import blocks
-from driftq.storage.damage import CorruptJournal
+from driftq.storage.damage import CorruptJournal, FilesMoved
 from driftq.storage.disk import Disk, DiskFailed, DiskFull, File
 from driftq.storage.headers import HEADER_BYTES, WATERMARK_BYTES, SegmentHeader, Watermark
 from driftq.storage.journal import Unavailable, WrongTail
@@ -47,7 +48,7 @@ class FileJournal:
         self._segments = segments
         self._file = active
         self._seed = tail.segment.seed
-        self._size = tail.segment.header.size_bytes
+        self._size = tail.segment.size_bytes
         self._position = tail.position
         self._prev_crc = tail.prev_crc
         self._tail_lsn = tail.tail_lsn
@@ -82,6 +83,7 @@ class FileJournal:
         marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
         marks.sync("journal.watermark.sync")
         disk.rename("journal.watermark.rename", marks.path, f"{folder}/{WATERMARK}")
+        marks.path = f"{folder}/{WATERMARK}"
         file = disk.create("journal.allocate", f"{folder}/{_SPARE}", segment_bytes)
         header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
         segment = _name_segment(disk, folder, file, header)
@@ -126,7 +128,10 @@ class FileJournal:
             file.close()
             marks.close()
             raise
-        recovery = Recovery(segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, removed)
+        shortened = tuple(segment.path for segment in segments if segment.cut_to_bytes)
+        recovery = Recovery(
+            segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, shortened, removed
+        )
         return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery)
 
     # ---------------------------------------------------------------------------------------------- the journal seam
@@ -277,6 +282,21 @@ class FileJournal:
 
     # ------------------------------------------------------------------------------------------------------- inside
 
+    def check_files(self) -> None:
+        """Raises `FilesMoved` if a file that must be there is gone or another one. Nothing is written after that."""
+        self._check_alive()
+        for file in (self._file, self._watermark_file, self._spare):
+            if file is not None and not file.is_in_place():
+                self.abandon(FilesMoved(file.path))
+        for segment in self._segments[:-1]:
+            if not self._disk.exists(segment.path):
+                self.abandon(FilesMoved(segment.path))
+
+    def abandon(self, error: Exception) -> NoReturn:
+        """Nothing may be written any more."""
+        self._dead = error
+        raise error
+
     def _check_alive(self) -> None:
         if self._dead is not None:
             raise self._dead
@@ -297,6 +317,7 @@ class FileJournal:
 
     def _roll(self, needed: int) -> None:
         """Go on in a new segment. Until its name is durable the old one stays the last, and nothing has happened."""
+        self.check_files()
         size = max(self._segment_bytes, HEADER_BYTES + needed)
         if size <= self._segment_bytes and not self.make_room():
             raise DiskFull(f"{self._folder}: no room for another journal segment of {size} bytes")

@@ -32,7 +32,7 @@ def test_every_route_is_documented_and_nothing_else_is():
     found, routes = fetched()
     documented = {(m.upper(), path) for path, methods in found["paths"].items() for m in methods}
     streams = {each for each in documented if each[1].startswith("/v1/stream/")}  # all of them are one route
-    assert documented - streams == set(routes)
+    assert documented - streams == {each for each in routes if each[0] != "HEAD"}, "HEAD is GET without its body"
     assert {method for method, path in streams if path == "/v1/stream/{path}"} == {
         "PUT",
         "POST",
@@ -40,7 +40,9 @@ def test_every_route_is_documented_and_nothing_else_is():
         "HEAD",
         "DELETE",
     }
-    assert set(DOCUMENTED) == set(routes), "an operation without a route is a leftover"
+    assert set(DOCUMENTED) == {each for each in routes if each[0] != "HEAD"}, (
+        "an operation without a route is a leftover"
+    )
 
 
 def test_a_route_without_documentation_is_an_error():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.storage.damage import CorruptJournal, FormatTooNew
+from driftq.storage.damage import CorruptJournal, FilesMoved, FormatTooNew
 from driftq.storage.disk import DiskFailed, OsDisk
 from driftq.storage.headers import HEADER_BYTES, checksum
 from driftq.storage.journal import Journal, Unavailable
@@ -254,7 +254,7 @@ def test_a_copy_of_a_segment_under_the_next_number_is_refused() -> None:
         reopen(disk)
 
 
-@pytest.mark.parametrize("size", [0, 100, 4096, 5000, 8191])
+@pytest.mark.parametrize("size", [0, 100, 4096, 4500, 5000])
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_truncated_segment_is_refused(number: int, size: int) -> None:
     disk = new_disk()
@@ -262,6 +262,45 @@ def test_a_truncated_segment_is_refused(number: int, size: int) -> None:
     path = segments(disk)[number]
     disk.put(path, disk.files()[path][:size])
     with pytest.raises(CorruptJournal):
+        reopen(disk)
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("left", [64, 300, -1])
+def test_a_segment_that_lost_padding_only_is_accepted_and_reported(number: int, clean: bool, left: int) -> None:
+    disk = new_disk()
+    journal = filled(disk, 38)
+    frames = list(journal.replay(0))
+    if clean:
+        journal.close()
+    path = segments(disk)[number]
+    content = disk.files()[path]
+    used = len(content.rstrip(b"\0"))
+    disk.put(path, content[: used + left] if left > 0 else content[:left])
+    disk.restart()
+    found = reopen(disk)
+    assert found.recovery.shortened == (path,)
+    assert list(found.replay(0)) == frames
+    for number_ in range(20):
+        found.append(len(frames) + number_, [b"more" * 100])
+    found.close()
+    assert len(list(reopen(disk).replay(0))) == len(frames) + 20
+
+
+def test_a_segment_cut_where_its_last_block_ends_is_accepted_only_if_nothing_can_be_missing() -> None:
+    disk = new_disk()
+    filled(disk, 38).close()  # the watermark knows the last block
+    path = segments(disk)[-1]
+    content = disk.files()[path]
+    disk.put(path, content.rstrip(b"\0"))
+    assert reopen(disk).tail_lsn() == 38
+    disk = new_disk()
+    journal = filled(disk, 38)  # killed: it does not
+    disk.put(path, content.rstrip(b"\0"))
+    del journal
+    disk.restart()
+    with pytest.raises(CorruptJournal, match="was cut to"):
         reopen(disk)
 
 
@@ -414,3 +453,23 @@ def test_a_trim_that_was_interrupted_is_finished_at_the_next_open() -> None:
         assert journal.first_lsn() in (1, 29)
         first = int(segments(disk)[0][-16:-8])
         assert (first == 1) == (journal.first_lsn() == 1)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_files_that_are_in_place_are_found_there_and_others_are_not(tmp_path: Path, made: bool) -> None:
+    folder = f"{tmp_path}/journal"
+    journal = FileJournal.create(OsDisk(), folder, STORE, segment_bytes=SEGMENT)
+    for number in range(60):
+        journal.append(number, [b"x" * 300])
+    if not made:
+        journal.close()
+        journal = FileJournal.open(OsDisk(), folder, STORE, segment_bytes=SEGMENT)
+    journal.make_room()
+    journal.check_files()
+    first = min(Path(folder).glob("*.journal"))
+    first.rename(f"{tmp_path}/aside")
+    with pytest.raises(FilesMoved, match=first.name):
+        journal.check_files()
+    with pytest.raises(FilesMoved):
+        journal.append(60, [b"x"])
+    journal.close()

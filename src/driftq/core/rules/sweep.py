@@ -4,7 +4,7 @@ left over is swept next."""
 from __future__ import annotations
 
 from driftq.core.activity import GroupIdled
-from driftq.core.case import Case
+from driftq.core.case import Case, Unreadable
 from driftq.core.commands import SetClock, Sweep
 from driftq.core.facts import KeysSwept, Trimmed
 from driftq.core.groups import Group
@@ -16,6 +16,8 @@ from driftq.core.rules.stages import forget_handles
 from driftq.core.rules.streams import delete_over
 from driftq.core.timers import ClockSet
 
+RETENTION_LATE_MS = 30_000  # a record is gone this long after its time, or after a tenth of it, at the latest
+RETENTION_PACE_MS = 10_000  # between two sweeps
 IDLE_MS = 3_600_000  # a broker without work notes the time this often
 
 
@@ -117,7 +119,8 @@ def _sweep_stages(case: Case) -> None:
 
 
 def _retain(case: Case, log_id: int, retention_ms: int, retention_bytes: int) -> None:
-    """Forget what is too old or too much: whole spans go, oldest first; the one being written stays."""
+    """Forget what is too old or too much: whole spans go, oldest first. By size the one being written stays; by age
+    records go out of it as well, so that a topic with little traffic keeps nothing for longer."""
     spans = case.reader.spans(log_id)
     log = case.state.logs[log_id]
     start = log.start
@@ -129,5 +132,19 @@ def _retain(case: Case, log_id: int, retention_ms: int, retention_bytes: int) ->
             break
         start = max(start, end)
         size -= span_bytes
+    if retention_ms and spans and spans[-1][0] <= start < spans[-1][1]:
+        start = max(start, _young_from(case, log_id, retention_ms, start))
     if start > log.start:
         case.facts.append(Trimmed(log_id, start, case.now_ms))
+
+
+def _young_from(case: Case, log_id: int, retention_ms: int, start: int) -> int:
+    """Where the records begin that are young enough, once some are older than they may get until the next sweeps. Not
+    sooner: each step is a fact."""
+    slack_ms = max(RETENTION_LATE_MS, retention_ms // 10) - 2 * RETENTION_PACE_MS
+    try:
+        if case.reader.offset_at(log_id, case.now_ms - retention_ms - slack_ms) <= start:
+            return start
+        return case.reader.offset_at(log_id, case.now_ms - retention_ms + 1)
+    except Unreadable:
+        return start  # damage: its span goes as a whole

@@ -7,7 +7,7 @@ It knows nothing of what is served. A handler gets a complete `Request` and retu
 from driftq.server.http.limits import Limits
 from driftq.server.http.listener import Listener, serve
 from driftq.server.http.request import BadRequest, Request, query_pairs
-from driftq.server.http.response import Answer, Deferred, FileResponse, Handler, Reply, Response, Streaming
+from driftq.server.http.response import Answer, Deferred, FileResponse, Handler, Reply, Response, Streaming, reply_of
 from driftq.server.http.stream import Stream
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "Stream",
     "Streaming",
     "query_pairs",
+    "reply_of",
     "serve",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl as tls
 
@@ -15,6 +16,28 @@ from driftq.server.http.connection import Connection
 from driftq.server.http.limits import Limits
 from driftq.server.http.response import Handler
 from driftq.server.http.service import OnAnswer, OnBadRequest, OnError, Service, plain_bad_request, plain_error
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        super().__init__(f"cannot listen on {address}: {_hint(host, port, error)}")
+        self.address = address
+
+
+def _hint(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            "another program uses this port, perhaps another broker. Stop it, or choose another port with "
+            f"--listen {host}:PORT (port 0 picks a free one)."
+        )
+    if error.errno == errno.EACCES:
+        return "no permission. Ports below 1024 need privileges: choose a higher one with --listen."
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return "this machine has no such address. Choose one of its own with --listen."
+    return error.strerror or str(error)
 
 
 class Listener:
@@ -41,6 +64,12 @@ class Listener:
         return int(self.addresses[0].rpartition(":")[2])
 
     async def open_inet(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
+        try:
+            await self._open_inet(host, port, ssl)
+        except OSError as error:
+            raise CannotListen(host, port, error) from error
+
+    async def _open_inet(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
         service = self._service
         loop = service.loop
         for family, kind, protocol, _, address in await loop.getaddrinfo(

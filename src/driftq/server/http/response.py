@@ -6,6 +6,7 @@ layer writes itself (length, framing, connection, date) cannot be given by a han
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
@@ -188,6 +189,32 @@ class Deferred:
 Reply: TypeAlias = Response | FileResponse | Streaming
 Answer: TypeAlias = Reply | Deferred | Awaitable[Reply]
 Handler: TypeAlias = Callable[[Request], Answer]
+
+
+class _Waiter:
+    """Takes a deferred answer for a coroutine."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def settle(self, reply: Reply) -> None:
+        if not self.future.done():
+            self.future.set_result(reply)
+
+    def settle_error(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+async def reply_of(answer: Answer) -> Reply:
+    """What a handler answered, when it is there."""
+    if isinstance(answer, Deferred):
+        waiter = _Waiter()
+        answer.bind(waiter)
+        return await waiter.future
+    if isinstance(answer, (Response, FileResponse, Streaming)):
+        return answer
+    return await answer
 
 
 def length_head(reply: Response | FileResponse, date: bytes, connection: bytes) -> bytes:
