@@ -108,6 +108,29 @@ def test_a_certificate_that_is_not_trusted_is_named_with_its_cure(tmp_path):
         assert trusted.returncode == 0, trusted.stderr
 
 
+def test_a_client_names_the_cure_for_a_url_with_the_wrong_scheme_or_an_untrusted_certificate(tmp_path):
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make_certificate(certificate, key)
+    with running(None, f"listen.tls_certificate={certificate}", f"listen.tls_key={key}") as server:
+        with (
+            driftq.connect(f"https://127.0.0.1:{server.port}") as broker,
+            pytest.raises(driftq.errors.NotConnected, match="SSL_CERT_FILE"),
+        ):
+            broker.topics.list()
+        ended = CliRunner().invoke(main, ["--url", f"http://127.0.0.1:{server.port}", "status"])
+        assert ended.exit_code == Exit.UNREACHABLE
+        assert "https://" in ended.stderr
+
+
+def test_https_to_a_server_without_a_certificate_is_named(server):
+    url = f"https://127.0.0.1:{server.port}"
+    with driftq.connect(url) as broker, pytest.raises(driftq.errors.NotConnected, match="http:// URL"):
+        broker.topics.list()
+    ended = CliRunner().invoke(main, ["--url", url, "status"])
+    assert ended.exit_code == Exit.UNREACHABLE
+    assert "http:// URL" in ended.stderr
+
+
 def make_certificate(certificate: Path, key: Path) -> None:
     command = [
         "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",

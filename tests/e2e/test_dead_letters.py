@@ -54,6 +54,16 @@ def test_a_redriven_message_reaches_only_the_group_in_which_it_died(broker: Drif
     assert values(broker.claim(topic, "mailing")) == ["once"]
 
 
+def test_a_topic_counts_only_the_dead_letters_that_were_not_redriven(broker: DriftQ, topic: str) -> None:
+    broker.send_many(topic, ["a", "b", "c"])
+    bury(broker, topic, "mailing", 3)
+    assert broker.topics.describe(topic).dead_letters == 3
+    assert broker.dead_letters.redrive(topic, limit=2)["redriven"] == 2
+    assert broker.topics.describe(topic).dead_letters == 1
+    assert broker.dead_letters.redrive(topic)["redriven"] == 1
+    assert broker.topics.describe(topic).dead_letters == 0
+
+
 def test_a_redriven_message_reaches_every_group_if_that_is_asked_for(broker: DriftQ, topic: str) -> None:
     broker.send(topic, "again")
     for message in broker.claim(topic, "billing"):

@@ -141,6 +141,8 @@ def _answered(asked: Asked, words: dict[str, Any]) -> Iterator[None]:
         hint = "Is the server running? Start one with `driftq serve`, or name another with --url or --context."
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             hint = "The server answers, but its certificate is not trusted. Name the one to trust: SSL_CERT_FILE=ca.pem"
+        elif "[SSL" in str(error):
+            hint = "Something answers, but not with TLS. A server without a certificate has an http:// URL."
         reason = str(error).partition(";")[0]
         fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, error=error, as_json=asked.as_json)
     except errors.NotFound as error:
@@ -149,6 +151,8 @@ def _answered(asked: Asked, words: dict[str, Any]) -> Iterator[None]:
         fail(_number(error), error.message, _remedy(error), error=error, as_json=asked.as_json)
     except errors.OutcomeUnknown as error:
         hint = "It may have happened, or not. Look before you repeat it, or give it an idempotency key."
+        if asked.place.url.startswith("http://"):
+            hint += "\n  If the server has a certificate, its URL begins with https://."
         fail(Exit.UNREACHABLE, str(error), hint, error=error, as_json=asked.as_json)
     except errors.DriftQError as error:
         fail(Exit.REFUSED, str(error), error=error, as_json=asked.as_json)

@@ -30,7 +30,9 @@ LATER = (429, 503)  # a message refused for now: what follows would be, too
 @click.argument("values", nargs=-1)
 @click.option("--file", "files", type=click.File("rb"), multiple=True, help="A file that is one message (- is stdin).")
 @click.option("--lines", type=click.File("rb"), help="A file of one message a line (- is stdin; the default).")
-@click.option("--ndjson", type=click.File("rb"), help="A file of one JSON object a line, with a message's fields.")
+@click.option(
+    "--ndjson", type=click.File("rb"), help="A file of one JSON object a line, with a message's fields (- is stdin)."
+)
 @click.option("--from-line", type=click.IntRange(1), default=1, help="Resume: skip the lines before this one.")
 @click.option("--packed", is_flag=True, help="For bulk: batched, pipelined, each message written once.")
 @click.option("--compress", is_flag=True, help="With --packed: zstd.")

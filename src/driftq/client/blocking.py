@@ -271,4 +271,11 @@ class Transport:
 
 
 def not_connected(address: Address, error: OSError) -> NotConnected:
+    import ssl  # noqa: PLC0415  # 25 ms that only a client without a connection pays
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        advice = "its certificate is not trusted: SSL_CERT_FILE names a PEM file with it or with its authority"
+        return NotConnected(f"no trusted broker at {address.text} ({error}); {advice}")
+    if isinstance(error, ssl.SSLError):
+        return NotConnected(f"no TLS at {address.text} ({error}); a broker without a certificate has an http:// URL")
     return NotConnected(f"no broker answers at {address.text} ({error}); start one with `driftq serve`")

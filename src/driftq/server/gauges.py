@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from driftq.core.groups import DEAD_PREFIX, Topic
+from driftq.core.groups import Topic
 from driftq.core.lag import lag_of
-from driftq.core.progress import Progress
-from driftq.core.state import State
 from driftq.engine.engine import Engine
 from driftq.engine.queries import StateView
 from driftq.server.backlogs import backlog_in
 from driftq.server.counting import OTHER
-from driftq.server.faces.deadletters import REDRIVE_GROUP
+from driftq.server.faces.deadletters import REDRIVE_GROUP, waiting_count
 
 ROWS_MAX = 1_000
 STEP = 500
@@ -137,7 +135,7 @@ class Gauges:
             sum(log.end - log.start for log in logs),
             sum(log.bytes_from(log.start) for log in logs),
             max(ages, default=0.0),
-            _dead_letters(state, topic),
+            waiting_count(state, topic),
             fullest.group.name if fullest is not None else "",
             fullest.used if fullest is not None else 0.0,
         )
@@ -162,24 +160,6 @@ def _counts(view: StateView) -> dict[str, int]:
         "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
     }
-
-
-def _dead_letters(state: State, topic: Topic) -> int:
-    """Those that were not sent back."""
-    dead = state.topics.get(DEAD_PREFIX + topic.name)
-    if dead is None:
-        return 0
-    group = dead.groups.get(REDRIVE_GROUP)
-    waiting = 0
-    for partition, log_id in enumerate(dead.log_ids):
-        start, end = state.logs[log_id].start, state.logs[log_id].end
-        waiting += _unsettled(group.progress[partition], start, end) if group is not None else end - start
-    return waiting
-
-
-def _unsettled(progress: Progress, start: int, end: int) -> int:
-    first = max(start, progress.floor)
-    return max(0, end - first - progress.settled.count)
 
 
 def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:

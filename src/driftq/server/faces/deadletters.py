@@ -173,6 +173,23 @@ def _next_waiting(topic: Topic, partition: int, offset: int) -> int:
     return progress.settled.next_outside(max(offset, progress.floor))
 
 
+def waiting_count(state: State, topic: Topic) -> int:
+    """Dead letters of a topic that were not redriven."""
+    dead = state.topics.get(DEAD_PREFIX + topic.name)
+    if dead is None:
+        return 0
+    group = dead.groups.get(REDRIVE_GROUP)
+    count = 0
+    for partition, log_id in enumerate(dead.log_ids):
+        start, end = state.logs[log_id].start, state.logs[log_id].end
+        if group is not None:
+            progress = group.progress[partition]
+            count += max(0, end - max(start, progress.floor) - progress.settled.count)
+        else:
+            count += end - start
+    return count
+
+
 def dead_topic(state: State, name: str) -> Topic | Rejected:
     """The dead-letter topic of a topic; its own name works, too."""
     dead = name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name

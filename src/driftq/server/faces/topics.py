@@ -9,7 +9,7 @@ import msgspec
 
 from driftq.core import commands as c
 from driftq.core.facts import TopicConfig
-from driftq.core.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.groups import Group, Topic
 from driftq.core.lag import lag_of
 from driftq.core.replies import Rejected
 from driftq.core.rules.topics import no_such_group, no_such_topic
@@ -18,6 +18,7 @@ from driftq.engine.queries import StateView
 from driftq.server.backlogs import backlog_in, backlog_info
 from driftq.server.bodies import number, page_limit, read_json
 from driftq.server.context import Context, json_response, no_content
+from driftq.server.faces.deadletters import waiting_count
 from driftq.server.faces.queue import start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.problems import refusal
@@ -117,8 +118,6 @@ def _topic_response(view: StateView, name: str) -> Response:
 def _topic_info(view: StateView, topic: Topic) -> TopicInfo:
     state = view.state
     logs = [state.logs[log_id] for log_id in topic.log_ids]
-    dead = state.topics.get(DEAD_PREFIX + topic.name)
-    dead_logs = [state.logs[log_id] for log_id in dead.log_ids] if dead is not None else []
     return TopicInfo(
         name=topic.name,
         partitions=[
@@ -135,7 +134,7 @@ def _topic_info(view: StateView, topic: Topic) -> TopicInfo:
         groups=sorted(topic.groups),
         created_at=to_rfc3339(topic.created_ms),
         config=_shown(topic.config),
-        dead_letters=sum(log.end - log.start for log in dead_logs),
+        dead_letters=waiting_count(state, topic),
     )
 
 
