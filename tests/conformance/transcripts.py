@@ -30,6 +30,7 @@ _WORDS = (
     (re.compile(r'"token":"[A-Za-z0-9_-]{22}"'), '"token":"TOKEN"'),
     (re.compile(r'"(\w+_ms)":1\d{12}'), r'"\1":TIME'),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"), "TIME"),
+    (re.compile(r'"ahead_ms":-?\d{1,3},'), '"ahead_ms":SMALL,'),
     (re.compile(r'"lag_ms":\d+'), '"lag_ms":AGE'),
     (re.compile(r"for up to \d+ ms more"), "for up to N ms more"),
     (re.compile(r'"retry_after_ms":(?:29\d{3}|30000)'), '"retry_after_ms":ABOUT_30000'),
