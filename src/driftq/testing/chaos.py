@@ -11,6 +11,8 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.subscription import Counts, Handler
 from driftq.client.verdicts import Ending
@@ -93,7 +95,9 @@ class ChaoticWorking(Working):
         messages = list(messages)
         for message in list(messages):
             if self._strikes("twice", message, self._chaos.duplicates):
-                copy = self._message(message.delivered, message.place._replace(owner="somebody else"))
+                # A second delivery never has the token of the first.
+                delivered = msgspec.structs.replace(message.delivered, token=f"{message.delivered.token}-copy")
+                copy = self._message(delivered, message.place._replace(owner="another worker"))
                 self._copies.add(copy)
                 messages.insert(self._chance.randint(0, len(messages)), copy)
         if messages and self._chance.random() < self._chaos.reordering:

@@ -19,9 +19,12 @@ def begin(case: Case, command: c.BeginEffect) -> Reply:
     scope = effect_scope(command.key)
     effect = case.state.effects.find(scope)
     token = command.token
-    if effect is not None:
-        if effect.status is Status.COMMITTED and not case.state.is_forgettable_at(effect, case.now_ms):
+    if effect is not None and effect.status is Status.COMMITTED:
+        if not case.state.is_forgettable_at(effect, case.now_ms):
             return AlreadyDone(effect.result, effect.at_ms)
+    if _has_lost_lease(case, command, message):
+        return Rejected(Code.NOT_OWNER, "not owner: the message is leased to another worker or settled; claim again")
+    if effect is not None:
         if effect.status is Status.PENDING and effect.until_ms > case.now_ms:
             if not _is_same_caller(effect, command, message):
                 wait_ms = effect.until_ms - case.now_ms
@@ -47,6 +50,16 @@ def _is_same_caller(effect: Effect, command: c.BeginEffect, message: tuple[int, 
     return bool(command.token) and (command.token, message) == (
         effect.token, (effect.group_id, effect.log_id, effect.offset),
     )  # fmt: skip
+
+
+def _has_lost_lease(case: Case, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
+    """Whether the caller shows a token that does not hold its message any more: its work would have no end that counts.
+    A lease that ran out is held until the next delivery, as for an ack."""
+    group_id, log_id, offset = message
+    if not command.token or offset < 0:
+        return False
+    _, lease, _ = case.state.progress_of(group_id, log_id).place_of(offset)
+    return lease is None or lease.token != command.token
 
 
 def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
