@@ -163,3 +163,38 @@ def test_kept_leases_are_still_held_after_a_kill(tmp_path: Path):
             ack = again.call("POST", "/v1/ack", {"topic": "t", "group": "g", **body})
             assert ack.status == 204, ack
         assert again.call("GET", "/v1/topics/t/groups/g").json()["lag"] == 0
+
+
+def test_heartbeats_do_not_carry_an_attempt_past_its_time_limit(server):
+    server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 1}})
+    produce(server, "t", 1, timeout_ms=700)
+    claim = {"topic": "t", "group": "g", "owner": "w", "max": 1, "lease_ms": 300, "wait_ms": 5_000}
+    first = server.call("POST", "/v1/claim", claim).json()["messages"][0]
+    held = [{name: first[name] for name in ("partition", "offset", "token")}]
+    heartbeat = {"topic": "t", "group": "g", "owner": "w", "messages": held, "lease_ms": 300}
+
+    def is_lost() -> bool:
+        reply = server.call("POST", "/v1/extend", heartbeat).json()
+        return bool(reply["refused"])
+
+    until_now(is_lost, 10, pause_s=0.05)
+    second = server.call("POST", "/v1/claim", claim | {"lease_ms": 60_000}).json()["messages"][0]
+    assert (second["attempts"], second["last_error"]) == (2, "timeout")
+    assert second["lease_until_ms"] - first["lease_until_ms"] < 10_000, "the lease is cut to the time limit"
+    states = server.call("GET", "/v1/topics/t/groups/g").json()
+    assert states["in_flight"] == 1
+
+
+def test_a_slow_reader_does_not_keep_an_attempt_past_its_time_limit(server):
+    server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 60_000}})
+    produce(server, "t", 10)
+    produce(server, "t", 1, timeout_ms=900)
+    stream = Consumption(server, "t", "g", "slow", lease_ms=600)
+    held = [stream.next() or {} for _ in range(11)]
+    working = threading.Event()
+    for message in held[:10]:
+        working.wait(0.15)
+        assert stream.settle("ack", message) == 204
+    group = server.call("GET", "/v1/topics/t/groups/g").json()
+    assert (group["in_flight"], group["lag"]) == (0, 1), "the last one waited for longer than its attempt may take"
+    stream.close()

@@ -107,7 +107,7 @@ def _head(line: Line) -> Head | None:
 
 
 def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
-    names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id", "tenant"}
+    names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id", "tenant", "timeout_ms"}
     if not names & set(line.options):
         return ()
     delay, deadline = line.number("delay_ms"), line.number("deadline_ms")
@@ -121,6 +121,7 @@ def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
             now_ms + deadline if deadline is not None else 0,
             line.text_of("tenant"),
             tracked="id" in line.options,
+            timeout_ms=line.count("timeout_ms"),
         )
         for index in range(count)
     )

@@ -213,6 +213,7 @@ class JobProducer(Actor):
                 now_ms + int(chance() * 2_000) if chance() < 0.25 else 0,
                 now_ms + int(chance() * 4_000) if chance() < 0.3 else 0,
                 self.random.choice(TENANTS),
+                timeout_ms=(60, 400, 2_500)[self.sent % 3] if (self.sent + index) % 4 == 0 else 0,
             )
             if mark != f.Mark(index):
                 marks.append(mark)

@@ -112,8 +112,9 @@ class Consumer(Actor):
         for each in claimed.deliveries:
             held = c.Held(each.partition, each.first, each.end, claimed.token)
             progress = group.progress[each.partition]
-            self.windows.deliver(self.window, progress, held, until_ms, at_ms)
-            self.connection.delivered(progress, held, until_ms, at_ms)
+            end_ms = min(until_ms, each.until_ms or until_ms)
+            self.windows.deliver(self.window, progress, held, end_ms, at_ms)
+            self.connection.delivered(progress, held, end_ms, at_ms)
             self.inbox += [c.Held(each.partition, at, at + 1, claimed.token) for at in range(each.first, each.end)]
         self.world.counts["messages in windows"] += self.window.held
 

@@ -158,6 +158,11 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if (group := state.groups[group_id])",
         ),
     ),
+    "timeout_ignored_by_extend": (Bug("core.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
+    "timeout_is_a_lost_lease": (
+        Bug("core.rules.failing:expire_leases", "over = is_timeout(", "over = False and is_timeout("),
+    ),
+    "timeout_forgotten": (Bug("core.logs:Log.place", 'array("q", image.timeout_offsets)', 'array("q")'),),
     # --- what a connection holds
     "oldest_kept_too": (
         Bug(
@@ -169,7 +174,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "oldest_gets_no_full_lease": (
         Bug("engine.consumer_window:ConsumerWindow.extensions", "< min(end_ms, horizon_ms):", "< 0:"),
     ),
-    "leases_not_kept": (Bug("core.rules.keep:keep", "if found:", "if 0:"),),
+    "leases_not_kept": (Bug("core.rules.keep:keep", "in ranges.items():", "in ():"),),
     "kept_without_settlements": (Bug("engine.consumer_window:ConsumerWindow.remove", "if settled:", "if 1:"),),
     "timer_forgets_the_waiting": (
         Bug("engine.consumer_window:ConsumerWindow.next_ms", "if self.held and", "if 0 and"),

@@ -15,7 +15,6 @@ from driftq.core.ranges import Range
 from driftq.wire.message import RetryPolicy
 
 FORMAT = 1
-
 FAIR_TENANT = "tenant"
 
 STAGING_LOG = 0  # the log nobody reads: batches that wait to be published
@@ -84,6 +83,7 @@ class Mark(Struct, frozen=True, array_like=True, gc=False):
     tenant: str = ""
     tracked: bool = False  # a job: its attempts are remembered
     group: str = ""  # the only group that gets it; empty: every group
+    timeout_ms: int = 0  # how long an attempt may take
 
 
 class ByProducer(Struct, frozen=True, array_like=True, gc=False):

@@ -61,6 +61,8 @@ class LogPlaced(Fact, tag=92, frozen=True):
     directed: tuple[tuple[int, str], ...] = ()
     ended_ms: int = 0
     fair_from: int = 0
+    timeout_offsets: bytes = b""
+    timeouts_ms: bytes = b""
 
 
 class ProducerPlaced(Fact, tag=93, frozen=True):

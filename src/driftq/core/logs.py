@@ -51,7 +51,7 @@ class Log:
         "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
         "lane_keys", "lanes", "last_ms", "log_id", "lost", "low_floor", "marked", "marked_lanes", "marked_offsets",
         "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "tenants",
-        "topic", "tracked", "urgent", "withdrawn",
+        "timeout_offsets", "timeouts_ms", "topic", "tracked", "urgent", "withdrawn",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
@@ -75,6 +75,8 @@ class Log:
         self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
         self.deadline_offsets = array("q")
         self.deadlines_ms = array("q")
+        self.timeout_offsets = array("q")  # records that say how long an attempt may take, and how long
+        self.timeouts_ms = array("q")
         self.size_offsets = array("q", [start])
         self.size_totals = array("q", [0])
         self.readers: list[int] = []  # the groups that read it
@@ -158,6 +160,9 @@ class Log:
             if mark.deadline_ms:
                 self.deadline_offsets.append(offset)
                 self.deadlines_ms.append(mark.deadline_ms)
+            if mark.timeout_ms:
+                self.timeout_offsets.append(offset)
+                self.timeouts_ms.append(mark.timeout_ms)
             if mark.not_before_ms > at_ms:
                 heapq.heappush(self.delayed, (mark.not_before_ms, offset))
             if mark.not_before_ms > at_ms or mark.priority or mark.task or mark.label or mark.tenant:
@@ -204,6 +209,12 @@ class Log:
         high = bisect_left(self.deadline_offsets, end, low)
         return [self.deadline_offsets[i] for i in range(low, high) if self.deadlines_ms[i] <= now_ms]
 
+    def timeouts(self, first: int, end: int) -> Iterator[Range]:
+        """(offset, milliseconds) of the records of a range that limit their attempts."""
+        low = bisect_left(self.timeout_offsets, first)
+        high = bisect_left(self.timeout_offsets, end, low)
+        return zip(self.timeout_offsets[low:high], self.timeouts_ms[low:high], strict=True)
+
     def trim(self, start: int) -> None:
         """Records below `start` are gone."""
         self.start = start
@@ -226,6 +237,8 @@ class Log:
         self.tenants = {key.tenant for key in self.lanes if key.tenant}
         cut = bisect_left(self.deadline_offsets, start)
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
+        cut = bisect_left(self.timeout_offsets, start)
+        del self.timeout_offsets[:cut], self.timeouts_ms[:cut]
         self.delayed = [item for item in self.delayed if item[1] >= start]
         heapq.heapify(self.delayed)
         self.low_floor = max(self.low_floor, start)
@@ -258,6 +271,8 @@ class Log:
             tuple(self.directed.items()),
             self.ended_ms,
             self.fair_from,
+            self.timeout_offsets.tobytes(),
+            self.timeouts_ms.tobytes(),
         )
 
     def place(self, image: LogPlaced) -> None:
@@ -274,6 +289,8 @@ class Log:
         self.delayed = list(image.delayed)
         self.deadline_offsets = array("q", image.deadline_offsets)
         self.deadlines_ms = array("q", image.deadlines_ms)
+        self.timeout_offsets = array("q", image.timeout_offsets)
+        self.timeouts_ms = array("q", image.timeouts_ms)
         self.size_offsets = array("q", image.size_offsets)
         self.size_totals = array("q", image.size_totals)
         for first, end in image.lost:

@@ -53,6 +53,7 @@ class Delivery(Struct, frozen=True, gc=False):
     attempts: int
     version: int
     error: str = ""
+    until_ms: int = 0  # if it ends before the claim's lease: an attempt may not take longer
 
 
 class Claimed(Reply, frozen=True):

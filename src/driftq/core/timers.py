@@ -62,6 +62,7 @@ def shifted(timer_ms: int, fact: ClockSet) -> int:
 def _shift_progress(progress: Progress, fact: ClockSet) -> None:
     live = [(number, lease) for _, number, lease in progress.lease_heap if lease.live]
     for _, lease in live:
+        lease.at_ms += fact.at_ms - fact.from_ms  # the time limit of an attempt runs, too
         lease.until_ms = shifted(lease.until_ms, fact)
     progress.lease_heap = [(lease.until_ms, number, lease) for number, lease in live]
     heapq.heapify(progress.lease_heap)

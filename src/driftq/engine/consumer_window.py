@@ -28,6 +28,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.progress import Progress
 from driftq.core.ranges import Range, runs
+from driftq.core.timeouts import TIMEOUT
 from driftq.core.timers import ClockSet
 
 FIRST_SIZE = 32  # of an adaptive window, and the least it has later
@@ -183,14 +184,16 @@ class ConsumerWindow:
         horizon_ms = now_ms + 3 * self._lease_ms // 4
         run, oldest = self._oldest
         end_ms = self._oldest_since_ms + self._lease_ms
-        if self._oldest_until_ms < min(end_ms, horizon_ms):
+        if self._oldest_until_ms <= now_ms:  # it has ended; the sweep will see it
+            self._oldest_since_ms = self._oldest_until_ms - self._lease_ms
+        elif self._oldest_until_ms < min(end_ms, horizon_ms):
             self._oldest_until_ms = end_ms
             found[end_ms] = [c.Held(run.partition, oldest, oldest + 1, run.token)]
         end_ms = self._settled_ms + self._lease_ms
         lowest_ms = end_ms
         for run in self._runs:
             waiting = run.live - (run is self._oldest[0])
-            if not waiting:
+            if not waiting or run.until_ms <= now_ms:
                 continue
             if run.until_ms < min(end_ms, horizon_ms):
                 run.until_ms = end_ms
@@ -273,7 +276,8 @@ class ConsumerWindows:
         index = self._indexes.get((fact.group_id, fact.log_id))
         if not index:
             return ()
-        return _take(index, ((fact.offset, fact.offset + 1),), now_ms, _NEVER if fact.lease_lost else None)
+        lost = fact.lease_lost or fact.error == TIMEOUT
+        return _take(index, ((fact.offset, fact.offset + 1),), now_ms, _NEVER if lost else None)
 
     def _released(self, fact: f.Released, now_ms: int) -> Iterable[ConsumerWindow]:
         index = self._indexes.get((fact.group_id, fact.log_id))

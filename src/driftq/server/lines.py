@@ -25,6 +25,7 @@ def lines(engine: Engine, delivery: Delivery, token: str, until_ms: int) -> Iter
     """The messages of a delivery, each as a JSON object without a line end."""
     error = _encode(delivery.error)
     front = b'{"partition":%d,"offset":' % delivery.partition
+    until_ms = delivery.until_ms or until_ms
     tail = b',"lease_version":%d,"token":%b,"lease_until_ms":%d' % (delivery.version, _encode(token), until_ms)
     middle = b',"attempts":%d,"last_error":%b' % (delivery.attempts, error)
     offset = delivery.first

@@ -130,7 +130,8 @@ class Consumer:
         until_ms = min(claimed.until_ms, at_ms + self._lease_ms)
         for each in claimed.deliveries:
             held = c.Held(each.partition, each.first, each.end, claimed.token)
-            self._engine.watch.windows.deliver(self._window, group.progress[each.partition], held, until_ms, at_ms)
+            end_ms = min(until_ms, each.until_ms or until_ms)
+            self._engine.watch.windows.deliver(self._window, group.progress[each.partition], held, end_ms, at_ms)
         self._arm()
 
     def _moved(self) -> None:

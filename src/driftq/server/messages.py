@@ -133,9 +133,12 @@ def mark_of(
             return None
         return Mark(index, label=label, deadline_ms=deadline_ms, tenant=tenant)
     tracked = bool(job.id or job.task)
-    if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant):
+    if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant or job.timeout_ms):
         return None
-    return Mark(index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked)
+    return Mark(
+        index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked,
+        timeout_ms=job.timeout_ms,
+    )  # fmt: skip
 
 
 def _keys(

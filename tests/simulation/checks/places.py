@@ -16,6 +16,7 @@ class Holding(NamedTuple):
     owner: str
     token: str
     until_ms: int
+    at_ms: int = 0  # of the delivery
 
 
 class Places:

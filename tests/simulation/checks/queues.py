@@ -80,7 +80,9 @@ class QueuesCheck:
         for places in (places for group in self.groups.values() for places in group.places.values()):
             for offset, holding in places.held.items():
                 if holding.until_ms > fact.from_ms:
-                    places.held[offset] = holding._replace(until_ms=holding.until_ms + moved_ms)
+                    places.held[offset] = holding._replace(
+                        until_ms=holding.until_ms + moved_ms, at_ms=holding.at_ms + moved_ms
+                    )
             for offset, until_ms in places.resting.items():
                 if until_ms > fact.from_ms and offset in places.attempts:
                     places.resting[offset] = until_ms + moved_ms
@@ -165,7 +167,7 @@ class QueuesCheck:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         demand(not group.paused, "pause", f"{op}: a paused group got messages")
-        holding = Holding(fact.owner, fact.token, fact.until_ms)
+        holding = Holding(fact.owner, fact.token, fact.until_ms, fact.at_ms)
         marks = self.marks.get(fact.log_id)
         log = self._ledger.logs[fact.log_id]
         for first, end in fact.ranges:
@@ -199,6 +201,8 @@ class QueuesCheck:
             group = self.groups[fact.group_id].name
             if mark.group not in ("", group):
                 raise Violation("redrive", f"{op}: {at} was sent back to {mark.group} and delivered to {group}")
+            if mark.timeout_ms and holding.until_ms > fact.at_ms + mark.timeout_ms:
+                raise Violation("timeout", f"{op}: {at} is held for longer than its attempt may take")
             if mark.not_before_ms > fact.at_ms:
                 raise Violation("delay", f"{op}: {at} was delivered {mark.not_before_ms - fact.at_ms} ms early")
             if dies and 0 < mark.deadline_ms <= fact.at_ms:
@@ -263,7 +267,22 @@ class QueuesCheck:
         for first, end in fact.ranges:
             for offset in range(first, end):
                 holding = self._fenced(op, group, places, offset, late=False)
+                timeout_ms = self._timeout_of(places, offset)
+                if timeout_ms and fact.until_ms > holding.at_ms + timeout_ms:
+                    raise Violation("timeout", f"{op}: offset {offset} was extended past its {timeout_ms} ms")
                 places.held[offset] = holding._replace(until_ms=fact.until_ms)
+
+    def _timeout_of(self, places: Places, offset: int) -> int:
+        mark = self.marks.get(places.log_id, {}).get(offset)
+        return mark.timeout_ms if mark is not None else 0
+
+    def _timed_out(self, op: Op, places: Places, offset: int) -> bool:
+        """Whether the attempt ended because it took too long, and not by its holder."""
+        holding = places.held.get(offset)
+        if holding is None or not isinstance(op.command, c.Sweep | c.Claim):
+            return False
+        timeout_ms = self._timeout_of(places, offset)
+        return timeout_ms > 0 and holding.until_ms == holding.at_ms + timeout_ms
 
     def _failed(self, fact: f.Failed, op: Op) -> None:
         group = self.groups[fact.group_id]
@@ -274,7 +293,13 @@ class QueuesCheck:
             if holding is None or holding.until_ms > fact.at_ms:
                 raise Violation("Q5", f"{op}: offset {offset} lost its lease early: {holding} at {fact.at_ms}")
             demand(fact.error == ACK_TIMEOUT, "Q6", f"{op}: a lost lease is noted as {fact.error!r}")
+            demand(not self._timed_out(op, places, offset), "timeout", f"{op}: {holding} is noted as a lost lease")
             places.losses[offset] = places.losses.get(offset, 0) + 1
+        elif self._timed_out(op, places, offset):
+            demand(
+                fact.error == "timeout", "timeout", f"{op}: an attempt that took too long is noted as {fact.error!r}"
+            )
+            demand(places.held[offset].until_ms <= fact.at_ms, "timeout", f"{op}: offset {offset} was ended early")
         else:
             self._fenced(op, group, places, offset, late=False)
         self._rests_long_enough(op, group, places, fact)
@@ -391,7 +416,8 @@ class QueuesCheck:
             for offset in range(delivery.first, delivery.end):
                 holding = places.held.get(offset)
                 told = (delivery.attempts, delivery.version)
-                if holding is None or (holding.token, holding.until_ms) != (reply.token, reply.until_ms):
+                until_ms = delivery.until_ms or reply.until_ms
+                if holding is None or (holding.token, holding.until_ms) != (reply.token, until_ms):
                     raise Violation("Q4", f"{op}: offset {offset} was handed out, but {holding} holds it")
                 if told != (places.attempts[offset], places.versions[offset]):
                     known = (places.attempts[offset], places.versions[offset])

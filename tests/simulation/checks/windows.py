@@ -7,6 +7,7 @@ from driftq.core import commands as c
 from driftq.core import facts as f
 from driftq.core.progress import Progress
 from driftq.core.state import State
+from driftq.core.timeouts import TIMEOUT, is_timeout
 from driftq.core.timers import ClockSet
 from tests.simulation.checks.violation import demand
 
@@ -80,8 +81,9 @@ class Connection:
             for message in [message for message in self.messages if _ends(fact, message)]:
                 oldest = self.messages[0]
                 lost = _is_lost(fact, message)
-                if lost and message is not oldest and isinstance(fact, f.Failed | f.Settled):
-                    self._may_be_lost(message, fact.at_ms)
+                silent_loss = isinstance(fact, f.Settled) or (isinstance(fact, f.Failed) and fact.lease_lost)
+                if lost and message is not oldest and silent_loss:
+                    self._may_be_lost(message, getattr(fact, "at_ms", now_ms))
                 self.messages.remove(message)
                 if not lost:
                     self.settled_ms = now_ms
@@ -124,6 +126,8 @@ class Connection:
             ended = lease is None or lease.token != message.token or (entry is not None and not entry.held)
             if ended or lease is None or lease.until_ms <= now_ms:
                 continue
+            if is_timeout(state.logs[message.log_id], message.offset, lease):
+                continue  # the attempt may not take longer
             since_ms = self.settled_ms if number else self.oldest_since_ms
             target_ms = since_ms + self.lease_ms
             in_time = lease.until_ms >= target_ms or lease.until_ms - self.lease_ms // 4 > now_ms
@@ -156,7 +160,7 @@ def _ends(fact: f.Fact, message: Message) -> bool:
 def _is_lost(fact: f.Fact, message: Message) -> bool:
     match fact:
         case f.Failed():
-            return fact.lease_lost
+            return fact.lease_lost or fact.error == TIMEOUT
         case f.Settled():
             return fact.how == f.DEAD and fact.at_ms >= message.until_ms
         case f.Released():

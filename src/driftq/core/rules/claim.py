@@ -7,6 +7,10 @@ becomes due when there was none for a while has not long to wait: nearly one mes
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
 from driftq.core import choosing
 from driftq.core.activity import GroupCaughtUp
 from driftq.core.backlog import has_caught_up
@@ -22,6 +26,7 @@ from driftq.core.replies import Claimed, Delivery, Rejected, Reply
 from driftq.core.rules.failing import bury, expire_leases
 from driftq.core.rules.skipping import done_in, has_done, is_done, skip
 from driftq.core.rules.topics import find_group
+from driftq.core.timeouts import leases, spans
 from driftq.wire.errors import Code
 
 WHOLE = 1_000  # balances are counted in thousandths of a message
@@ -241,17 +246,28 @@ def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_
         buried = any(isinstance(fact, Settled) for fact in case.facts)
         return Claimed(group.group_id, (), "", 0, case.now_ms if buried else _next_ms(group, case.now_ms))
     token = case.chance.token()
-    until_ms = case.now_ms + lease_ms
+    now_ms, until_ms = case.now_ms, case.now_ms + lease_ms
     for share in shares:
+        log = share.log
         for lane, ranges in share.ranges.items():
-            case.facts.append(
-                Leased(
-                    group.group_id, share.log.log_id, tuple(ranges), owner, token, case.now_ms, until_ms,
-                    (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
-                    share.retry_debt,
-                )
-            )  # fmt: skip
+            for end_ms, some in leases(log, ranges, now_ms, until_ms):
+                case.facts.append(
+                    Leased(
+                        group.group_id, log.log_id, tuple(some), owner, token, now_ms, end_ms,
+                        (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
+                        share.retry_debt,
+                    )
+                )  # fmt: skip
+        if log.timeout_offsets:
+            share.deliveries = [part for each in share.deliveries for part in _cut(log, each, now_ms, until_ms)]
+    deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     return Claimed(group.group_id, deliveries, token, until_ms)
+
+
+def _cut(log: Log, delivery: Delivery, now_ms: int, until_ms: int) -> Iterator[Delivery]:
+    """A delivery in parts whose leases end at the same time."""
+    for first, end, end_ms in spans(log, delivery.first, delivery.end, now_ms, until_ms):
+        yield replace(delivery, first=first, end=end, until_ms=end_ms if end_ms < until_ms else 0)
 
 
 def _next_ms(group: Group, now_ms: int) -> int | None:

@@ -12,6 +12,7 @@ from driftq.core.groups import DEAD_PREFIX, Group, Topic
 from driftq.core.logs import Log
 from driftq.core.progress import Progress
 from driftq.core.retry import delay_ms, is_exhausted
+from driftq.core.timeouts import TIMEOUT, is_timeout
 from driftq.wire.message import DeadLetter, Head, RetryPolicy, encode_head, read_head
 from driftq.wire.records import pack_one
 from driftq.wire.times import to_rfc3339
@@ -58,10 +59,12 @@ def _policy(case: Case, topic: Topic, head: Head) -> RetryPolicy:
 def expire_leases(case: Case, group: Group, progress: Progress, most: int) -> int:
     """Leases that ran out are failures like any other. Returns how many messages that concerned."""
     lost = choosing.expired(progress, case.now_ms, most)
+    log = case.state.logs[progress.log_id]
     for number, offset in enumerate(lost):
         if case.is_full():
             return number
-        fail(case, group, progress, offset, ACK_TIMEOUT, lost=True)
+        over = is_timeout(log, offset, progress.place_of(offset)[1])
+        fail(case, group, progress, offset, TIMEOUT if over else ACK_TIMEOUT, lost=not over)
     return len(lost)
 
 

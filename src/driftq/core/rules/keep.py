@@ -9,6 +9,7 @@ from driftq.core.progress import Progress
 from driftq.core.ranges import Range
 from driftq.core.replies import Rejected, Reply, Settlement
 from driftq.core.rules.topics import bad_partition, group_of
+from driftq.core.timeouts import extensions
 
 
 def keep(case: Case, command: Keep) -> Reply:
@@ -22,8 +23,9 @@ def keep(case: Case, command: Keep) -> Reply:
         progress = group.progress[held.partition]
         ranges.setdefault(progress.log_id, []).extend(_shorter(progress, held, case.now_ms, command.until_ms))
     for log_id, found in ranges.items():
-        if found:
-            case.facts.append(Extended(group.group_id, log_id, tuple(found), command.until_ms))
+        progress = case.state.progress_of(group.group_id, log_id)
+        for until_ms, some in extensions(case.state.logs[log_id], progress, found, command.until_ms).items():
+            case.facts.append(Extended(group.group_id, log_id, tuple(some), until_ms))
     return Settlement((), command.until_ms)
 
 

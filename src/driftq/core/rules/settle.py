@@ -20,6 +20,7 @@ from driftq.core.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.rules.claim import bad_lease
 from driftq.core.rules.failing import bounded, bury, fail
 from driftq.core.rules.topics import bad_partition, group_of, no_such_topic
+from driftq.core.timeouts import extensions
 from driftq.wire.errors import Code
 
 Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
@@ -247,7 +248,10 @@ def extend(case: Case, command: c.Extend) -> Reply:
         return found
     until_ms = case.now_ms + lease_ms
     for log_id, ranges in _by_log(found.held).items():
-        case.facts.append(f.Extended(group.group_id, log_id, tuple(ranges), until_ms))
+        progress = case.state.progress_of(group.group_id, log_id)
+        for end_ms, some in extensions(case.state.logs[log_id], progress, ranges, case.now_ms + lease_ms).items():
+            case.facts.append(f.Extended(group.group_id, log_id, tuple(some), end_ms))
+            until_ms = min(until_ms, end_ms)
     lost = list(found.refused)
     for progress, offset in found.resting:
         partition = case.state.logs[progress.log_id].partition
