@@ -232,6 +232,15 @@ def test_route_says_where_a_message_would_go(wide, broker):
 # --- groups, dead letters, jobs, streams ------------------------------------------------------------------------------
 
 
+def test_a_group_shows_its_gaps(topic, broker):
+    broker.send_many(topic, ["a", "b", "c", "d"])
+    claimed = broker.claim(topic, "g", max=4)
+    broker.ack([claimed[1], claimed[3]])
+    header, row = run("groups", "show", topic, "g").splitlines()[-2:]
+    assert header.split()[-1] == "GAPS"
+    assert row.split()[-1] == "2"
+
+
 def test_groups_are_listed_moved_paused_and_forgotten(topic, broker):
     broker.send_many(topic, ["a", "b", "c"])
     broker.ack(broker.claim(topic, "g", max=3))

@@ -66,9 +66,9 @@ def show(asked: Asked, topic: str, group: str) -> None:
         ]
     )
     click.echo()
-    header = ("PARTITION", "SETTLED TO", "CURSOR", "NEXT", "LAG", "IN FLIGHT", "RESTING")
+    header = ("PARTITION", "SETTLED TO", "CURSOR", "NEXT", "LAG", "IN FLIGHT", "RESTING", "GAPS")
     rows = (
-        (each.partition, each.floor, each.cursor, each.end_offset, each.lag, each.in_flight, each.resting)
+        (each.partition, each.floor, each.cursor, each.end_offset, each.lag, each.in_flight, each.resting, each.gaps)
         for each in found.partitions
     )
     showing.table(header, rows)

@@ -250,7 +250,7 @@ class Explainer:
                 settled_as = _SETTLED_AS[attempt.end]
                 why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."
                 return GroupView(group.name, "settled", False, why, attempts=attempt.number, settled_as=settled_as)
-        why = f"It is done for group {group.name}: acked, cancelled, or from before the group began."
+        why = f"It is done for group {group.name}: acked, cancelled, skipped, or from before the group began."
         return GroupView(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
 
     def _letter(self, group: Group) -> DeadLetter | None:

@@ -46,7 +46,12 @@ METRICS: tuple[Defined, ...] = (
     Defined("driftq_produce_duplicates_total", "counter", (), "Produces answered with the result of an earlier one."),
     Defined("driftq_produce_rejected_total", "counter", ("reason",), "Produces that were refused."),
     Defined("driftq_deliveries_total", "counter", _GROUP, "Messages handed out, each time it happened."),
-    Defined("driftq_settled_total", "counter", ("topic", "group", "how"), "Messages done: acked, dead or cancelled."),
+    Defined(
+        "driftq_settled_total",
+        "counter",
+        ("topic", "group", "how"),
+        "Messages done: acked, dead, cancelled or skipped.",
+    ),
     Defined("driftq_failures_total", "counter", _GROUP, "Attempts that ended with a nack."),
     Defined("driftq_lease_losses_total", "counter", _GROUP, "Attempts that ended because their lease ran out."),
     Defined("driftq_releases_total", "counter", _GROUP, "Messages given back without counting an attempt."),
