@@ -327,3 +327,35 @@ def test_closing_an_async_client_closes_the_sockets_of_calls_that_are_under_way(
 
 async def _connected(transport) -> bool:
     return bool(transport._wires)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_messages_that_wait_while_another_is_handled_keep_their_lease(broker, server, asynchronous):
+    topic = f"waiting.{asynchronous}"
+    broker.topics.create(topic)
+    broker.send_many(topic, [str(number) for number in range(8)])
+    seen: list[tuple[str, int]] = []
+    working = threading.Event()
+
+    def handle(message):
+        working.wait(0.2)
+        seen.append((message.text, message.attempts))
+        return len(seen) == 8
+
+    async def read() -> None:
+        async with driftq.connect_async(server.url) as other:
+            async for message in other.consume(topic, "g", prefetch=8, lease_ms=600):
+                done = handle(message)
+                await message.ack()
+                if done:
+                    return
+
+    if asynchronous:
+        asyncio.run(read())
+    else:
+        for message in broker.consume(topic, "g", prefetch=8, lease_ms=600):
+            done = handle(message)
+            message.ack()
+            if done:
+                break
+    assert seen == [(str(number), 1) for number in range(8)]

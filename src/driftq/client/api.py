@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -23,6 +24,7 @@ from driftq.client.message import AsyncMessage, Message
 from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.pages import iterating, listing
+from driftq.client.prefetched import Prefetched
 from driftq.client.streams import AsyncStream, Stream
 from driftq.client.verdicts import ACK, Ending
 from driftq.client.words import Awaiting, Blocking, word
@@ -191,9 +193,17 @@ class DriftQ(BrokerWords, Blocking):
         return [Message(self._transport, place, each) for each in reply.messages]
 
     def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> Iterator[Message]:
-        """Messages without end, a few claimed at a time: `for message in …: with message: …`. For more, a worker."""
+        """Messages without end, a few claimed at a time: `for message in …: with message: …`. For more, a worker. The
+        leases of messages that wait are renewed, so only the work on one has to fit into a lease."""
+        lease_ms = words.get("lease_ms")
         while True:
-            yield from self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words)
+            found = self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words)
+            prefetched = Prefetched(found, lease_ms, time.monotonic())
+            while prefetched.waiting:
+                if prefetched.is_due(time.monotonic()):
+                    prefetched.renewed(self.extend(prefetched.waiting, lease_ms), time.monotonic())
+                else:
+                    yield prefetched.next()
 
     def outcome(self) -> Outcome:
         """Acks, messages, appends and effects in one write."""
@@ -272,10 +282,17 @@ class AsyncDriftQ(BrokerWords, Awaiting):
         return [AsyncMessage(self._transport, place, each) for each in reply.messages]
 
     async def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> AsyncIterator[AsyncMessage]:
-        """Messages without end, a few claimed at a time: `async with message: …`. For more, a worker."""
+        """Messages without end, a few claimed at a time: `async with message: …`. For more, a worker. The leases of
+        messages that wait are renewed, so only the work on one has to fit into a lease."""
+        lease_ms = words.get("lease_ms")
         while True:
-            for message in await self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words):
-                yield message
+            found = await self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words)
+            prefetched = Prefetched(found, lease_ms, time.monotonic())
+            while prefetched.waiting:
+                if prefetched.is_due(time.monotonic()):
+                    prefetched.renewed(await self.extend(prefetched.waiting, lease_ms), time.monotonic())
+                else:
+                    yield prefetched.next()
 
     def outcome(self) -> AsyncOutcome:
         """Acks, messages, appends and effects in one write."""
