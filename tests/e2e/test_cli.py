@@ -197,6 +197,7 @@ def test_a_claim_tells_how_to_go_on_and_a_stranger_is_refused(topic, broker):
     broker.send(topic, "a")
     assert run("claim", topic, "g", "--owner", "ann") == "0:0  a\n"
     assert "1 of 1 were refused" in run("ack", topic, "g", "0:0", "--owner", "bob", code=Exit.REFUSED)
+    assert "--token TOKEN" in run("ack", topic, "g", "0:0", code=Exit.REFUSED)
     assert run("ack", topic, "g", "0:0", "--owner", "ann") == "1 done\n"
     assert "is no place" in run("ack", topic, "g", "0/0", code=Exit.USAGE)
 

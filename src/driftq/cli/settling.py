@@ -58,7 +58,9 @@ def _settle(
             showing.remark(f"{each.partition}:{each.offset} was refused: {each.message}")
         click.echo(f"{len(held) - len(reply.refused)} {done}")
     if reply.refused:
-        hint = "A claim that ran out is somebody else's: claim again."
+        hint = "A claim that ran out may be another worker's now: claim again."
+        if not (token or owner):
+            hint = "Name the claim: --token TOKEN as `driftq claim` printed it, or --owner NAME."
         fail(Exit.REFUSED, f"{len(reply.refused)} of {len(held)} were refused", hint, as_json=asked.as_json)
 
 

@@ -56,6 +56,8 @@ def read_json(body: bytes, kind: type[T]) -> T:
 
 
 def number(name: str, text: str) -> int:
+    if not text:
+        raise BadRequest(f"{name} is missing")
     if not _DIGITS.fullmatch(text):
         raise BadRequest(f"invalid {name}")
     return int(text)

@@ -37,7 +37,7 @@ class _Range(NamedTuple):
             message = f"offset {offset} is gone: the log begins at {self.start}"
             return error_response(410, "GONE", message, {"earliest_offset": self.start})
         if offset > self.end:
-            return error_response(400, "INVALID_ARGUMENT", f"offset {offset} lies behind the end ({self.end})")
+            return error_response(400, "INVALID_ARGUMENT", f"offset {offset} is past the end ({self.end})")
         return None
 
 

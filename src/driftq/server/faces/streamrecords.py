@@ -55,7 +55,7 @@ class StreamRecordsFace:
             message = f"offset {offset} is gone: the stream begins at {view.start_offset}"
             return error_response(410, "GONE", message, {"earliest_offset": view.start_offset})
         if offset > view.end_offset:
-            message = f"offset {offset} lies behind the end ({view.end_offset})"
+            message = f"offset {offset} is past the end ({view.end_offset})"
             return error_response(400, "INVALID_ARGUMENT", message)
         found = self._batches(view, offset, min(end, view.end_offset), most)
         if isinstance(found, Response):
