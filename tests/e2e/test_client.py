@@ -332,14 +332,16 @@ async def _connected(transport) -> bool:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_messages_that_wait_while_another_is_handled_keep_their_lease(broker, server, asynchronous):
     topic = f"waiting.{asynchronous}"
-    broker.topics.create(topic)
+    broker.topics.create(topic, retry={"backoff_ms": 1})
     broker.send_many(topic, [str(number) for number in range(8)])
     seen: list[tuple[str, int]] = []
+    taken: list[driftq.Message] = []
     working = threading.Event()
 
     def handle(message):
         working.wait(0.2)
         seen.append((message.text, message.attempts))
+        taken.extend(broker.claim(topic, "g", max=8))  # by another worker of the group
         return len(seen) == 8
 
     async def read() -> None:
@@ -359,3 +361,4 @@ def test_messages_that_wait_while_another_is_handled_keep_their_lease(broker, se
             if done:
                 break
     assert seen == [(str(number), 1) for number in range(8)]
+    assert not taken
