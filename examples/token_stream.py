@@ -14,6 +14,7 @@ Only the standard library is used, to show what goes over the wire.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -154,4 +155,4 @@ def main(server: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080")
+    main(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("DRIFTQ_URL", "http://127.0.0.1:8080"))

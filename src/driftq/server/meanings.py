@@ -43,7 +43,6 @@ MEANINGS = {
     "groups.idle_ms": "A group that is behind and neither claims nor acks for so long holds no producer up; 0: never.",
     "jobs.lease_ms": "How long a claim of `/v1/claim` holds its messages, unless it asks for something else.",
     "jobs.attempts_max": "Deliveries of a job that has no policy of its own, before it is a dead letter.",
-    "jobs.timeout_ms": "How long a job may run where it does not say so itself (workers enforce it).",
     "idempotency.ttl_ms": "How long a produced key is remembered, from its first use.",
     "idempotency.effect_ttl_ms": "How long a committed or failed effect is remembered, at least.",
     "idempotency.effect_lease_ms": "How long a begun effect belongs to whoever began it.",

@@ -37,6 +37,7 @@ class SettingsError(Exception):
 
 
 REMOVED = {
+    "jobs.timeout_ms": "it had no effect; give the job a timeout_ms, or the worker (5 minutes by default)",
     "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
 }
 
@@ -98,7 +99,6 @@ class Groups(Struct, frozen=True, forbid_unknown_fields=True):
 class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Milliseconds = 30_000
     attempts_max: Count = 4
-    timeout_ms: Milliseconds = 300_000
 
 
 class Idempotency(Struct, frozen=True, forbid_unknown_fields=True):
