@@ -1,7 +1,7 @@
 """Where to look for messages whose effect is committed, so that a claim need not look at every message.
 
 A message is skipped at dispatch if the effect (tenant, topic, group, idempotency key of its envelope) is COMMITTED.
-Its record decides (`rules.skipping`); what is here are hints that make the look cheap:
+Its record decides (`rules.skip`); what is here are hints that make the look cheap:
 
 - how many effects of a group are committed: a group without any costs nothing;
 - the places of their messages: named at `begin`, or known from the idempotency key under which they were produced.

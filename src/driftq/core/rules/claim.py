@@ -24,7 +24,7 @@ from driftq.core.progress import Progress
 from driftq.core.ranges import Range
 from driftq.core.replies import Claimed, Delivery, Rejected, Reply
 from driftq.core.rules.failing import bury, expire_leases
-from driftq.core.rules.skipping import done_in, has_done, is_done, skip
+from driftq.core.rules.skip import done_in, has_done, is_done, skip
 from driftq.core.rules.topics import find_group
 from driftq.core.timeouts import leases, spans
 from driftq.wire.errors import Code
