@@ -233,7 +233,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
-    "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED and", "False and"),),
+    "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED:", "False:"),),
 }
 
 
