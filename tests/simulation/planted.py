@@ -182,6 +182,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "credit_ignored": (
         Bug("engine.consumer_window:ConsumerWindow.room", "self.size(now_ms) - self.held", "self.size(now_ms)"),
     ),
+    "window_stays_wide": (
+        Bug("engine.consumer_window:ConsumerWindow.size", " if is_first_lease or is_idle else 1", ""),
+    ),
     # --- streams, stages, effects
     "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
     "close_lost": (Bug("core.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),),

@@ -31,7 +31,8 @@ from driftq.core.ranges import Range, runs
 from driftq.core.timeouts import TIMEOUT
 from driftq.core.timers import ClockSet
 
-FIRST_SIZE = 32  # of an adaptive window, and the least it has later
+FIRST_SIZE = 32  # of an adaptive window, until a lease has shown how much the connection settles
+_LONG_AGO_MS = -(1 << 62)
 BUCKETS = 16  # per lease: how finely settlements are remembered
 
 Index = dict[int, "Run"]  # offset of one log -> the delivery that holds it
@@ -58,12 +59,14 @@ class Run:
 
 
 class ConsumerWindow:
-    """The unsettled messages of one connection. With `prefetch` its size is fixed, without it adapts: 32, or what the
-    connection settled during the last lease if that is more, up to `in_flight_max`."""
+    """The unsettled messages of one connection. With `prefetch` its size is fixed. Without it the size adapts: 32 or
+    more during the first lease, and after that what the connection settled during the last one, at least 1 and at most
+    `in_flight_max`. A connection that held nothing for a whole lease starts anew."""
 
     __slots__ = (
-        "_check_ms", "_in_flight_max", "_lease_ms", "_lowest_until_ms", "_oldest", "_oldest_since_ms",
-        "_oldest_until_ms", "_prefetch", "_recent", "_recent_count", "_runs", "_settled_ms", "held", "keys", "notify",
+        "_began_ms", "_check_ms", "_emptied_ms", "_in_flight_max", "_lease_ms", "_lowest_until_ms", "_oldest",
+        "_oldest_since_ms", "_oldest_until_ms", "_prefetch", "_recent", "_recent_count", "_runs", "_settled_ms", "held",
+        "keys", "notify",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +78,8 @@ class ConsumerWindow:
         self._lease_ms = lease_ms
         self._in_flight_max = in_flight_max
         self._prefetch = prefetch
+        self._began_ms = 0  # the first delivery, or the first after a lease without any
+        self._emptied_ms = _LONG_AGO_MS  # when it last held nothing
         self._runs: deque[Run] = deque()  # in order of delivery
         self._oldest: tuple[Run, int] | None = None
         self._oldest_since_ms = 0
@@ -94,7 +99,10 @@ class ConsumerWindow:
         oldest_bucket = BUCKETS * (now_ms - self._lease_ms) // self._lease_ms + 1
         while self._recent and self._recent[0][0] < oldest_bucket:
             self._recent_count -= self._recent.popleft()[1]
-        return min(self._in_flight_max, max(FIRST_SIZE, self._recent_count))
+        is_first_lease = now_ms < self._began_ms + self._lease_ms
+        is_idle = not self.held and now_ms >= self._emptied_ms + self._lease_ms
+        least = FIRST_SIZE if is_first_lease or is_idle else 1
+        return min(self._in_flight_max, max(least, self._recent_count))
 
     def room(self, now_ms: int) -> int:
         return max(0, self.size(now_ms) - self.held)
@@ -105,6 +113,8 @@ class ConsumerWindow:
         run = Run(self, index, held, until_ms)
         index.update(dict.fromkeys(range(held.first, held.end), run))
         if not self.held:
+            if at_ms >= self._emptied_ms + self._lease_ms:
+                self._began_ms = at_ms
             self._settled_ms = max(self._settled_ms, at_ms)
             self._lowest_until_ms = until_ms
         # A reply can come after a settlement that was decided later than its claim.
@@ -119,6 +129,8 @@ class ConsumerWindow:
         """Messages of a run ended: the connection settled some and lost some. Then `advance`, once for all runs."""
         run.live -= settled + lost
         self.held -= settled + lost
+        if not self.held:
+            self._emptied_ms = now_ms
         if settled:
             self._settled_ms = now_ms
             bucket = BUCKETS * now_ms // self._lease_ms
@@ -133,7 +145,7 @@ class ConsumerWindow:
         for run in self._runs:
             run.until_ms = min(run.until_ms + step_ms, now_ms + self._lease_ms)
         self._oldest_until_ms = min(self._oldest_until_ms + step_ms, now_ms + self._lease_ms)
-        self._settled_ms = self._oldest_since_ms = now_ms
+        self._settled_ms = self._oldest_since_ms = self._began_ms = self._emptied_ms = now_ms
         self._lowest_until_ms = self._check_ms = 0  # to be found at the next look
         self._recent.clear()
         self._recent_count = 0

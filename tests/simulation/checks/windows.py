@@ -42,6 +42,8 @@ class Connection:
         self.messages: list[Message] = []
         self.settled: list[int] = []  # when, as the process saw it
         self.settled_ms = 0
+        self.began_ms = 0
+        self.emptied_ms: int | None = None
         self.oldest_since_ms = 0
         self.judged_ms = 0
         self.slept_ms = 0  # until when the process let a timer be late, the last time
@@ -52,9 +54,14 @@ class Connection:
 
     def may_take(self, room: int, now_ms: int) -> None:
         recent = sum(1 for at_ms in self.settled if at_ms > now_ms - self.lease_ms)
-        most = self.prefetch or min(self.in_flight_max, max(FIRST_SIZE, recent))
+        first_lease = now_ms < self.began_ms + self.lease_ms
+        least = FIRST_SIZE if first_lease or (not self.messages and self._is_rested(now_ms)) else 1
+        most = self.prefetch or min(self.in_flight_max, max(least, recent))
         held = len(self.messages)
         demand(held + room <= most, "window", f"{held} held and room for {room}; the most is {most}")
+
+    def _is_rested(self, at_ms: int) -> bool:
+        return self.emptied_ms is None or at_ms >= self.emptied_ms + self.lease_ms
 
     def delivered(self, progress: Progress, held: c.Held, until_ms: int, at_ms: int) -> None:
         for offset in range(held.first, held.end):
@@ -62,6 +69,8 @@ class Connection:
             if lease is None or lease.token != held.token or (entry is not None and not entry.held):
                 continue  # it ended before it was delivered
             if not self.messages:
+                if self._is_rested(at_ms):
+                    self.began_ms = at_ms
                 self.settled_ms = max(self.settled_ms, at_ms)
                 self.oldest_since_ms = at_ms
             stored_ms = lease.until_ms - self.lease_ms  # the clock may have been set since the claim
@@ -85,6 +94,8 @@ class Connection:
                 if lost and message is not oldest and silent_loss:
                     self._may_be_lost(message, getattr(fact, "at_ms", now_ms))
                 self.messages.remove(message)
+                if not self.messages:
+                    self.emptied_ms = now_ms
                 if not lost:
                     self.settled_ms = now_ms
                     self.settled.append(now_ms)
@@ -94,7 +105,7 @@ class Connection:
 
     def _clock_set(self, step_ms: int, now_ms: int) -> None:
         self.clock_moves = max(0, self.clock_moves - 1)
-        self.settled_ms = self.oldest_since_ms = self.slept_ms = now_ms
+        self.settled_ms = self.oldest_since_ms = self.slept_ms = self.began_ms = self.emptied_ms = now_ms
         self.settled.clear()
         for message in self.messages:
             message.until_ms = min(message.until_ms + step_ms, now_ms + self.lease_ms)

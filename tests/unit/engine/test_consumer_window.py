@@ -67,6 +67,35 @@ def test_an_adaptive_window_grows_with_what_was_settled_in_the_last_lease_and_sh
     assert window.size(5_000) == 32
 
 
+def test_after_its_first_lease_a_slow_reader_holds_no_more_than_it_settled_in_the_last():
+    desk = Desk()
+    window = desk.window()
+    desk.deliver(window, 0, 32, "a", 0)
+    for offset in range(20):
+        desk.ack(offset, offset + 1, 400 * (offset + 1))
+        if offset > 2:
+            assert window.size(400 * (offset + 1)) in (2, 3), "it settles five in two leases"
+    assert window.room(8_000) == 0, "12 of the first 32 still wait in it"
+    desk.ack(20, 32, 8_100)
+    assert window.room(8_100) >= 12, "it is quick now"
+
+
+def test_a_connection_that_lost_everything_gets_one_message_until_it_settles_something():
+    desk = Desk()
+    window = desk.window()
+    desk.deliver(window, 0, 32, "a", 0)
+    for offset in range(32):
+        desk.lose(offset, 1_000)
+    assert window.room(1_000) == 1
+    desk.deliver(window, 32, 33, "b", 1_001)
+    desk.ack(32, 33, 1_500)
+    assert window.room(1_500) == 1
+    desk.deliver(window, 33, 34, "c", 1_501)
+    desk.ack(33, 34, 1_510)
+    assert window.room(1_510) == 2
+    assert window.room(2_510) == 32, "it held nothing for a lease and starts anew"
+
+
 def test_waiting_messages_are_kept_and_the_oldest_is_not():
     desk = Desk()
     window = desk.window()
