@@ -73,6 +73,7 @@ SHOWN_LATER = {"GET /v1/dlq/{topic}", "GET /v1/dlq/{topic}/errors"}
 
 OF_THE_PROCESS = {
     "GET /v1/healthz", "GET /v1/readyz", "GET /v1/version", "GET /v1/metrics", "GET /v1/openapi.json", "GET /v1/docs",
+    "HEAD /v1/healthz", "HEAD /v1/readyz", "HEAD /v1/metrics", "GET /v1/clock",
 }  # fmt: skip
 CHANGES = {
     "POST /v1/topics", "POST /v1/produce", "GET /v1/consume", "POST /v1/ack", "POST /v1/nack", "POST /v1/produce/batch",
@@ -82,6 +83,7 @@ CHANGES = {
     "POST /v1/topics/{topic}/groups/{group}/pause", "POST /v1/topics/{topic}/groups/{group}/resume",
     "POST /v1/idempotency/begin", "POST /v1/idempotency/commit", "POST /v1/idempotency/fail", "POST /v1/outcome",
     "POST /v1/jobs", "POST /v1/stages", "POST /v1/stages/publish", "POST /v1/stages/forget", "POST /v1/streams/trim",
+    "POST /v1/clock/accept",
 }  # fmt: skip
 
 GAUGES = re.compile(

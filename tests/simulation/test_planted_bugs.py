@@ -19,6 +19,7 @@ LIKELY = {
     "pause_ignored": 11,
     "published_twice": 3,
     "event_untold": 7,
+    "idle_group_counts": 5,
 }
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from driftq.spark.pipelines.running import Stop, cause, lag, progress_line, signals
+from driftq.spark.pipelines.running import QueryFailed, Stop, cause, lag, progress_line, signals, watch
 
 
 def progress(*sources: dict[str, Any], late: int = 0) -> dict[str, Any]:
@@ -88,3 +88,31 @@ def test_the_first_signal_asks_for_the_end_and_the_second_for_a_quick_one() -> N
         assert stop.urgent
 
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Interrupted:
+    """A query as Spark shows it when a stop met it in the middle of a plan: it ended with an error that names no cause.
+    When that happens cannot be chosen with a real one."""
+
+    lastProgress = None
+    status: ClassVar = {"isTriggerActive": False}
+
+    def __init__(self, *, active: bool) -> None:
+        self.isActive = active
+
+    def stop(self) -> None:
+        self.isActive = False
+
+    def exception(self) -> Exception:
+        return RuntimeError("[STREAM_FAILED] Query [id = a] terminated with exception:  SQLSTATE: XXKST")
+
+
+def test_an_error_that_a_stop_made_is_no_failure() -> None:
+    stop = Stop()
+    stop.ask()
+    watch({"metrics": lambda: Interrupted(active=True)}, stop, print)  # type: ignore[dict-item,return-value]
+
+
+def test_an_error_of_a_query_that_ended_by_itself_is_a_failure() -> None:
+    with pytest.raises(QueryFailed):
+        watch({"metrics": lambda: Interrupted(active=False)}, Stop(), print)  # type: ignore[dict-item,return-value]

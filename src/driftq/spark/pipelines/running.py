@@ -123,11 +123,10 @@ def watch(starts: Mapping[str, Start], stop: Stop, say: Say, meanwhile: Callable
             if all(ended) or any(end_ and each.error for end_, each in zip(ended, watched)):
                 break
     finally:
-        for each in watched:
-            end(each.query, stop)
-    for each in watched:
+        stopped = [end(each.query, stop) for each in watched]
+    for each, was_stopped in zip(watched, stopped, strict=True):
         each.tell()
-        if each.error:
+        if each.error and not was_stopped:  # a stop interrupts Spark, which may report that as an error
             raise QueryFailed(f"{each.name}: {each.error}")
 
 
@@ -167,16 +166,19 @@ class Watched:
                 self._say(progress_line(self.name, progress))
 
 
-def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> None:
-    """Stop a query when its micro-batch is done, or when patience ends; what is cut off is done again at next start."""
+def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> bool:
+    """Stop a query when its micro-batch is done, or when patience ends; what is cut off is done again at next start.
+    False if it had ended by itself."""
     deadline_s = time.monotonic() + grace_s
     batch = _last(query)
     while query.isActive and not stop.urgent and time.monotonic() < deadline_s:
         if not query.status["isTriggerActive"] or _last(query) != batch:
             break
         time.sleep(0.02)
-    if query.isActive:
-        query.stop()
+    if not query.isActive:
+        return False
+    query.stop()
+    return True
 
 
 def _last(query: StreamingQuery) -> int:
@@ -250,4 +252,5 @@ def cause(text: str) -> str:
     found = [match for match in _CAUSE.finditer(said) if match[1] not in ("Caused", "SQLSTATE", "JVM")]
     if found:
         return _BACK.sub("", f"{found[-1][1]}: {found[-1][2].strip()}")
-    return _BACK.sub("", _FRONT.sub("", said.strip().partition("\n")[0]))
+    first = said.strip().partition("\n")[0]
+    return _BACK.sub("", _FRONT.sub("", first)).strip() or first
