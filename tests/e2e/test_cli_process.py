@@ -20,6 +20,7 @@ import pytest
 
 import driftq
 from driftq.cli.exits import Exit
+from driftq.client.calls import item
 
 END_S = 60.0
 PROGRAM = [sys.executable, "-m", "driftq.cli.main"]
@@ -30,7 +31,7 @@ CURSOR = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 def broker(server):
     with driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
         broker.topics.create("orders", partitions=2)
-        broker.send_many("orders", [f"message {number}" for number in range(2_000)])
+        broker.send_many("orders", [item(f"message {number}", key=str(number)) for number in range(2_000)])
         yield broker
 
 
