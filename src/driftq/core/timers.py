@@ -60,11 +60,14 @@ def shifted(timer_ms: int, fact: ClockSet) -> int:
 
 
 def _shift_progress(progress: Progress, fact: ClockSet) -> None:
-    live = [(number, lease) for _, number, lease in progress.lease_heap if lease.live]
-    for _, lease in live:
+    # A lease may be in the heap twice, and a message in backoff may share one with others or have it alone, as after a
+    # restart: each is shifted once, wherever it is.
+    live = {lease: number for _, number, lease in progress.lease_heap if lease.live}
+    known = dict.fromkeys(entry.lease for entry in progress.entries.values() if entry.lease is not None)
+    for lease in {**live, **known}:
         lease.at_ms += fact.at_ms - fact.from_ms  # the time limit of an attempt runs, too
         lease.until_ms = shifted(lease.until_ms, fact)
-    progress.lease_heap = [(lease.until_ms, number, lease) for number, lease in live]
+    progress.lease_heap = [(lease.until_ms, number, lease) for lease, number in live.items()]
     heapq.heapify(progress.lease_heap)
     rests: list[tuple[int, int]] = []
     for offset, entry in progress.entries.items():
