@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -190,6 +192,42 @@ def test_a_full_buffer_blocks_or_raises_and_a_closed_producer_says_so():
         orders.close()
     with pytest.raises(driftq.errors.Closed):
         orders.send("late")
+    broker.close()
+
+
+def test_a_close_that_runs_out_of_time_says_which_messages_are_uncertain(tmp_path):
+    with running(str(tmp_path)) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
+        broker.topics.create("t")
+        orders = broker.producer("t", linger_ms=0)
+        orders.send("stored").result()
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            sent = orders.send("under way")
+            until_now(lambda: orders.in_flight_count == 1, 30)
+            waiting = orders.send("x" * 10, partition=0)
+            with pytest.raises(driftq.errors.NotWritten) as caught:
+                orders.close(timeout_s=0.2)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert isinstance(sent.error, driftq.errors.OutcomeUnknown)
+        assert waiting.done
+        assert caught.value.count == 2
+        assert (orders.pending_count, orders.written_count, orders.failed_count) == (0, 1, 2)
+
+
+def test_a_message_expires_on_time_although_the_next_connection_is_a_long_pause_away():
+    server = Server(None)
+    broker = driftq.connect(f"http://127.0.0.1:{server.port}")
+    broker.topics.create("t")
+    orders = broker.producer("t", delivery_timeout_ms=100, linger_ms=0)
+    server.kill()
+    sender = orders._pipeline
+    assert sender is not None
+    sender._connect_at_s = time.monotonic() + 3_600
+    assert orders.send("x").batch.wait(30)
+    assert orders.failed_count == 1
+    with pytest.raises(driftq.errors.NotWritten):
+        orders.close()
     broker.close()
 
 

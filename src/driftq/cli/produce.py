@@ -186,7 +186,7 @@ def _send_batches(asked: Asked, topic: str, sources: Iterator[Source]) -> None:
 
 
 def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition: int | None, compress: bool) -> None:
-    from driftq.client.errors import NotConnected, NotWritten, OutcomeUnknown
+    from driftq.client.errors import Closed, NotConnected, NotWritten, OutcomeUnknown
 
     sent = _Sent(asked, topic)
     producer = asked.broker.producer(topic, compress=compress, delivery_timeout_ms=GIVE_UP_MS)
@@ -208,7 +208,7 @@ def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition:
                 producer.close(timeout_s=2 * GIVE_UP_MS / 1_000)
             except NotWritten as error:
                 showing.remark(str(error))
-                if all(isinstance(each, NotConnected | OutcomeUnknown) for each in error.failed):
+                if all(isinstance(each, NotConnected | OutcomeUnknown | Closed) for each in error.failed):
                     code = Exit.UNREACHABLE
             _count_packed(sent, waiting, producer.written_count)
     sent.next_line = 0

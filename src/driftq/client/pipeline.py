@@ -22,6 +22,8 @@ from driftq.client.names import chance
 from driftq.client.wait_notice import WaitNotice
 from driftq.client.window import IN_FLIGHT_MAX, Done, Sending, Window
 
+CONNECT_MIN_S = 0.1  # a connection is given at least this long
+
 Encode = Callable[[Batch, int, int], Call[Any]]  # a batch, its epoch and its seq
 
 
@@ -133,7 +135,11 @@ class Pipeline:
         if now_s < self._connect_at_s:
             return
         try:
-            self._wire = await self._transport.connect(self._options.request_timeout_ms / 1_000)
+            timeout_s = self._options.request_timeout_ms / 1_000
+            expires_s = self._expires_s()
+            if expires_s is not None:  # a batch that expires while the connection is made must not wait for it
+                timeout_s = min(timeout_s, max(expires_s - now_s, CONNECT_MIN_S))
+            self._wire = await self._transport.connect(timeout_s)
             self._failures = 0
         except NotConnected:
             self._failures += 1
@@ -194,6 +200,9 @@ class Pipeline:
         wait_s = min((at_s - now_s for at_s in times if at_s is not None), default=None)
         if wait_s is not None and self._wire is None:
             wait_s = max(wait_s, self._connect_at_s - now_s)
+            expires_s = self._expires_s()
+            if expires_s is not None:
+                wait_s = min(wait_s, expires_s - now_s)
         if wait_s is None:
             await self._woken.wait()
         elif wait_s > 0:
@@ -202,6 +211,11 @@ class Pipeline:
                     await self._woken.wait()
         else:
             await asyncio.sleep(0)
+
+    def _expires_s(self) -> float | None:
+        """When the next batch expires: it is reported then, whether there is a connection or not."""
+        times = [at_s for window in self._windows.values() if (at_s := window.expires_s()) is not None]
+        return min(times, default=None)
 
     def _lane_s(self, lane: int) -> float | None:
         window = self._windows.get(lane)
@@ -213,7 +227,7 @@ class Pipeline:
         if self._wire is not None:
             self._wire.close()
         for window in self._windows.values():
-            window.fail_all(error)
+            window.close(error)
             self._deliver(window)
         for batch in self._gathering.take_all():
             self._end(Done(batch, None, error))

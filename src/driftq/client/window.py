@@ -126,6 +126,10 @@ class Window(Generic[B]):
             return None
         return min(self._resume_s, self._queue[0].expires_s) if self._recovering else 0.0
 
+    def expires_s(self) -> float | None:
+        """When the next batch expires. A batch that is under way does not: its answer, or its timeout, comes first."""
+        return min(sending.expires_s for sending in self._queue) if self._queue and not self._in_flight else None
+
     # --- what the driver reports ---
 
     def stored(self, sending: Sending[B], reply: object) -> None:
@@ -171,6 +175,16 @@ class Window(Generic[B]):
             self._end(sending, error)
         self._queue.clear()
         self._in_flight = 0
+
+    def close(self, error: DriftQError) -> None:
+        """Nothing more will be sent or answered: a batch that may be stored ends as unknown, any other with `error`."""
+        for sending in self._queue:
+            if sending.in_flight:
+                self._doubt(sending)
+            self._end(sending, _lost(sending) if sending.maybe_stored else error)
+        self._queue.clear()
+        self._in_flight = 0
+        self.fatal = self.fatal or error
 
     # --- how it goes on ---
 

@@ -148,6 +148,7 @@ class BlockingWriter(Counted):
     """A producer for blocking programs; any number of threads may use it."""
 
     _writing: Writing
+    _task: asyncio.Task[None] | None = None  # the pipeline's, on the background loop
 
     def _start(self, address: Address, writing: Writing) -> None:
         self._writing = writing
@@ -158,6 +159,7 @@ class BlockingWriter(Counted):
         self._ran: Future[None] = self._background.start(self._run(transport, pipeline))
 
     async def _run(self, transport: AsyncTransport, pipeline: Pipeline) -> None:
+        self._task = asyncio.current_task()
         try:
             await pipeline.run()
         finally:
@@ -202,7 +204,8 @@ class BlockingWriter(Counted):
         writing.raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and end. Closing twice is as good as once."""
+        """Flush and close. After `timeout_s`, what is left is given up. Raises `NotWritten` if something was not
+        written. Idempotent."""
         with self._gathering.lock:
             if self._gathering.closed:
                 return
@@ -212,9 +215,14 @@ class BlockingWriter(Counted):
         try:
             self._ran.result(timeout_s)
         except TimeoutError:
-            self._ran.cancel()
-            raise
+            self._background.run(self._give_up())
         self._writing.raise_failures()
+
+    async def _give_up(self) -> None:
+        """End the pipeline now; every message that is left gets its error."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     def _stop(self) -> None:
         if self._pipeline is not None:
