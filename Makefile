@@ -67,19 +67,21 @@ serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
 test: setup browser ## Check, and every test (PROFILE=dev|ci|release)
-	@$(MAKE) --no-print-directory --jobs 5 --output-sync=target check test-spark test-rest test-patient
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 600 || [ $$? -eq 5 ]
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check test-spark test-rest
+	@$(MAKE) --no-print-directory test-patient
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 1200 || [ $$? -eq 5 ]
 
 # Spark has one process and one Java virtual machine; everything else shares two more.
 test-spark: classes ## The tests on Spark alone, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) -m "not own_spark" --session-timeout 1500 tests/spark
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "not own_spark" --session-timeout 3000 tests/spark
 
 test-rest: ## Everything that needs neither Spark nor a quiet machine, after `make setup`
-	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and not patient and (own_spark or not spark)" --session-timeout 1500
+	$(BIN)/python -m pytest --profile $(PROFILE) --numprocesses 2 --maxschedchunk 2 -m "not serial and not patient and (own_spark or not spark)" --session-timeout 3000
 
-# The seeds would keep every core busy for minutes: they get what the others leave, and all of it at the end.
-test-patient: ## What works on every core and can wait for the rest, after `make setup`
-	nice -n 19 $(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 1500 tests/simulation
+# The seeds keep every core busy for minutes. They run after the rest and not beside it at a low priority: on a busy
+# machine a process with a low priority may never get to run.
+test-patient: ## What keeps every core busy, after `make setup`
+	$(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 3000 tests/simulation
 
 classes: $(CLASSES) ## Lay out the classes of Spark once, so that tests start it in half the time
 

@@ -91,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for kind, meaning in KINDS.items():
         config.addinivalue_line("markers", f"{kind}: {meaning}")
     config.addinivalue_line("markers", "serial: compares times, and runs alone after everything else")
-    config.addinivalue_line("markers", "patient: works on every core, with the time that everything else leaves")
+    config.addinivalue_line("markers", "patient: works on every core, after everything else")
     config.addinivalue_line("markers", "own_spark: starts Spark processes of its own, and needs no shared session")
     settings.load_profile(config.getoption("--profile"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
