@@ -19,14 +19,14 @@ import uvloop
 
 from bench.core import HUNDRED, ONE
 from bench.report import emit, folder_bytes, quantile, resident_bytes
-from driftq.core import commands as c
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Rejected
+from driftq.core.model import commands as c
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 
 TICK_S = 0.001
-LIMITS = Limits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=2_000)
+LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=2_000)
 
 Load = Callable[[Engine, int], Awaitable[None]]
 

@@ -20,13 +20,13 @@ import uvloop
 
 from bench.core import HUNDRED, ONE, THOUSAND
 from bench.report import emit, median, quantile
-from driftq.core import commands as c
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Rejected
+from driftq.core.model import commands as c
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.engine import Engine
 
 BATCHES = {1: ONE, 100: HUNDRED, 1_000: THOUSAND}
-LIMITS = Limits(partition_messages=1 << 40, partition_bytes=1 << 50, in_flight_max=1 << 20)
+LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, in_flight_max=1 << 20)
 
 
 class Measured(NamedTuple):

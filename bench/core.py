@@ -11,12 +11,12 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from bench.report import Prepare, Run, emit, in_turns, middle
-from driftq.core import commands as c
-from driftq.core import facts as f
 from driftq.core.broker import Broker
-from driftq.core.frames import decode, encode
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Reply
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.frames import decode, encode
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Reply
 from driftq.engine.clock import SystemChance
 from driftq.wire.records import Record, pack, pack_one
 
@@ -26,7 +26,7 @@ ONE = pack_one(VALUE)
 HUNDRED = pack([Record(VALUE)] * 100)
 THOUSAND = pack([Record(VALUE)] * 1_000)
 PLAIN = c.Produce("t", ONE, 1, len(VALUE), partition=0)
-WIDE = Limits(partition_messages=1 << 40, partition_bytes=1 << 50, in_flight_max=1 << 20)
+WIDE = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, in_flight_max=1 << 20)
 
 
 class Reader:
@@ -99,7 +99,7 @@ def produce_cases(count: int) -> dict[str, Prepare]:
         command = c.Produce("t", batch, records, records * len(VALUE), partition=0)
         return all_taken(new_broker(groups=1), [command] * max(1, count // 10), records)
 
-    priorities = [(f.Mark(0, priority=number),) for number in range(10)]
+    priorities = [(f.RecordSchedule(0, priority=number),) for number in range(10)]
     return {
         "produce plain": lambda: all_taken(new_broker(groups=1), [PLAIN] * count),
         "produce by key": lambda: all_taken(
@@ -111,7 +111,7 @@ def produce_cases(count: int) -> dict[str, Prepare]:
         ),
         "produce with producer": lambda: all_taken(
             new_broker(groups=1),
-            [c.Produce("t", ONE, 1, 100, partition=0, producer=f.ByProducer("p", 0, n, n)) for n in range(count)],
+            [c.Produce("t", ONE, 1, 100, partition=0, producer=f.ProducerSequence("p", 0, n, n)) for n in range(count)],
         ),
         "produce with priority": lambda: all_taken(
             new_broker(groups=1),
@@ -120,7 +120,7 @@ def produce_cases(count: int) -> dict[str, Prepare]:
         "produce delayed": lambda: all_taken(
             new_broker(groups=1),
             [
-                c.Produce("t", ONE, 1, 100, partition=0, marks=(f.Mark(0, not_before_ms=NOW_MS + n),))
+                c.Produce("t", ONE, 1, 100, partition=0, marks=(f.RecordSchedule(0, not_before_ms=NOW_MS + n),))
                 for n in range(1, count + 1)
             ],
         ),
@@ -187,7 +187,7 @@ def stream_appends(count: int, *, by_producer: bool) -> Run:
     return all_taken(
         broker,
         [
-            c.AppendStream("s", kind, ONE, 1, 100, producer=f.ByProducer("p", 0, n, n) if by_producer else None)
+            c.AppendStream("s", kind, ONE, 1, 100, producer=f.ProducerSequence("p", 0, n, n) if by_producer else None)
             for n in range(count)
         ],
     )

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection as Pipe
 import httptools
 import uvloop
 
-from driftq.server.http import Deferred, FileResponse, Request, Response, Stream, Streaming, serve
+from driftq.server.http import Deferred, FileResponse, Request, Response, ResponseStream, Streaming, serve
 
 BODY = b'{"topic":"orders","key":"k1","value":"hello, world: a small message of about a hundred bytes in all ......"}'
 REPLY = b'{"status":"produced","topic":"orders","partition":0,"offset":123456}\n'
@@ -74,14 +74,14 @@ class GroupCommit:
                 answer.set_result(Response(200, REPLY))
 
 
-async def produce_lines(stream: Stream) -> None:
+async def produce_lines(stream: ResponseStream) -> None:
     await stream.start(200, content_type="application/x-ndjson")
     while await stream.drain():
         for _ in range(256):
             stream.write(LINE)
 
 
-async def produce_single_lines(stream: Stream) -> None:
+async def produce_single_lines(stream: ResponseStream) -> None:
     await stream.start(200, content_type="application/x-ndjson")
     while await stream.drain():
         stream.write(LINE)

@@ -24,13 +24,13 @@ import uvloop
 
 from bench.core import ONE
 from bench.report import emit, folder_bytes, resident_bytes
-from driftq.core import commands as c
-from driftq.core.limits import Limits
-from driftq.core.replies import Rejected, Reply
+from driftq.core.model import commands as c
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Rejected, Reply
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 
-LIMITS = Limits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=24 * 3_600_000)
+LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=24 * 3_600_000)
 WINDOW = 2_000  # commands in flight while filling
 FRAME_BYTES_MAX = 320
 
@@ -155,7 +155,9 @@ def wait_for_folds(folder: str) -> None:
     """A checkpoint of a killed process may still be folding; it is left to end, so that it does not share the core."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        listed = subprocess.run(["pgrep", "-f", f"driftq.engine.checkpoint {folder}"], capture_output=True, check=False)
+        listed = subprocess.run(
+            ["pgrep", "-f", f"driftq.engine.checkpointer {folder}"], capture_output=True, check=False
+        )
         if listed.returncode:
             return
         time.sleep(0.1)

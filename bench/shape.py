@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from bench.core import HUNDRED, NOW_MS, ONE, PLAIN, THOUSAND, all_taken, fill, new_broker, take
 from bench.report import Run, emit, median, spend
-from driftq.core import commands as c
-from driftq.core import facts as f
 from driftq.core.broker import Broker
-from driftq.core.logs import SIZES_MAX
-from driftq.core.replies import Claimed, Rejected
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import Claimed, Rejected
+from driftq.core.state.logs import SIZES_MAX
 
 STEP = 500  # calls in one timed run
 
@@ -53,7 +53,7 @@ def settle_messages(broker: Broker) -> Callable[[int], None]:
     return work
 
 
-def wait_messages(broker: Broker, mark: f.Mark | None = None) -> Callable[[int], None]:
+def wait_messages(broker: Broker, mark: f.RecordSchedule | None = None) -> Callable[[int], None]:
     command = c.Produce("t", ONE, 1, 100, partition=0, marks=(mark,) if mark else ())
     return lambda count: [take(broker, command) for _ in range(count)] and None
 
@@ -91,14 +91,14 @@ def once(number: int) -> c.Command:
 
 
 def by_producer(number: int) -> c.Command:
-    return c.Produce("t", ONE, 1, 100, partition=0, producer=f.ByProducer(f"producer-{number}", 0, 0, number))
+    return c.Produce("t", ONE, 1, 100, partition=0, producer=f.ProducerSequence(f"producer-{number}", 0, 0, number))
 
 
 def memory(count: int, only: str) -> None:
     cases: dict[str, Callable[[], Callable[[int], None]]] = {
         "settled message": lambda: settle_messages(new_broker(groups=1)),
         "waiting message": lambda: wait_messages(new_broker(groups=1)),
-        "waiting message with priority": lambda: wait_messages(new_broker(groups=1), f.Mark(0, priority=3)),
+        "waiting message with priority": lambda: wait_messages(new_broker(groups=1), f.RecordSchedule(0, priority=3)),
         "held range": lambda: hold_messages(new_broker(groups=1), then_nack=False),
         "resting message": lambda: hold_messages(new_broker(groups=1), then_nack=True),
         "idempotency key": lambda: numbered(new_broker(), once),
@@ -144,7 +144,7 @@ def keys_known(count: int) -> Callable[[], Run]:
     return prepare
 
 
-def claiming(backlog: int, mark: Callable[[int], tuple[f.Mark, ...]] | None = None) -> Callable[[], Run]:
+def claiming(backlog: int, mark: Callable[[int], tuple[f.RecordSchedule, ...]] | None = None) -> Callable[[], Run]:
     """Claims of ten and their acks; what was taken is produced again, unmeasured."""
     broker = new_broker(groups=1)
     if mark is None:
@@ -252,13 +252,13 @@ def with_history(count: int) -> Callable[[], Run]:
     return producing(broker)
 
 
-def by_task(lanes: int) -> Callable[[int], tuple[f.Mark, ...]]:
-    return lambda number: (f.Mark(0, task=f"task-{number % lanes}"),)
+def by_task(lanes: int) -> Callable[[int], tuple[f.RecordSchedule, ...]]:
+    return lambda number: (f.RecordSchedule(0, task=f"task-{number % lanes}"),)
 
 
 def flatness(large: int, runs: int, only: str) -> None:
     few = min(1_000, large)
-    by_priority = [(f.Mark(0, priority=n),) for n in range(10)]
+    by_priority = [(f.RecordSchedule(0, priority=n),) for n in range(10)]
     cases: dict[str, tuple[Callable[[int], Callable[[], Run]], int, int]] = {
         "produce, messages of history": (with_history, few, large),
         "produce, idempotency keys": (keys_known, 10, large),

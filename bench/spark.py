@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.queue import ROOMY, cpu_s
 from bench.report import emit, median
-from driftq.client.calls import send_packed
+from driftq.client.calls.queue import send_packed
 from driftq.spark import driftq_session
-from driftq.spark.fetching import transport_of
-from driftq.spark.options import Connection
+from driftq.spark.source.fetch import transport_of
+from driftq.spark.source.options import BrokerOptions
 from driftq.wire.records import pack_columns
 from tests.support.server import Server
 
@@ -123,7 +123,7 @@ class Bench:
     def fill(self, size: Size) -> None:
         """Values are random text, so that nobody wins by compressing."""
         self.server.call("POST", "/v1/topics", {"name": self.topic(size), "partitions": PARTITIONS})
-        transport = transport_of(Connection(self.server.url))
+        transport = transport_of(BrokerOptions(self.server.url))
         chance = random.Random(1)
         for number in range(self.rows[size.name] // BATCH):
             text = chance.randbytes(size.value_bytes * BATCH)

@@ -23,8 +23,8 @@ import driftq
 from bench.queue import ROOMY, cpu_s
 from bench.report import emit, median, spend
 from driftq.spark import driftq_session
-from driftq.spark.packing import Packer
-from driftq.spark.sinkplan import write_options
+from driftq.spark.sink.chunker import Chunker
+from driftq.spark.sink.options import write_options
 from tests.support.server import Server
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def packing(rows: int) -> None:
         batch = pa.record_batch({"value": values, **columns})
 
         def run(batch: pa.RecordBatch = batch) -> int:
-            packer = Packer(write_options({"topic": "out"}, streaming=True), lambda _: 4, 0)
+            packer = Chunker(write_options({"topic": "out"}, streaming=True), lambda _: 4, 0)
             for _ in range(max(1, rows // PACKED_ROWS)):
                 for chunk in packer.add(batch):
                     chunk.pack()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 
 import driftq
-from driftq.client.flows import Patience
+from driftq.client.transport.sansio import RetryOptions
 
 STEPS = "agent.steps"  # nobody works here: the router's rules send each step on by its label
 
@@ -58,7 +58,7 @@ def ask(broker: driftq.DriftQ, question: str) -> str:
 
 
 def main() -> None:
-    with driftq.connect(patience=Patience(deadline_ms=10_000)) as broker:
+    with driftq.connect(patience=RetryOptions(deadline_ms=10_000)) as broker:
         for topic in (STEPS, "agent.plans", "agent.research", "agent.writing"):
             broker.topics.create(topic)
         run_id = ask(broker, "queues and streams and leases")

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.support")
 
+from tests.support.forkserver import ForkServer  # noqa: E402
 from tests.support.java import JAVA_OPTIONS  # noqa: E402
-from tests.support.nursery import Nursery  # noqa: E402
 from tests.support.server import Server  # noqa: E402
 
 TESTS = Path(__file__).parent
@@ -97,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A run in the background ignores Ctrl-C, and so would every process it starts: some are ended by it on purpose.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    nursery = Nursery()
+    nursery = ForkServer()
     Server.launch = staticmethod(nursery.start)
     config.add_cleanup(nursery.close)
 

@@ -20,32 +20,38 @@ if TYPE_CHECKING:
     from driftq.client.api import connect_async as connect_async
     from driftq.client.message import AsyncMessage as AsyncMessage
     from driftq.client.message import Message as Message
-    from driftq.client.running import run as run
-    from driftq.client.tasks import task as task
-    from driftq.client.verdicts import Reject as Reject
-    from driftq.client.verdicts import Release as Release
-    from driftq.client.verdicts import Retry as Retry
-    from driftq.client.worker import worker as worker
+    from driftq.client.transport.sansio import RetryOptions as RetryOptions
+    from driftq.client.worker.handler_results import Reject as Reject
+    from driftq.client.worker.handler_results import Release as Release
+    from driftq.client.worker.handler_results import Retry as Retry
+    from driftq.client.worker.tasks import task as task
+    from driftq.client.worker.worker import run as run
+    from driftq.client.worker.worker import worker as worker
     from driftq.wire.message import Envelope as Envelope
     from driftq.wire.message import RetryPolicy as RetryPolicy
+    from driftq.wire.router import RouteDecision as RouteDecision
+    from driftq.wire.router import RouteInput as RouteInput
 
 _PLACES = {
     "connect": "api",
     "connect_async": "api",
     "DriftQ": "api",
     "AsyncDriftQ": "api",
-    "worker": "worker",
-    "run": "running",
-    "task": "tasks",
+    "worker": "worker.worker",
+    "run": "worker.worker",
+    "task": "worker.tasks",
     "Message": "message",
     "AsyncMessage": "message",
-    "Retry": "verdicts",
-    "Reject": "verdicts",
-    "Release": "verdicts",
+    "Retry": "worker.handler_results",
+    "Reject": "worker.handler_results",
+    "Release": "worker.handler_results",
     "effects": "",
     "errors": "",
     "Envelope": "driftq.wire.message",
     "RetryPolicy": "driftq.wire.message",
+    "RetryOptions": "transport.sansio",
+    "RouteDecision": "driftq.wire.router",
+    "RouteInput": "driftq.wire.router",
 }
 
 __all__ = [
@@ -64,6 +70,9 @@ __all__ = [
     "Release",
     "Envelope",
     "RetryPolicy",
+    "RetryOptions",
+    "RouteDecision",
+    "RouteInput",
     "effects",
     "errors",
 ]

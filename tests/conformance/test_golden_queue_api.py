@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from driftq.engine.engine import Engine
-from driftq.server.app import Route, routes
-from driftq.server.context import Context
+from driftq.server.app import RouteSpec, routes
+from driftq.server.handlers.base import Context
 from driftq.server.settings import Settings
 from tests.conformance.transcripts import replay
 
@@ -24,7 +24,7 @@ def test_the_server_answers_exactly_as_written_down(path: Path, rewrite: bool) -
     assert answered == path.read_text(encoding="utf-8"), "run with --rewrite and read the diff"
 
 
-async def all_routes() -> list[Route]:
+async def all_routes() -> list[RouteSpec]:
     engine = Engine.in_memory()
     try:
         return routes(Context(engine, Settings()))

@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from driftq.cli.exits import Exit, ended
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Reply
+from driftq.cli.command import Exit, ended
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Reply
 from driftq.engine import maintenance
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
@@ -48,7 +48,7 @@ def command_of(ask: dict[str, Any]) -> c.Command:
             producer, once = None, None
             if "producer" in ask:
                 digest = zlib.crc32("".join(ask["values"]).encode())
-                producer = f.ByProducer(ask["producer"], 1, ask["seq"], digest)
+                producer = f.ProducerSequence(ask["producer"], 1, ask["seq"], digest)
             if "key" in ask:
                 once = c.ProduceKey("", ask["topic"], ask["key"])
             return c.Produce(ask["topic"], batch, count, size, b"", ask["partition"], producer, once)
@@ -123,7 +123,7 @@ class Service:
         os.write(1, json.dumps(said).encode() + b"\n")
 
 
-async def serve(folder: str, options: StorageOptions, limits: Limits) -> None:
+async def serve(folder: str, options: StorageOptions, limits: BrokerLimits) -> None:
     engine = await Engine.open(folder, options=options, limits=limits)
     report = engine.report
     assert report is not None
@@ -169,7 +169,7 @@ def main() -> None:
     while os.read(0, 1) not in (b"\n", b""):
         pass
     with ended():
-        asyncio.run(serve(arguments.folder, options, Limits(retry=RETRY)))
+        asyncio.run(serve(arguments.folder, options, BrokerLimits(retry=RETRY)))
     sys.exit(Exit.OK)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import random
 from typing import Any
 
-from tests.crash.running import BrokerProcess, Gone
+from tests.crash.broker_run import BrokerProcess, Gone
 
 TOPIC = "t"
 PARTITIONS = 2

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 EXT4_SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 WITHOUT_FLUSH = 2

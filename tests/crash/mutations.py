@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from driftq.core import facts as f
-from driftq.core.replies import Reply
+from driftq.core.model import facts as f
+from driftq.core.model.replies import Reply
 from driftq.engine import sequencer
 from driftq.storage import disk
 

@@ -6,11 +6,11 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from driftq.engine.inspection import verify
+from driftq.repair.verify import verify
 from driftq.storage.disk import OsDisk
+from tests.crash.broker_run import BrokerProcess
 from tests.crash.load import PARTITIONS, TOPIC, Ledger, clients
-from tests.crash.running import BrokerProcess
-from tests.support.waiting import until
+from tests.support.wait import until
 
 COPIES = 4
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from driftq.storage import snapshots
-from driftq.storage.damage import CorruptJournal, CorruptLog
+from driftq.storage.corruption import CorruptJournal, CorruptLog
+from driftq.storage.file_journal import FileJournal
 from driftq.storage.segments import SegmentLogStore
-from driftq.storage.wal import FileJournal
 from driftq.wire import records
 from tests.support.simdisk import SimDisk
 

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from driftq.cli.exits import Exit
+from driftq.cli.command import Exit
+from tests.crash.broker_run import BrokerProcess, Ended
 from tests.crash.mounts import tmpfs
-from tests.crash.running import BrokerProcess, Ended
 from tests.support.server import running
-from tests.support.waiting import until, until_now
+from tests.support.wait import until, until_now
 
 SIZE_BYTES = 3 << 20
 OPTIONS = ("--journal-segment", str(256 << 10), "--log-segment", str(256 << 10))

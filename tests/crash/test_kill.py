@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.crash.lives import Run, run_and_settle, run_until_caught
+from tests.crash.kill_loop import Run, run_and_settle, run_until_caught
 
 CYCLES = {"dev": 12, "ci": 50, "release": 1_000}
 

@@ -13,10 +13,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.crash.lives import Run, run_and_settle, run_until_caught
+from tests.crash.broker_run import BrokerProcess
+from tests.crash.kill_loop import Run, run_and_settle, run_until_caught
 from tests.crash.mounts import PowerCut, not_here
-from tests.crash.running import BrokerProcess
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 CUTS = {"dev": 8, "ci": 30, "release": 1_000}
 SIZE_BYTES = 64 << 20

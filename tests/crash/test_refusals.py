@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.exits import Exit
-from driftq.storage.headers import HEADER_BYTES, checksum
-from tests.crash.running import BrokerProcess, Ended
+from driftq.cli.command import Exit
+from driftq.storage.journal_files import HEADER_BYTES, checksum
+from tests.crash.broker_run import BrokerProcess, Ended
 
 OPTIONS = ("--journal-segment", str(16 << 10), "--chores", "60")  # no checkpoint: the journal has everything
 

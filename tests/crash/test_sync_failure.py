@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
-from driftq.cli.exits import Exit
+from driftq.cli.command import Exit
+from tests.crash.broker_run import BrokerProcess, Gone
 from tests.crash.load import TOPIC, Ledger
-from tests.crash.running import BrokerProcess, Gone
 
 SHIM = r"""
 #define _GNU_SOURCE

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import driftq
 from driftq.cli.main import main
 from driftq.client.errors import Overloaded
-from driftq.client.flows import Patience
+from driftq.client.transport.sansio import RetryOptions
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 LIMIT = "limits.partition_messages=3"
 
@@ -97,7 +97,7 @@ def test_status_metrics_and_explain_name_the_group(server, topic):
 
 
 def test_a_call_says_why_it_waits(server, topic, caplog):
-    patience = Patience(deadline_ms=30_000)
+    patience = RetryOptions(deadline_ms=30_000)
     with caplog.at_level(logging.WARNING, "driftq.client"), driftq.connect(server.url, patience=patience) as broker:
         sending = threading.Thread(target=lambda: broker.send(topic, "late"))
         sending.start()
@@ -146,7 +146,7 @@ def test_the_command_line_says_why_it_waits(server, how):
 
 
 def test_the_error_of_a_call_that_gave_up_has_everything_in_it(server, topic):
-    with driftq.connect(server.url, patience=Patience(deadline_ms=100)) as broker:
+    with driftq.connect(server.url, patience=RetryOptions(deadline_ms=100)) as broker:
         with pytest.raises(Overloaded, match="group left") as caught:
             broker.send(topic, "late")
         assert caught.value.details["group"] == "left"

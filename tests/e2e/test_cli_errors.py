@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import driftq
-from driftq.cli.exits import Exit
+from driftq.cli.command import Exit
 from driftq.cli.main import main
 from tests.support.server import Server, running
 

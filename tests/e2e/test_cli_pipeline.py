@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 import driftq
-from driftq.cli.exits import Exit
-from driftq.cli.sample import TOPIC
+from driftq.cli.command import Exit
+from driftq.cli.demo_workload import TOPIC
 from driftq.client.api import DriftQ
-from driftq.client.calls import item
+from driftq.client.calls.queue import item
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 from tests.tidy.sources import SRC
 
 WAIT_S = 400  # Spark starts slowly on a busy machine

@@ -19,8 +19,8 @@ import time
 import pytest
 
 import driftq
-from driftq.cli.exits import Exit
-from driftq.client.calls import item
+from driftq.cli.command import Exit
+from driftq.client.calls.queue import item
 
 END_S = 60.0
 PROGRAM = [sys.executable, "-m", "driftq.cli.main"]

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 import driftq
-from driftq.cli import asking, produce
-from driftq.cli.exits import Exit
+from driftq.cli import command, produce
+from driftq.cli.command import Exit
 from driftq.cli.main import main
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 WAYS = [(), ("--packed",)]
 GOOD = 1_234
@@ -107,7 +107,7 @@ def test_a_full_partition_ends_the_sending_and_names_the_first_line_that_was_ref
 @pytest.mark.parametrize("way", WAYS, ids=["batches", "packed"])
 def test_lines_that_a_broker_did_not_live_to_store_are_named(tmp_path, monkeypatch, way):
     monkeypatch.setattr(produce, "GIVE_UP_MS", 1_000)
-    monkeypatch.setattr(asking, "ANSWER_MS", 2_000)
+    monkeypatch.setattr(command, "ANSWER_MS", 2_000)
     folder = str(tmp_path / "data")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

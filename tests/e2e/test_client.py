@@ -13,10 +13,10 @@ import pytest
 
 import driftq
 from driftq.client import api
-from driftq.client.flows import Patience
-from driftq.client.words import Awaiting, Blocking
+from driftq.client.endpoint import AsyncApi, SyncApi
+from driftq.client.transport.sansio import RetryOptions
 from tests.support.server import Server
-from tests.support.waiting import until
+from tests.support.wait import until
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def public(kind: type) -> set[str]:
     [
         (kind, other)
         for name, kind in vars(api).items()
-        if isinstance(kind, type) and issubclass(kind, Blocking) and kind is not Blocking
+        if isinstance(kind, type) and issubclass(kind, SyncApi) and kind is not SyncApi
         if (other := getattr(api, f"Async{name}", None)) is not None
     ],
 )
@@ -52,7 +52,7 @@ def test_both_clients_have_the_same_words_with_the_same_arguments(blocking, awai
 def test_every_word_tells_what_it_does_and_what_it_takes(broker):
     assert "partitions" in inspect.signature(broker.topics.create).parameters
     assert "on disk" in (type(broker).send.__doc__ or "")
-    assert issubclass(api.AsyncDriftQ, Awaiting)
+    assert issubclass(api.AsyncDriftQ, AsyncApi)
 
 
 def test_a_message_comes_as_it_was_sent(broker, topic):
@@ -237,7 +237,7 @@ def hang_up_after(lines: int) -> tuple[int, list[bytes]]:
 
 
 def test_what_may_have_been_done_is_repeated_only_if_twice_is_as_good_as_once():
-    patience = Patience(deadline_ms=1_000, first_contact_ms=1_000, backoff_ms=10)
+    patience = RetryOptions(deadline_ms=1_000, first_contact_ms=1_000, backoff_ms=10)
     port, seen = hang_up_after(2)
     with driftq.connect(f"http://127.0.0.1:{port}", patience=patience) as broker:
         with pytest.raises(driftq.errors.OutcomeUnknown):

@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 import driftq
-from driftq.client.flows import Patience
+from driftq.client.transport.sansio import RetryOptions
 from driftq.wire.records import read_header, split, unpack
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 KILLS = 10
 
@@ -263,7 +263,7 @@ def test_the_async_producer_has_the_same_words():
 
 
 def test_nobody_there_is_said_soon_and_says_what_to_do():
-    broker = driftq.connect("http://127.0.0.1:9", patience=Patience(first_contact_ms=200))
+    broker = driftq.connect("http://127.0.0.1:9", patience=RetryOptions(first_contact_ms=200))
     with pytest.raises(driftq.errors.NotConnected, match="driftq serve"):
         broker.topics.list()
 

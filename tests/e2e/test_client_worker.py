@@ -15,7 +15,7 @@ import pytest
 
 import driftq
 from tests.support.server import Server
-from tests.support.waiting import until, until_now
+from tests.support.wait import until, until_now
 
 
 @pytest.fixture

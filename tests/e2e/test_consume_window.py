@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.consuming import Consumption, handle_serially
+from tests.support.consumer import Consumption, handle_serially
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 @pytest.fixture

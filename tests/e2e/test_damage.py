@@ -11,7 +11,7 @@ from driftq.storage import blocks
 from driftq.wire.streams import token
 from tests.crash.mounts import tmpfs
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 SMALL = ("limits.batch_bytes=65536", "limits.message_bytes=65536", "storage.segment_bytes=262144")
 TEXT = {"Content-Type": "text/plain"}

@@ -13,7 +13,7 @@ import pytest
 import driftq
 from driftq.client.api import DriftQ
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 @pytest.fixture(scope="module")

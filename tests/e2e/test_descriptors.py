@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 IDLE = 1_500
 

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.desk import desk
-from tests.support.heldsync import HeldServer, compiled
+from tests.support.handler_fixture import desk
+from tests.support.held_sync import HeldServer, compiled
 from tests.support.server import Reply, Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 class Read(NamedTuple):

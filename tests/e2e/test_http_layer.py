@@ -16,8 +16,17 @@ import time
 
 import pytest
 
-from driftq.server.http import BadRequest, Deferred, FileResponse, Limits, Response, Stream, Streaming, serve
-from tests.unit.server.http.running import (
+from driftq.server.http import (
+    BadRequest,
+    Deferred,
+    FileResponse,
+    HttpLimits,
+    Response,
+    ResponseStream,
+    Streaming,
+    serve,
+)
+from tests.unit.server.http.listener_fixture import (
     PATIENCE_S,
     QUICK,
     Wire,
@@ -92,7 +101,7 @@ def test_the_body_is_asked_for_when_the_client_expects_it(plain):
 
 
 def test_a_body_that_is_too_long_is_not_asked_for():
-    with running(limits=Limits(body_bytes=10)) as server, server.connect() as wire:
+    with running(limits=HttpLimits(body_bytes=10)) as server, server.connect() as wire:
         wire.send(post("/p", b"x" * 11, "Expect: 100-continue")[:-11])
         assert wire.response()[0] == 413
         assert wire.rest() == b""
@@ -156,7 +165,7 @@ def test_no_more_than_the_bound_is_started_and_everything_is_answered():
         waiting.append((request.raw_path, Deferred()))
         return waiting[-1][1]
 
-    with running(handle, Limits(pipelined=8)) as server, server.connect() as wire:
+    with running(handle, HttpLimits(pipelined=8)) as server, server.connect() as wire:
         sender = threading.Thread(target=wire.send, args=(b"".join(get(f"/{i}") for i in range(3_000)),))
         sender.start()
         answered = 0
@@ -303,7 +312,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_request_is_refused_and_nothing_is_smuggled_behind_it(name):
     status, data = HOSTILE[name]
-    with running(limits=Limits(target_bytes=65536, body_bytes=1000)) as server, server.connect() as wire:
+    with running(limits=HttpLimits(target_bytes=65536, body_bytes=1000)) as server, server.connect() as wire:
         assert wire.ask(get("/first"))[0] == 200
         wire.send(data + get("/smuggled"))
         answer, headers, _ = wire.response()
@@ -321,7 +330,7 @@ def test_data_behind_the_last_request_is_ignored(plain):
 
 
 def test_a_refused_client_can_send_to_its_end_and_read_the_answer():
-    with running(limits=Limits(body_bytes=1000)) as server, server.connect() as wire:
+    with running(limits=HttpLimits(body_bytes=1000)) as server, server.connect() as wire:
         wire.sock.sendall(post("/", b"x" * 5_000_000))  # a server that just closed would break this with a reset
         assert wire.response()[0] == 413
 
@@ -383,7 +392,7 @@ def test_a_connection_in_use_is_not_idle():
 
 
 def test_a_thousand_half_requests_do_not_hurt_a_normal_client():
-    limits = Limits(header_deadline_s=3.0)
+    limits = HttpLimits(header_deadline_s=3.0)
 
     def latencies(wire: Wire, count: int) -> list[float]:
         found = []
@@ -410,7 +419,7 @@ def test_a_thousand_half_requests_do_not_hurt_a_normal_client():
 
 
 def test_connections_beyond_the_limits_are_told_so():
-    with running(limits=Limits(connections=3, connections_per_peer=2)) as server, contextlib.ExitStack() as stack:
+    with running(limits=HttpLimits(connections=3, connections_per_peer=2)) as server, contextlib.ExitStack() as stack:
         kept = [stack.enter_context(server.connect()) for _ in range(2)]
         assert [wire.ask(get())[0] for wire in kept] == [200, 200]
         with server.connect() as refused:
@@ -489,7 +498,7 @@ def test_a_client_that_has_sent_its_last_byte_still_gets_its_answers():
 
 
 def test_a_stream_is_these_bytes():
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start(200, [("X-Test", "1")], "application/x-ndjson")
         stream.write(b"one\n")
         stream.write(b"")
@@ -509,7 +518,7 @@ def test_a_stream_is_these_bytes():
 
 
 def test_the_head_of_a_stream_is_sent_before_there_is_anything_to_say():
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         await stream.wait_over()
 
@@ -524,7 +533,7 @@ def test_nothing_is_produced_for_a_reader_that_stops_and_it_is_cut_after_the_lim
     produced = 0
     ended = threading.Event()
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         nonlocal produced
         await stream.start()
         while await stream.drain():
@@ -532,7 +541,7 @@ def test_nothing_is_produced_for_a_reader_that_stops_and_it_is_cut_after_the_lim
             produced += 1000
         ended.set()
 
-    limits = Limits(write_stall_s=1.0, write_buffer_bytes=64 * 1024)
+    limits = HttpLimits(write_stall_s=1.0, write_buffer_bytes=64 * 1024)
     with running(lambda _: Streaming(produce, cancel_when_gone=False), limits) as server, server.connect() as wire:
         wire.send(get())
         wire.until(b"\r\n\r\n")
@@ -551,7 +560,7 @@ def test_nothing_is_produced_for_a_reader_that_stops_and_it_is_cut_after_the_lim
 def test_a_reader_that_stops_is_cut_on_a_unix_socket_too(tmp_path):
     over = threading.Event()
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         stream.on_over(over.set)
         await stream.start()
         while await stream.drain():
@@ -565,7 +574,7 @@ def test_a_reader_that_stops_is_cut_on_a_unix_socket_too(tmp_path):
 
 
 def test_an_empty_write_does_not_end_a_stream():
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         stream.write(b"")
         for _ in range(3):
@@ -579,7 +588,7 @@ def test_an_empty_write_does_not_end_a_stream():
 def test_a_slow_reader_gets_everything_and_a_producer_sees_when_it_may_go_on():
     full = 0
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         nonlocal full
         await stream.start()
         for number in range(1_000):
@@ -599,7 +608,7 @@ def test_a_stream_knows_promptly_that_its_client_has_gone(end):
     outcome = []
     over = threading.Event()
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         stream.on_over(over.set)
         await stream.start()
         try:
@@ -621,13 +630,13 @@ def test_a_stream_knows_promptly_that_its_client_has_gone(end):
 
 
 def test_a_producer_that_fails_cuts_the_connection_or_answers_500():
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         stream.write(b"half")
         await asyncio.sleep(0)
         raise RuntimeError("broken")
 
-    async def never_start(stream: Stream) -> None:
+    async def never_start(stream: ResponseStream) -> None:
         pass
 
     with running(lambda r: Streaming(produce if r.raw_path == b"/" else never_start)) as server:
@@ -643,7 +652,7 @@ def test_a_producer_that_fails_cuts_the_connection_or_answers_500():
 def test_requests_behind_a_stream_are_started_and_wait_for_its_end():
     end = asyncio.Event()
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         await end.wait()
 
@@ -656,9 +665,9 @@ def test_requests_behind_a_stream_are_started_and_wait_for_its_end():
 
 
 def test_two_thousand_idle_streams_are_cheap_and_all_are_served():
-    streams: list[Stream] = []
+    streams: list[ResponseStream] = []
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start(200, content_type="application/x-ndjson")
         streams.append(stream)
         await stream.wait_over()
@@ -731,7 +740,7 @@ def test_a_file_answered_to_a_client_that_has_gone_is_released():
 def test_a_stop_closes_idle_connections_lets_requests_finish_and_ends_streams():
     held = Deferred()
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         await stream.wait_over()
         stream.write(b"bye")
@@ -778,7 +787,7 @@ def test_what_does_not_end_within_the_grace_is_cut():
             handler_cancelled.set()
         return Response(200)
 
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         try:
             await asyncio.Event().wait()
@@ -825,7 +834,7 @@ def certificate(tmp_path_factory):
 
 
 def test_tls_carries_requests_bodies_pipelines_and_streams(certificate):
-    async def produce(stream: Stream) -> None:
+    async def produce(stream: ResponseStream) -> None:
         await stream.start()
         for number in range(500):
             stream.write(b"%06d" % number * 500)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.exits import Exit
-from driftq.core import commands as c
+from driftq.cli.command import Exit
+from driftq.core.model import commands as c
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.disk import OsDisk
-from driftq.storage.headers import HEADER_BYTES
-from tests.crash.running import BrokerProcess
-from tests.support.core import held, packed, produce
-from tests.support.waiting import until
+from driftq.storage.journal_files import HEADER_BYTES
+from tests.crash.broker_run import BrokerProcess
+from tests.support.broker_fixture import held, packed, produce
+from tests.support.wait import until
 from tests.tidy.sources import SRC
 
 OPTIONS = StorageOptions(journal_segment_bytes=16 << 10, log_segment_bytes=8 << 10)
@@ -193,11 +193,11 @@ def test_damage_in_a_snapshot_is_found(copy):
 def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
     from msgspec.structs import replace
 
-    from driftq.core.facts import Fact
-    from driftq.core.frames import decode, encode
-    from driftq.core.images import CursorPlaced
+    from driftq.core.model.facts import Fact
+    from driftq.core.model.frames import decode, encode
+    from driftq.core.model.snapshot_facts import CursorState
     from driftq.storage import snapshots
-    from driftq.storage.folder import find_folder
+    from driftq.storage.data_folder import find_folder
 
     disk = OsDisk()
     folder = find_folder(disk, str(copy))
@@ -207,7 +207,7 @@ def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
     frames = list(snapshots.read_frames(disk, found, folder.store))
 
     def altered(fact: Fact) -> Fact:
-        return replace(fact, cursor=fact.cursor + 1) if isinstance(fact, CursorPlaced) else fact
+        return replace(fact, cursor=fact.cursor + 1) if isinstance(fact, CursorState) else fact
 
     changed = [encode([altered(fact) for fact in decode(frame)]) for frame in frames]
     os.unlink(found.path)

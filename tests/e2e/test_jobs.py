@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.server import Reply, Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 TTL = "idempotency.ttl_ms=300"
 WAIT_S = 20

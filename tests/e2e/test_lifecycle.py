@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.exits import Exit
+from driftq.cli.command import Exit
 from tests.support.server import Server, from_scratch, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 PROGRAM = [sys.executable, "-m", "driftq.cli.main"]
 END_S = 60.0

@@ -7,7 +7,7 @@ import json
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 def samples(server: Server) -> dict[str, float]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from driftq.core import wakes
+from driftq.core.model import subscriptions
 from driftq.engine.engine import Engine
 from tests.e2e.test_streams_subscriptions import JSON, ROOT, Receiver
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 def subscribe(server: Server, name: str, url: str, pattern: str):
@@ -114,9 +114,9 @@ def test_a_url_that_cannot_be_sent_is_refused_at_its_creation(url: str) -> None:
 
 async def _stored_by_an_older_version(folder: str, url: str) -> None:
     engine = await Engine.open(folder)
-    await engine.submit(wakes.MakeSigningKey(b"s" * 32))
-    config = wakes.SubscriptionConfig(wakes.WEBHOOK, "**", (), url, "", 30_000, "")
-    await engine.submit(wakes.CreateSubscription("old", config, "http://127.0.0.1"))
+    await engine.submit(subscriptions.MakeSigningKey(b"s" * 32))
+    config = subscriptions.SubscriptionConfig(subscriptions.WEBHOOK, "**", (), url, "", 30_000, "")
+    await engine.submit(subscriptions.CreateSubscription("old", config, "http://127.0.0.1"))
     await engine.close()
 
 

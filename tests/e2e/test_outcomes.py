@@ -12,7 +12,7 @@ import pytest
 import driftq
 from driftq.wire.records import Record, pack
 from tests.support.server import Reply, Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 JSON = {"Content-Type": "application/json"}
 PACKED = {"Content-Type": "application/x-driftq-batch"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import driftq
-from driftq.core import commands as c
+from driftq.core.model import commands as c
 from driftq.engine.engine import Engine
 from driftq.wire.records import Record, pack
 from tests.support.server import Reply, Server, running

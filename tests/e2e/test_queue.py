@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 class Stream:

@@ -21,7 +21,7 @@ route = { target_topic = "invoices", label = "finance", meta = { by = "rules" } 
 """
 
 MODULE = """
-from driftq.server.routing.protocol import Decision
+from driftq.wire.router import Decision
 
 def route(message):
     if message.key == "boom":

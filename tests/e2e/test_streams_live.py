@@ -12,7 +12,7 @@ import pytest
 
 from driftq.wire.streams import token
 from tests.support.server import running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 TEXT = {"Content-Type": "text/plain"}
 READERS = 1_000

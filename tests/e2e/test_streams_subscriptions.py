@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 JSON = {"Content-Type": "application/json"}
 ROOT = "/v1/stream/__ds/subscriptions"

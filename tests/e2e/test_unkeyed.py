@@ -16,7 +16,7 @@ from driftq.cli.main import main
 from driftq.wire.message import Envelope
 from driftq.wire.records import Record, pack
 from tests.support.server import Server
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 PARTITIONS = 4
 

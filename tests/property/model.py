@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from driftq.core import facts as f
-from driftq.core import outcomes as o
+from driftq.core.model import facts as f
+from driftq.core.state import outcomes as o
 from driftq.wire.message import decode_head
 from driftq.wire.records import unpack
 
@@ -37,7 +37,7 @@ class Message:
 class Shared:
     """What a message is for everybody."""
 
-    def __init__(self, mark: f.Mark | None, at_ms: int) -> None:
+    def __init__(self, mark: f.RecordSchedule | None, at_ms: int) -> None:
         self.lane = (mark.priority, mark.task, mark.label) if mark is not None else (0, "", "")
         self.not_before_ms = mark.not_before_ms if mark is not None and mark.not_before_ms > at_ms else 0
         self.deadline_ms = mark.deadline_ms if mark is not None else 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.storage import blocks
-from driftq.storage.blocks import Ended
+from driftq.storage.blocks import ScanEnd
 
 FRAMES = st.lists(st.binary(max_size=60), min_size=1, max_size=6)
 APPENDS = st.lists(FRAMES, min_size=1, max_size=8)
@@ -30,7 +30,7 @@ def test_what_was_appended_is_scanned_in_order(seed: int, appends: list[list[byt
     data, ends = chain(seed, appends, first_lsn)
     found = blocks.scan(data, 0, seed, 0, first_lsn)
     assert found.frames == [frame for frames in appends for frame in frames]
-    assert (found.position, found.ended) == (len(data), Ended.SHORT)
+    assert (found.position, found.ended) == (len(data), ScanEnd.SHORT)
     assert found.next_lsn == first_lsn + len(found.frames)
     assert found.last_block_at == (ends[-2] if len(ends) > 1 else 0)
 
@@ -41,7 +41,7 @@ def test_a_scan_can_stop_anywhere_and_go_on(seed: int, appends: list[list[bytes]
     cut = data.draw(st.integers(0, len(whole)))
     first = blocks.scan(whole[:cut], 0, seed, 0, 1)
     assert first.position == max([end for end in ends if end <= cut], default=0)
-    assert first.ended is Ended.SHORT
+    assert first.ended is ScanEnd.SHORT
     rest = blocks.scan(whole[first.position :], 0, seed, first.prev_crc, first.next_lsn)
     assert first.frames + rest.frames == [frame for frames in appends for frame in frames]
 

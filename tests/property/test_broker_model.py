@@ -19,24 +19,29 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.frames import encode
-from driftq.core.limits import Limits
-from driftq.core.progress import Place
-from driftq.core.replies import Claimed, Decision, OutcomeReply, Produced, Rejected, Settlement
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.frames import encode
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Decision, OutcomeReply, Produced, Rejected, Settlement
+from driftq.core.state.progress import MessageState
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.property.model import FRESH, HELD, RESTING, SETTLED, Message, Model
-from tests.support.core import Desk, produce
+from tests.support.broker_fixture import Desk, produce
 
 TOPICS = ("t", "dlq.t")
 GROUPS = ("g", "h")
 OWNERS = ("ann", "bob")
 IN_FLIGHT_MAX = 6
 PARTITIONS = 2
-PLACES = {FRESH: Place.FRESH, HELD: Place.HELD, RESTING: Place.RESTING, SETTLED: Place.SETTLED}
-LIMITS = Limits(
+PLACES = {
+    FRESH: MessageState.FRESH,
+    HELD: MessageState.HELD,
+    RESTING: MessageState.RESTING,
+    SETTLED: MessageState.SETTLED,
+}
+LIMITS = BrokerLimits(
     in_flight_max=IN_FLIGHT_MAX, sweep_max=4, partition_messages=60, ageing_ms=4_000, lease_ms_min=1,
     retry=RetryPolicy(max_attempts=0, backoff_ms=200, max_backoff_ms=1_000, jitter="full"),
 )  # fmt: skip
@@ -113,12 +118,14 @@ class BrokerMachine(RuleBasedStateMachine):
         tenant=st.sampled_from(["", "", "acme", "bolt"]),
     )
     def produce(self, partition, count, head, priority, label, delay_ms, deadline_in_ms, tenant) -> None:
-        marks: tuple[f.Mark, ...] = ()
+        marks: tuple[f.RecordSchedule, ...] = ()
         now_ms = self.desk.now_ms
         if priority or label or delay_ms or deadline_in_ms or tenant:
             due_ms = now_ms + delay_ms if delay_ms else 0
             over_ms = now_ms + deadline_in_ms if deadline_in_ms else 0
-            marks = tuple(f.Mark(index, priority, "", label, due_ms, over_ms, tenant) for index in range(count))
+            marks = tuple(
+                f.RecordSchedule(index, priority, "", label, due_ms, over_ms, tenant) for index in range(count)
+            )
         self._produced(produce(*["v"] * count, partition=partition, head=head, marks=marks))
 
     def _produced(self, command: c.Produce) -> None:
@@ -166,7 +173,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def produce_in_sequence(self, seq_step, partition) -> None:
         last = self.seqs.get(partition, -1)
         seq = max(0, last + seq_step)
-        by = f.ByProducer("p", 0, seq, digest=seq)
+        by = f.ProducerSequence("p", 0, seq, digest=seq)
         _, reply = self.take(produce("s", partition=partition, producer=by))
         if seq > last + 1:
             assert isinstance(reply, Rejected)

@@ -7,9 +7,9 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from driftq.core.replies import Rejected
-from driftq.server.lines import content
-from driftq.server.packed import PackedBatch, read_packed
+from driftq.core.model.replies import Rejected
+from driftq.server.message_json import content
+from driftq.server.produced_message import PackedBatch, read_packed
 from driftq.wire.message import Head, read_head
 from driftq.wire.records import Record, pack, unpack
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.core import ranges as module
-from driftq.core.holding import HeldRanges, Lease
-from driftq.core.ranges import RangeSet, runs
+from driftq.core.model import ranges as module
+from driftq.core.model.ranges import RangeSet, runs
+from driftq.core.state.leases import HeldRanges, Lease
 
 offsets = st.integers(0, 40)
 spans = st.tuples(offsets, st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))

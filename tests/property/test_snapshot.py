@@ -11,15 +11,15 @@ import collections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.frames import decode, encode
-from driftq.core.limits import Limits
-from driftq.core.produced_keys import job_key
-from driftq.core.replies import Rejected
-from tests.support.core import Desk, packed, produce
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.frames import decode, encode
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Rejected
+from driftq.core.state.produced_keys import job_key
+from tests.support.broker_fixture import Desk, packed, produce
 
-LIMITS = Limits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
+LIMITS = BrokerLimits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
 
 said: collections.Counter[str] = collections.Counter()
 
@@ -32,13 +32,13 @@ offsets = st.integers(0, 6)
 times = st.sampled_from([1, 50, 400, 3_000])
 held = st.lists(st.builds(lambda p, o: c.Held(p, o, o + 1), partitions, offsets), min_size=1, max_size=3).map(tuple)
 by = st.none() | st.builds(
-    f.ByProducer, st.sampled_from("pq"), st.integers(-1, 2), st.integers(0, 3), st.integers(0, 1)
+    f.ProducerSequence, st.sampled_from("pq"), st.integers(-1, 2), st.integers(0, 3), st.integers(0, 1)
 )
 keys = st.builds(c.EffectKey, st.just(""), names, groups, st.sampled_from("kl"))
 once = st.none() | st.builds(c.ProduceKey, st.just(""), names, st.sampled_from("xy"), st.integers(0, 1), times)
 marks = st.just(()) | st.tuples(
     st.builds(
-        f.Mark,
+        f.RecordSchedule,
         st.just(0),
         st.sampled_from([0, 5]),
         st.sampled_from(["", "mail"]),
@@ -67,7 +67,7 @@ produces = st.builds(
 
 
 def redrive(topic, partition, offset, only):
-    again = produce("v", topic=topic, partition=partition, marks=(f.Mark(0, group=only),) if only else ())
+    again = produce("v", topic=topic, partition=partition, marks=(f.RecordSchedule(0, group=only),) if only else ())
     return c.Redrive(f"dlq.{topic}", "redrive", partition, offset, again)
 
 

@@ -7,13 +7,13 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.spark import offsets
-from driftq.spark.offsets import Limits, Range, Reached, Span
+from driftq.spark.source import offsets
+from driftq.spark.source.offsets import LogSpan, OffsetRange, Reached, TriggerLimits
 
 LOGS = [("a", 0), ("a", 1), ("b", 0), ("c", 0), ("c", 1), ("c", 2)]
 
 limits = st.builds(
-    Limits,
+    TriggerLimits,
     offsets_max=st.none() | st.integers(1, 50),
     bytes_max=st.none() | st.integers(1, 5_000),
     partitions_min=st.integers(0, 12),
@@ -26,9 +26,9 @@ moments = st.lists(
 record_sizes = st.lists(st.floats(0, 500), min_size=len(LOGS), max_size=len(LOGS))
 
 
-def spans(ends: list[int], sizes: list[float], present: int) -> list[Span]:
+def spans(ends: list[int], sizes: list[float], present: int) -> list[LogSpan]:
     return [
-        Span(topic, partition, 0, end, size, "then")
+        LogSpan(topic, partition, 0, end, size, "then")
         for (topic, partition), end, size in zip(LOGS, ends, sizes, strict=True)
     ][:present]
 
@@ -38,7 +38,7 @@ def kept(reached: Reached) -> Reached:
     return offsets.from_json(json.loads(json.dumps(offsets.to_json(reached))))
 
 
-def covered(plan: list[Range]) -> list[tuple[str, int, int]]:
+def covered(plan: list[OffsetRange]) -> list[tuple[str, int, int]]:
     return [(each.topic, each.partition, offset) for each in plan for offset in range(each.start, each.end)]
 
 
@@ -56,7 +56,7 @@ def test_every_offset_is_planned_once_whatever_the_limits_and_restarts(life, siz
         assert all(each.start < each.end for each in plan)
         seen.extend(covered(plan))
         reached = following
-    last = offsets.step(reached, spans(ends, sizes, len(LOGS)), Limits())
+    last = offsets.step(reached, spans(ends, sizes, len(LOGS)), TriggerLimits())
     seen.extend(covered(offsets.ranges(reached, last)))
     expected = [(topic, partition, n) for (topic, partition), end in zip(LOGS, ends, strict=True) for n in range(end)]
     assert sorted(seen) == sorted(expected)
@@ -101,7 +101,7 @@ def test_a_plan_is_a_function_of_its_two_ends(life, sizes):
 
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.integers(1, 100_000)), min_size=1, max_size=8), st.integers(0, 200))
 def test_cutting_loses_nothing_and_makes_pieces_of_about_one_size(found, splits):
-    whole = [Range("t", number, start, start + count) for number, (start, count) in enumerate(found)]
+    whole = [OffsetRange("t", number, start, start + count) for number, (start, count) in enumerate(found)]
     pieces = offsets.cut(whole, splits)
     assert len(pieces) >= min(len(whole), splits)
     joined: dict[int, int] = {each.partition: each.start for each in whole}

@@ -1,6 +1,7 @@
 """A producer's window against a broker that forgets, refuses, answers out of order and dies: each batch once, in order.
 
-The broker's judgement is the real one (`core.producers`); the network between is the test's, and is as bad as it likes.
+The broker's judgement is the real one (`core.state.producers`); the network between is the test's, and is as bad as it
+likes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from driftq.client.errors import (
     ServerFailed,
     StaleEpoch,
 )
-from driftq.client.window import IN_FLIGHT_MAX, Sending, Window
-from driftq.core.facts import ByProducer
-from driftq.core.producers import ProducerTable, Verdict
+from driftq.client.producer.window import IN_FLIGHT_MAX, InFlightBatch, Window
+from driftq.core.model.facts import ProducerSequence
+from driftq.core.state.producers import ProducerTable, SequenceVerdict
 
 
 @dataclass
@@ -37,21 +38,21 @@ class Broker:
         """None for a stored batch, or the refusal."""
         if batch < 0:
             return InvalidCall("a bad batch")
-        by = ByProducer("p", epoch, seq, batch)
+        by = ProducerSequence("p", epoch, seq, batch)
         judgement = self.table.judge(by)
         details = {"epoch": judgement.epoch, "expected_seq": judgement.seq + 1}
         match judgement.verdict:
-            case Verdict.ACCEPT:
+            case SequenceVerdict.ACCEPT:
                 self.log.append(batch)
                 self.table.remember(by, len(self.log) - 1, len(self.log), 0)
                 return None
-            case Verdict.DUPLICATE:
+            case SequenceVerdict.DUPLICATE:
                 return None
-            case Verdict.STALE_EPOCH:
+            case SequenceVerdict.STALE_EPOCH:
                 return StaleEpoch("stale", details=details)
-            case Verdict.GAP:
+            case SequenceVerdict.GAP:
                 return SequenceGap("gap", details=details)
-            case Verdict.EPOCH_NOT_AT_ZERO:
+            case SequenceVerdict.EPOCH_NOT_AT_ZERO:
                 return InvalidCall("an epoch starts at 0", details=details)
             case _:
                 return SequenceMismatch("other bytes", details=details)
@@ -69,13 +70,13 @@ class World:
         # broker cannot tell apart two lives that have the same one.
         stored_epoch = self.chance.choice([None, None, 3, 9_000_000])
         if stored_epoch is not None:
-            self.broker.table.remember(ByProducer("p", stored_epoch, 40, 999), 0, 1, 0)
+            self.broker.table.remember(ProducerSequence("p", stored_epoch, 40, 999), 0, 1, 0)
         self.window: Window[int] = Window(7, pause_s=lambda failures: 0.5)
         self.now_s = 0.0
         self.given: list[int] = []
         self.hurried: set[int] = set()
-        self.wire: list[tuple[Sending[int], int, int, int]] = []
-        self.answers: list[tuple[Sending[int], object]] = []
+        self.wire: list[tuple[InFlightBatch[int], int, int, int]] = []
+        self.answers: list[tuple[InFlightBatch[int], object]] = []
         self.ghosts: list[tuple[int, int, int]] = []
         self.ended: dict[int, object] = {}
 

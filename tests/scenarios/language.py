@@ -9,11 +9,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.produced_keys import job_key
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.state.produced_keys import job_key
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
-from tests.support.core import packed
+from tests.support.broker_fixture import packed
 
 Options = dict[str, str]
 
@@ -106,13 +106,13 @@ def _head(line: Line) -> Head | None:
     return Head(envelope=envelope, job=job) if envelope or job else None
 
 
-def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
+def _marks(line: Line, count: int, now_ms: int) -> tuple[f.RecordSchedule, ...]:
     names = {"priority", "task", "label", "delay_ms", "deadline_ms", "id", "tenant", "timeout_ms"}
     if not names & set(line.options):
         return ()
     delay, deadline = line.number("delay_ms"), line.number("deadline_ms")
     return tuple(
-        f.Mark(
+        f.RecordSchedule(
             index,
             line.count("priority"),
             line.text_of("task"),
@@ -127,13 +127,13 @@ def _marks(line: Line, count: int, now_ms: int) -> tuple[f.Mark, ...]:
     )
 
 
-def _by(line: Line) -> f.ByProducer | None:
+def _by(line: Line) -> f.ProducerSequence | None:
     """name/epoch/seq; the epoch `-` is left to the server. The digest is the text of the words, unless given."""
     if "producer" not in line.options:
         return None
     name, epoch, seq = line.options["producer"].split("/")
     digest = sum(map(ord, " ".join(line.words[1:])))
-    return f.ByProducer(name, -1 if epoch == "-" else int(epoch), int(seq), digest)
+    return f.ProducerSequence(name, -1 if epoch == "-" else int(epoch), int(seq), digest)
 
 
 def _once(line: Line, topic: str) -> c.ProduceKey | None:
@@ -231,7 +231,7 @@ def _redrive(line: Line, now_ms: int) -> c.Command:
     dead, group = line.words[0].split("/")
     partition, offset = map(int, line.words[1].split(":"))
     batch, count, payload_bytes = packed(line.words[3])
-    marks = (f.Mark(0, group=line.options["only"]),) if "only" in line.options else ()
+    marks = (f.RecordSchedule(0, group=line.options["only"]),) if "only" in line.options else ()
     again = c.Produce(line.words[2], batch, count, payload_bytes, partition=0, marks=marks)
     return c.Redrive(dead, group, partition, offset, again)
 

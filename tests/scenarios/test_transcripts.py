@@ -11,7 +11,7 @@ import pytest
 
 from tests.scenarios.language import BUILDERS
 from tests.scenarios.transcript import Stage
-from tests.support.core import Desk
+from tests.support.broker_fixture import Desk
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*/*.txt"))

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.outcomes import OutcomeRecorded
-from driftq.core.replies import Rejected
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Rejected
+from driftq.core.state.outcomes import OutcomeRecorded
 from driftq.wire.message import RetryPolicy, decode_head
 from driftq.wire.records import unpack
 from tests.scenarios.language import Line, command_of
-from tests.support.core import START_MS, Desk
+from tests.support.broker_fixture import START_MS, Desk
 
 TIMES = {
     "at_ms", "from_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms",
@@ -34,7 +34,7 @@ class Stage:
     """A desk and the text that it gives."""
 
     def __init__(self, between: Callable[[Desk], None] | None = None) -> None:
-        self.limits = Limits()
+        self.limits = BrokerLimits()
         self.desk = Desk(self.limits)
         self.between = between
 

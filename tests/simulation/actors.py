@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.produced_keys import job_key
-from driftq.core.producers import SERVER_EPOCH
-from driftq.core.replies import Begun, Produced, PublishedReply, Rejected, Reply, StagedReply, StreamAppended
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import Begun, Produced, PublishedReply, Rejected, Reply, StagedReply, StreamAppended
+from driftq.core.state.produced_keys import job_key
+from driftq.core.state.producers import SERVER_EPOCH
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy, encode_head
 from driftq.wire.records import Record, pack, pack_one
@@ -126,7 +126,7 @@ class IdempotentProducer(Actor):
 
     def make(self, epoch: int, seq: int) -> c.Produce:
         batch, count, size = self.batch()
-        by = f.ByProducer(self.name, epoch, seq, self.sent)
+        by = f.ProducerSequence(self.name, epoch, seq, self.sent)
         return c.Produce(self.target[0], batch, count, size, b"", self.target[1], by)
 
     def misbehave(self) -> None:
@@ -203,9 +203,9 @@ class JobProducer(Actor):
         topic = self.topic()
         job_id = f"j{int(chance() * 15)}" if chance() < 0.5 else ""
         count = 1 if job_id else 1 + int(chance() * 3)
-        marks: list[f.Mark] = []
+        marks: list[f.RecordSchedule] = []
         for index in range(count):
-            mark = f.Mark(
+            mark = f.RecordSchedule(
                 index,
                 int(chance() * 10) if chance() < 0.5 else 0,
                 self.random.choice(TASKS),
@@ -215,7 +215,7 @@ class JobProducer(Actor):
                 self.random.choice(TENANTS),
                 timeout_ms=(60, 400, 2_500)[self.sent % 3] if (self.sent + index) % 4 == 0 else 0,
             )
-            if mark != f.Mark(index):
+            if mark != f.RecordSchedule(index):
                 marks.append(mark)
         policy = RetryPolicy(1 + int(chance() * 3), 20, 100) if chance() < 0.3 else None
         head = encode_head(Head(job=Job(id=job_id), envelope=Envelope(retry_policy=policy)))
@@ -280,7 +280,7 @@ class StreamWriter(Actor):
             epoch = SERVER_EPOCH if chance() < 0.3 else 0
             seq = self.seqs.get(path, 0)
             producer = f"{self.name}/{path}/{'u' if epoch else 'd'}"
-            by = f.ByProducer(producer, epoch, seq, self.sent)
+            by = f.ProducerSequence(producer, epoch, seq, self.sent)
             self.seqs[path] = seq + 1
             # Going on without an answer gives the old batches up; repeating them later would be a new session.
             self.retry = [old for old in self.retry if old.producer is None or old.producer.producer != producer]

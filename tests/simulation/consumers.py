@@ -1,4 +1,5 @@
-"""Readers of `/v1/consume`: connections with a window, as `server.live` drives it, and the clients at their other end.
+"""Readers of `/v1/consume`: connections with a window, as `server.consume_stream` drives it, and the clients at their
+other end.
 
 A client reads in order of delivery. Some settle one message after the other, some work on several at once, some stall,
 some hang up. A connection ends with its process.
@@ -6,8 +7,8 @@ some hang up. A connection ends with its process.
 
 from __future__ import annotations
 
-from driftq.core import commands as c
-from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.core.model import commands as c
+from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 from tests.simulation.actors import Actor
 from tests.simulation.checks.windows import Connection

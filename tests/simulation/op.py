@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftq.core.commands import Command
-from driftq.core.replies import Reply
+from driftq.core.model.commands import Command
+from driftq.core.model.replies import Reply
 
 
 class Op:

@@ -30,20 +30,22 @@ HELD = "_by_log([(group.progress[run.partition], (run.first, run.end)) for run i
 
 BUGS: dict[str, tuple[Bug, ...]] = {
     # --- the disk
-    "nosync": (Bug("storage.wal:FileJournal._write", SYNC, "pass"),),
-    "nodirsync": (Bug("storage.wal:_name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),),
-    "retry_fsync": (Bug("storage.wal:FileJournal._write", SYNC, TWICE),),
+    "nosync": (Bug("storage.file_journal:FileJournal._write", SYNC, "pass"),),
+    "nodirsync": (
+        Bug("storage.file_journal:_name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),
+    ),
+    "retry_fsync": (Bug("storage.file_journal:FileJournal._write", SYNC, TWICE),),
     "crc_skip": (Bug("storage.blocks:scan", "!= crc:", "== -1:"),),
     "snapshot_no_rename": (
         Bug("storage.snapshots:save", '"snapshot.create", f"{path}.tmp"', '"snapshot.create", path'),
         Bug("storage.snapshots:save", 'disk.rename("snapshot.rename", f"{path}.tmp", path)', "pass"),
     ),
     "snapshot_not_synced": (Bug("storage.snapshots:save", 'file.sync("snapshot.sync")', "pass"),),
-    "snapshot_without_log_sync": (Bug("storage.syncing:LogSync._sync_file", 'file.sync("log.sync")', "pass"),),
+    "snapshot_without_log_sync": (Bug("storage.log_store:LogSync._sync_file", 'file.sync("log.sync")', "pass"),),
     "log_names_not_synced": (
-        Bug("storage.syncing:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
+        Bug("storage.log_store:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
     ),
-    "journal_trimmed_too_far": (Bug("engine.checkpoint:needed_lsn", "known[0] + 1", "known[-1] + 10_000"),),
+    "journal_trimmed_too_far": (Bug("engine.checkpointer:first_needed_lsn", "known[0] + 1", "known[-1] + 10_000"),),
     "collected_too_early": (
         Bug(
             "storage.segments:SegmentLogStore.collect",
@@ -52,8 +54,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "checkpoint_over_a_gap": (
-        Bug("storage.journalfiles:frames_between", "min(upto_lsn, after_lsn + 1)", "upto_lsn"),
-        Bug("storage.journalfiles:frames_between", "if after_lsn < upto_lsn:", "if 0:"),
+        Bug("storage.journal_files:frames_between", "min(upto_lsn, after_lsn + 1)", "upto_lsn"),
+        Bug("storage.journal_files:frames_between", "if after_lsn < upto_lsn:", "if 0:"),
     ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
@@ -65,104 +67,114 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "show, on_answer = on_answer, lambda _: show(look()); answer = None",
         ),
     ),
-    "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, case.reader.end(log.log_id))", "log.end"),),
-    "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(case.facts, reply)"),),
+    "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
+    "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),
     # --- dedup
-    "dedup_not_persisted": (Bug("core.producers:ProducerTable.images", "self.states.items()", "()"),),
-    "stale_epoch_accepted": (Bug("core.producers:ProducerTable.judge", "if by.epoch < state.epoch:", "if 0:"),),
+    "dedup_not_persisted": (Bug("core.state.producers:ProducerTable.images", "self.states.items()", "()"),),
+    "stale_epoch_accepted": (Bug("core.state.producers:ProducerTable.judge", "if by.epoch < state.epoch:", "if 0:"),),
     "gap_accepted": (
-        Bug("core.producers:ProducerTable._judge_seq", "if by.seq == state.seq + 1 or", "if by.seq > state.seq or"),
+        Bug(
+            "core.state.producers:ProducerTable._judge_seq", "if by.seq == state.seq + 1 or", "if by.seq > state.seq or"
+        ),
     ),
     "other_bytes_accepted": (
-        Bug("core.producers:ProducerTable._judge_seq", "if seen.digest == by.digest else Verdict.MISMATCH", ""),
+        Bug("core.state.producers:ProducerTable._judge_seq", "if seen.digest == by.digest else SequenceVerdict.MISMATCH", ""),
     ),
     "repeat_of_first_is_a_restart": (
         Bug(
-            "core.producers:ProducerTable._judge_unnamed",
+            "core.state.producers:ProducerTable._judge_unnamed",
             "by.seq == 0 and by.digest != state.first_digest",
             "by.seq == 0",
         ),
     ),
     "key_ttl_restarted": (
-        Bug("core.produced_keys:ProducedKeys.place", "image.expires_ms", "image.expires_ms + 60_000"),
+        Bug("core.state.produced_keys:ProducedKeyTable.place", "image.expires_ms", "image.expires_ms + 60_000"),
     ),
-    "key_forgotten": (Bug("core.produced_keys:ProducedKeys.find", "self._until_ms(found, now_ms) > now_ms", "False"),),
+    "key_forgotten": (
+        Bug("core.state.produced_keys:ProducedKeyTable.find", "self._until_ms(found, now_ms) > now_ms", "False"),
+    ),
     "job_id_forgotten_before_the_end": (
         Bug(
-            "core.produced_keys:ProducedKeys._until_ms",
+            "core.state.produced_keys:ProducedKeyTable._until_ms",
             "if self._tenure.is_unfinished(key.log_id, key.offset):",
             "if 0:",
         ),
     ),
     "job_id_forgotten_at_the_end": (
-        Bug("core.produced_keys:ProducedKeys.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
+        Bug("core.state.produced_keys:ProducedKeyTable.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
     ),
-    "job_id_lost_by_a_sweep": (Bug("core.produced_keys:ProducedKeys.sweep", "if next_ms <= at_ms:", "if 1:"),),
+    "job_id_lost_by_a_sweep": (Bug("core.state.produced_keys:ProducedKeyTable.sweep", "if next_ms <= at_ms:", "if 1:"),),
     # --- groups
     "nofence": (
         Bug("core.rules.settle:_is_holder", "lease.token == token if token else lease.owner == owner", "True"),
     ),
     "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(found.held).items()", HELD),),
-    "cursor_is_highest_ack": (Bug("core.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
-    "floor_past_unacked": (Bug("core.progress:Progress.settle", "gap[0] <= self.floor", "gap[0] <= self.floor + 1"),),
+    "cursor_is_highest_ack": (Bug("core.state.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
+    "floor_past_unacked": (
+        Bug("core.state.progress:Progress.settle", "gap[0] <= self.floor", "gap[0] <= self.floor + 1"),
+    ),
     "gaps_hold_back": (
         Bug("core.rules.claim:_pick", "end = min(", "end = progress.floor if len(progress.settled) > 4 else min("),
     ),
     "tenants_out_of_turn": (
-        Bug("core.choosing:fresh", "log.fair_from if fair else end", "log.fair_from"),
+        Bug("core.transitions.claim_selection:fresh", "log.fair_from if fair else end", "log.fair_from"),
         Bug("core.rules.produce:kept_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
     ),
     "retries_first": (Bug("core.rules.claim:_give", "// WHOLE\n", "// WHOLE or 1\n"),),
     "retries_last": (Bug("core.rules.claim:_give", "quota = (", "quota = 0 * ("),),
-    "retry_share_not_carried": (Bug("core.progress:Progress.lease", "fact.retry_debt", "0"),),
+    "retry_share_not_carried": (Bug("core.state.progress:Progress.lease", "fact.retry_debt", "0"),),
     "attempts_not_persisted": (
-        Bug("core.progress:Progress.place_entry", "Entry.placed(image)", "Entry.placed(image); entry.attempts = 0"),
+        Bug(
+            "core.state.progress:Progress.place_entry", "Entry.placed(image)", "Entry.placed(image); entry.attempts = 0"
+        ),
     ),
-    "version_not_raised": (Bug("core.progress:Progress.lease", "entry.version += 1", "pass"),),
+    "version_not_raised": (Bug("core.state.progress:Progress.lease", "entry.version += 1", "pass"),),
     "in_flight_off_by_one": (
         Bug("core.rules.claim:_shares", "progress.in_flight + lost", "progress.in_flight + lost + 1"),
     ),
-    "max_attempts_off_by_one": (Bug("core.retry:is_exhausted", "<= attempts", "< attempts"),),
-    "backoff_ignored": (Bug("core.rules.failing:fail", "case.now_ms + delay", "case.now_ms"),),
-    "lease_lost_early": (Bug("core.rules.failing:expire_leases", "case.now_ms, most", "case.now_ms + 30, most"),),
+    "max_attempts_off_by_one": (Bug("core.transitions.retry:is_exhausted", "<= attempts", "< attempts"),),
+    "backoff_ignored": (Bug("core.transitions.retry:fail", "ctx.now_ms + delay", "ctx.now_ms"),),
+    "lease_lost_early": (Bug("core.transitions.retry:expire_leases", "ctx.now_ms, most", "ctx.now_ms + 30, most"),),
     "deadline_ignored": (
         Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
-        Bug("core.rules.claim:_give_due", "overdue = 0 < deadline_ms <= case.now_ms", "overdue = False"),
+        Bug("core.rules.claim:_give_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
     ),
-    "delay_ignored": (Bug("core.progress:Progress.delay", "not_before_ms)", "0)"),),
+    "delay_ignored": (Bug("core.state.progress:Progress.delay", "not_before_ms)", "0)"),),
     "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
-    "dead_letter_without_settle": (Bug("core.rules.failing:bury", "case.facts.append(f.Settled(", "bool(f.Settled("),),
+    "dead_letter_without_settle": (
+        Bug("core.transitions.retry:dead_letter", "ctx.facts.append(f.Settled(", "bool(f.Settled("),
+    ),
     "settled_without_dead_letter": (
         Bug(
-            "core.rules.failing:bury",
-            "case.append(_dead_log(case, log), batch, 1, len(record.key) + len(record.value))",
+            "core.transitions.retry:dead_letter",
+            "ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))",
             "pass",
         ),
     ),
-    "redriven_to_all_groups": (Bug("core.rules.redrive:_direct", "if not mark.group:", "if 1:"),),
-    "cancelled_for_some": (Bug("core.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
+    "redriven_to_all_groups": (Bug("core.rules.dead_letter:_direct", "if not mark.group:", "if 1:"),),
+    "cancelled_for_some": (Bug("core.state.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
     "clock_shortens_leases": (
-        Bug("core.timers:_shift_progress", "lease.until_ms = shifted(lease.until_ms, fact)", "pass"),
+        Bug("core.state.clock_correction:_shift_progress", "lease.until_ms = shifted(lease.until_ms, fact)", "pass"),
     ),
-    "clock_ends_backoffs": (Bug("core.timers:_shift_progress", "if entry.was_delivered():", "if 0:"),),
+    "clock_ends_backoffs": (Bug("core.state.clock_correction:_shift_progress", "if entry.was_delivered():", "if 0:"),),
     "lost_wake_up": (
         Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._look_again_ms(subject, now_ms))", "pass"),
     ),
     "idle_too_early": (
-        Bug("core.rules.sweep:_find_idle_groups", "group.active_ms > since_ms", "group.active_ms > case.now_ms"),
+        Bug("core.rules.sweep:_find_idle_groups", "group.active_ms > since_ms", "group.active_ms > ctx.now_ms"),
     ),
     "idle_group_counts": (
         Bug(
-            "core.backlog:backlog_of",
+            "core.state.backlog:backlog_of",
             "if not (group := state.groups[group_id]).idle",
             "if (group := state.groups[group_id])",
         ),
     ),
-    "timeout_ignored_by_extend": (Bug("core.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
+    "timeout_ignored_by_extend": (Bug("core.state.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
     "timeout_is_a_lost_lease": (
-        Bug("core.rules.failing:expire_leases", "over = is_timeout(", "over = False and is_timeout("),
+        Bug("core.transitions.retry:expire_leases", "over = is_timeout(", "over = False and is_timeout("),
     ),
-    "timeout_forgotten": (Bug("core.logs:Log.place", 'array("q", image.timeout_offsets)', 'array("q")'),),
+    "timeout_forgotten": (Bug("core.state.logs:Log.place", 'array("q", image.timeout_offsets)', 'array("q")'),),
     # --- what a connection holds
     "oldest_kept_too": (
         Bug(
@@ -174,7 +186,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "oldest_gets_no_full_lease": (
         Bug("engine.consumer_window:ConsumerWindow.extensions", "< min(end_ms, horizon_ms):", "< 0:"),
     ),
-    "leases_not_kept": (Bug("core.rules.keep:keep", "in ranges.items():", "in ():"),),
+    "leases_not_kept": (Bug("core.transitions.skip:keep", "in ranges.items():", "in ():"),),
     "kept_without_settlements": (Bug("engine.consumer_window:ConsumerWindow.remove", "if settled:", "if 1:"),),
     "timer_forgets_the_waiting": (
         Bug("engine.consumer_window:ConsumerWindow.next_ms", "if self.held and", "if 0 and"),
@@ -187,7 +199,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     # --- streams, stages, effects
     "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
-    "close_lost": (Bug("core.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),),
+    "close_lost": (
+        Bug("core.state.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),
+    ),
     "stream_seq_ignored": (Bug("core.rules.streams:_conditions", "if command.stream_seq and", "if 0 and"),),
     "published_twice": (
         Bug(
@@ -199,19 +213,19 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "staged_visible": (
         Bug(
             "core.rules.stages:stage",
-            "first_offset = case.state.logs[f.STAGING_LOG].end",
-            "first_offset = case.state.logs[f.STAGING_LOG].end; case.append(target, command.batch, command.count, 0)",
+            "first_offset = ctx.state.logs[f.STAGING_LOG].end",
+            "first_offset = ctx.state.logs[f.STAGING_LOG].end; ctx.append(target, command.batch, command.count, 0)",
         ),
     ),
     "staging_cut_too_far": (
         Bug(
             "core.rules.stages:publish",
             "start = stages.lowest_offset(lambda entry: entry.writer == command.writer,",
-            "start = max(case.state.logs[f.STAGING_LOG].end,",
+            "start = max(ctx.state.logs[f.STAGING_LOG].end,",
         ),
     ),
-    "event_untold": (Bug("core.rules.events:_Teller._runs", "in ranges:", "in ranges[1:]:"),),
-    "states_hide_the_delayed": (Bug("core.rules.states:_pending", "progress.entries_in(first, stop)", "[]"),),
+    "event_untold": (Bug("core.rules.topic_history:_Teller._runs", "in ranges:", "in ranges[1:]:"),),
+    "states_hide_the_delayed": (Bug("core.rules.queries:_pending", "progress.entries_in(first, stop)", "[]"),),
     "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
     "outcome_without_commits": (
         Bug("core.rules.outcome:_parts", "for commit in command.commits:", "for commit in ():"),
@@ -221,8 +235,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.rules.settle:_sort_one", "elif found.fenced and entry is not None and not entry.lost:", "elif 0:"),
     ),
     "outcome_forgotten": (Bug("core.rules.outcome:outcome", "if known is not None:", "if 0:"),),
-    "outcomes_not_persisted": (Bug("core.outcomes:Outcomes.images", "self._known.items()", "()"),),
-    "outcome_kept_too_long": (Bug("core.outcomes:Outcomes.find", "and known.expires_ms > now_ms", ""),),
+    "outcomes_not_persisted": (Bug("core.state.outcomes:Outcomes.images", "self._known.items()", "()"),),
+    "outcome_kept_too_long": (Bug("core.state.outcomes:Outcomes.find", "and known.expires_ms > now_ms", ""),),
     "other_outcome_called_a_repeat": (
         Bug("core.rules.outcome:_repeated", "known.digest == outcomes.digest(command)", "True"),
     ),
@@ -236,7 +250,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
-    "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is Status.COMMITTED:", "False:"),),
+    "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is EffectStatus.COMMITTED:", "False:"),),
 }
 
 

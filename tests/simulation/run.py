@@ -13,13 +13,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.core.model import commands as c
+from driftq.core.model.replies import Claimed, Rejected, Reply
 from tests.simulation import actors, consumers, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.corruption import Expected, begin_lying, end_lying, try_flips
 from tests.simulation.op import Op
-from tests.simulation.questions import Asker
-from tests.simulation.ruin import Expected, begin_lying, end_lying, try_flips
+from tests.simulation.queries import Asker
 from tests.simulation.swarm import Swarm, draw
 from tests.simulation.trace import Trace
 from tests.simulation.world import World

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from driftq.core import commands as c
-from driftq.core import wakes as w
-from driftq.core.facts import Mark
-from driftq.core.replies import Reply
+from driftq.core.model import commands as c
+from driftq.core.model import subscriptions as w
+from driftq.core.model.facts import RecordSchedule
+from driftq.core.model.replies import Reply
 from tests.simulation.actors import KIND, PATHS, Actor
 from tests.simulation.checks.ledger import WAKES
 from tests.simulation.op import Op
@@ -114,7 +114,7 @@ class Redriver(Actor):
         batch, count, size = self.batch(1)
         partition = int(chance() * self.world.swarm.partitions)
         only = self.random.choice(("", "g0", "g1"))
-        marks = (Mark(0, group=only),) if only else ()
+        marks = (RecordSchedule(0, group=only),) if only else ()
         produce = c.Produce(topic, batch, count, size, b"", partition, marks=marks)
         group = "redrive" if chance() < 0.7 else "g0"
         self.last = c.Redrive(f"dlq.{topic}", group, partition, int(chance() * 30), produce)

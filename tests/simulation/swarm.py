@@ -12,7 +12,7 @@ from random import Random
 
 import msgspec
 
-from driftq.core.limits import Limits
+from driftq.core.model.limits import BrokerLimits
 from driftq.engine.recovery import StorageOptions
 from driftq.wire.message import RetryPolicy
 
@@ -51,7 +51,7 @@ class Swarm:
     topics: int
     weights: dict[str, int]
     options: StorageOptions
-    limits: Limits
+    limits: BrokerLimits
     faults: FaultPlan
     checks_folds: bool
 
@@ -127,7 +127,7 @@ def draw(seed: int, operations: int) -> Swarm:
     return swarm
 
 
-def _limits(chance: Random, segment_bytes: int) -> Limits:
+def _limits(chance: Random, segment_bytes: int) -> BrokerLimits:
     retry = chance.choice(
         (
             RetryPolicy(max_attempts=0, backoff_ms=500, max_backoff_ms=30_000, jitter="full"),
@@ -136,7 +136,7 @@ def _limits(chance: Random, segment_bytes: int) -> Limits:
             RetryPolicy(max_attempts=5, backoff_ms=100, max_backoff_ms=1_000, jitter="decorrelated"),
         )
     )
-    return Limits(
+    return BrokerLimits(
         partition_messages=chance.choice((60, 400, 1_000_000)),
         in_flight_max=chance.choice((2, 5, 20, 1_000)),
         retry_ratio=chance.choice((0.2, 0.5)),
@@ -156,7 +156,7 @@ def _limits(chance: Random, segment_bytes: int) -> Limits:
     )
 
 
-def _with_idle_groups(limits: Limits, seed: int) -> Limits:
+def _with_idle_groups(limits: BrokerLimits, seed: int) -> BrokerLimits:
     """Drawn apart, so that it changes nothing else of a seed. In every fifth one idle groups meet full partitions."""
     small = seed % 5 == 0 and limits.partition_messages <= 400
     choices = (1_500,) if small else (0, 0, 1_500, 10_000)

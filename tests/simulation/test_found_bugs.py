@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
 from driftq.core.broker import Broker
-from driftq.core.frames import decode
-from driftq.core.limits import Limits
-from driftq.core.replies import Begun, Done, Rejected, Reply
-from driftq.engine import checkpoint
-from driftq.engine.reading import StoreReader
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.frames import decode
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Begun, Done, Rejected, Reply
+from driftq.engine import checkpointer
+from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
-from driftq.storage.damage import CorruptJournal
-from driftq.storage.logstore import MemoryLogStore
+from driftq.storage.corruption import CorruptJournal
+from driftq.storage.file_journal import FileJournal
+from driftq.storage.log_store import MemoryLogStore
 from driftq.storage.segments import SegmentLogStore
-from driftq.storage.wal import FileJournal
 from driftq.wire.errors import Code
 from driftq.wire.message import RetryPolicy
 from driftq.wire.records import stamp
 from tests.simulation.checks.restarts import NoChance
-from tests.support.core import Desk, SeededChance, held, offsets, packed, produce
+from tests.support.broker_fixture import Desk, SeededChance, held, offsets, packed, produce
 from tests.support.simdisk import Crash, Fault, SimDisk
 
 
 def test_a_group_with_gaps_still_gives_out_everything():
-    desk = Desk(Limits())
+    desk = Desk(BrokerLimits())
     desk.topic()
-    urgent = f.Mark(0, priority=9)
+    urgent = f.RecordSchedule(0, priority=9)
     for number in range(8):
         desk.do(produce(f"m{number}", marks=(urgent,) if number % 2 else ()))
     first = desk.claim(3)
@@ -44,7 +44,7 @@ def test_a_group_with_gaps_still_gives_out_everything():
 
 
 def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
-    desk = Desk(Limits(effect_lease_ms=100))
+    desk = Desk(BrokerLimits(effect_lease_ms=100))
     key = c.EffectKey("", "t", "g", "e")
     begun = desk.do(c.BeginEffect(key, "w"))
     assert isinstance(begun, Begun)
@@ -56,7 +56,7 @@ def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
 
 
 def test_states_that_folded_the_same_facts_give_the_same_snapshot():
-    desk = Desk(Limits(key_ttl_ms=100_000))
+    desk = Desk(BrokerLimits(key_ttl_ms=100_000))
     desk.do(c.CreateStream("s"))
     desk.topic()  # its logs have higher numbers than the stream's, and are restored before it
 
@@ -82,7 +82,7 @@ def grown_folder(disk: SimDisk):
     """A folder whose journal has several closed segments and no snapshot."""
     disk.make_folder("t", "d")
     options = StorageOptions(12 << 10, 4_000)
-    opened = open_folder(disk, "d", bytes(16), Limits(), NoChance(), options)
+    opened = open_folder(disk, "d", bytes(16), BrokerLimits(), NoChance(), options)
     sequencer = Sequencer(opened.broker, opened.store, 0, lambda: 1 << 40)
     sequencer.submit(c.CreateTopic("t"), 1, lambda _: None)
     for number in range(60):
@@ -100,7 +100,7 @@ def test_a_checkpoint_over_a_damaged_segment_is_refused():
     opened = grown_folder(disk)
     disk.flip("d/journal/00000001.journal", 8 * 6_000)
     with pytest.raises(CorruptJournal):
-        checkpoint.fold(disk, opened.folder, opened.journal.closed_lsn())
+        checkpointer.fold(disk, opened.folder, opened.journal.closed_lsn())
     assert disk.list("d/snapshots") == []
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_without_its_beginning_is_refused():
     opened = grown_folder(disk)
     disk.remove("t", "d/journal/00000001.journal")
     with pytest.raises(CorruptJournal):
-        checkpoint.fold(disk, opened.folder, opened.journal.closed_lsn())
+        checkpointer.fold(disk, opened.folder, opened.journal.closed_lsn())
 
 
 def test_a_snapshot_that_was_found_is_made_durable_before_anything_is_trimmed():
@@ -119,9 +119,9 @@ def test_a_snapshot_that_was_found_is_made_durable_before_anything_is_trimmed():
     lsn = opened.journal.closed_lsn()
     disk.fail_nth(1, Fault.CRASH_BEFORE, "snapshot.sync_folder")
     with pytest.raises(Crash):  # the process that folds is killed when the name is there, but not durable
-        checkpoint.fold(disk, opened.folder, lsn)
+        checkpointer.fold(disk, opened.folder, lsn)
     disk.on_call = None
-    checkpoint.fold(disk, opened.folder, lsn)
+    checkpointer.fold(disk, opened.folder, lsn)
     disk.crash("none")
     assert disk.list("d/snapshots") == [f"{lsn:020d}.snapshot"]
 
@@ -160,7 +160,7 @@ def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start()
 
 def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
     store = MemoryLogStore()
-    broker = Broker(Limits(), StoreReader(store), SeededChance())
+    broker = Broker(BrokerLimits(), StoreReader(store), SeededChance())
     room_bytes = 1 << 30
     sequencer = Sequencer(broker, store, 0, lambda: room_bytes, block_bytes=2_000, reserve_bytes=2_000)
     replies: list[Reply] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.teller import Teller
+from tests.simulation.fault_driver import Teller
 from tests.support.simdisk import Fault
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_the_story_touches_everything():
 # A crash behind a call is a crash before the next: in between nothing touches the disk, and memory is lost in both.
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH_AFTER])
 def test_whichever_call_fails_no_promise_is_broken(fault, profile):
-    line = [sys.executable, "-m", "tests.simulation.teller", fault.value, str(EVERY[profile])]
+    line = [sys.executable, "-m", "tests.simulation.fault_driver", fault.value, str(EVERY[profile])]
     told = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert told.returncode == 0, told.stderr
     found = json.loads(told.stdout)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.core.model import commands as c
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.engine.recovery import Opened, StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
 from driftq.wire.errors import Code
-from tests.support.core import SeededChance, produce
+from tests.support.broker_fixture import SeededChance, produce
 from tests.support.simdisk import SimDisk
 
 
 class Machine:
     """An engine's parts on a disk that can be filled."""
 
-    def __init__(self, segment_bytes: int, limits: Limits) -> None:
+    def __init__(self, segment_bytes: int, limits: BrokerLimits) -> None:
         self.disk = SimDisk()
         self.disk.make_folder("t", "d")
         options = StorageOptions(segment_bytes, 1 << 20)
@@ -61,7 +61,7 @@ class Machine:
 
 @pytest.mark.parametrize("segment_bytes", [6_500, 12_288, 49_152])
 def test_new_work_is_taken_when_only_a_spare_segment_is_left(segment_bytes):
-    machine = Machine(segment_bytes, Limits())
+    machine = Machine(segment_bytes, BrokerLimits())
     machine.ask(c.CreateTopic("t"))
     machine.ask(c.CreateGroup("t", "g"))
     machine.use_up_the_segment()
@@ -70,7 +70,7 @@ def test_new_work_is_taken_when_only_a_spare_segment_is_left(segment_bytes):
 
 
 def test_a_claim_whose_frame_fills_most_of_a_segment_is_taken_when_only_the_spare_is_left():
-    machine = Machine(12_288, Limits(in_flight_max=2_000, retry_ratio=0.0))
+    machine = Machine(12_288, BrokerLimits(in_flight_max=2_000, retry_ratio=0.0))
     machine.ask(c.CreateTopic("t"))
     machine.ask(c.CreateGroup("t", "g"))
     for number in range(30):
@@ -82,7 +82,7 @@ def test_a_claim_whose_frame_fills_most_of_a_segment_is_taken_when_only_the_spar
 
 
 def test_thousands_of_small_frames_in_one_go_never_stop_an_engine_whose_disk_is_full():
-    machine = Machine(16_384, Limits())
+    machine = Machine(16_384, BrokerLimits())
     machine.ask(c.CreateTopic("t"))
     machine.ask(c.CreateGroup("t", "g"))
     machine.use_up_the_segment()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from driftq.core import commands as c
-from driftq.core.replies import Claimed, Rejected, Reply, Settlement
+from driftq.core.model import commands as c
+from driftq.core.model.replies import Claimed, Rejected, Reply, Settlement
 from driftq.wire.errors import Code
 from tests.simulation.actors import KIND, PATHS, TASKS, Actor
 from tests.simulation.op import Op

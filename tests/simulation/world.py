@@ -12,16 +12,16 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from driftq.core import commands as c
-from driftq.core.facts import Fact
-from driftq.core.frames import decode
-from driftq.core.replies import Reply
-from driftq.engine import checkpoint
+from driftq.core.model import commands as c
+from driftq.core.model.facts import Fact
+from driftq.core.model.frames import decode
+from driftq.core.model.replies import Reply
+from driftq.engine import checkpointer
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 from driftq.engine.queries import Queries
 from driftq.engine.recovery import Opened, open_folder
-from driftq.engine.sequencer import NEW_WORK, Batch, Sequencer
-from driftq.storage.damage import Damaged
+from driftq.engine.sequencer import NEW_WORK, CommitBatch, Sequencer
+from driftq.storage.corruption import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.journal import Unavailable
 from driftq.wire.errors import Code
@@ -30,7 +30,7 @@ from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.windows import Connection
 from tests.simulation.faults import Faults
 from tests.simulation.op import Op
-from tests.simulation.questions import Question, shown
+from tests.simulation.queries import Question, shown
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
 from tests.support.simdisk import Crash, SimDisk
@@ -145,7 +145,7 @@ class World:
         self.connections.clear()
         self._moved.clear()
         self.sequencer.observers.append(self._observe_windows)
-        self.batch: Batch | None = None
+        self.batch: CommitBatch | None = None
         self.stored_lsn: int | None = None
         self.checkpoint_phase = 0
         self.snapshot_lsn = opened.report.snapshot_lsn
@@ -239,7 +239,7 @@ class World:
         if self.checkpoint_phase not in (1, 2):
             try:
                 opened.store.sync()
-                checkpoint.save(
+                checkpointer.save(
                     opened.disk, opened.folder, opened.broker, self.sequencer.durable_lsn, opened.journal.tail_crc()
                 )
             except DiskFull:
@@ -428,7 +428,7 @@ class World:
             self.submit(c.Sweep(retention=True), self)
 
     def advance_checkpoint(self) -> None:
-        """One phase of a checkpoint, in the order in which `engine.checkpointing` does them."""
+        """One phase of a checkpoint, in the order in which `engine.checkpointer` does them."""
         opened = self.opened
         if self.checkpoint_phase == 0:
             if opened.journal.closed_lsn() <= self.snapshot_lsn:
@@ -449,7 +449,7 @@ class World:
             self._fold()
         else:
             self.checkpoint_phase = 0
-            needed_lsn = checkpoint.needed_lsn(opened.disk, opened.folder)
+            needed_lsn = checkpointer.first_needed_lsn(opened.disk, opened.folder)
             tail_lsn = opened.journal.tail_lsn()
             if self.random.random() < 0.5:
                 opened.journal.trim(needed_lsn)
@@ -465,7 +465,7 @@ class World:
         """In the engine this is a process of its own: it can fail alone, and then nothing has happened."""
         self.checkpoint_phase = 0
         try:
-            checkpoint.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
+            checkpointer.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
         except Crash:
             if self.random.random() < 0.5:
                 raise

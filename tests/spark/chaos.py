@@ -25,9 +25,9 @@ from pathlib import Path
 import driftq
 from tests.spark.chaosquery import NOT_SHIPPED
 from tests.spark.cluster import HOSTS, LOOK_S, Cluster, environment, kill_group, package_zip, standalone
-from tests.spark.reading import logs_of
+from tests.spark.reads import logs_of
 from tests.support.server import Server
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 KINDS = ("broker", "driver", "executor", "python", "worker")
 PARTITIONS = 3

@@ -18,10 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import driftq
-from driftq.spark.java import java_home
-from driftq.spark.session import worker_python
+from driftq.spark.session import java_home, worker_python
 from tests.support.java import JAVA_OPTIONS
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 START_S = 90.0
 LOOK_S = 0.1

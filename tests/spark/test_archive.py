@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driftq.client.calls import item
+from driftq.client.calls.queue import item
 from driftq.spark.pipelines.archive import dated, parsed, resumed, start_archive
 from driftq.spark.pipelines.audit import audit
 from driftq.spark.pipelines.configuration import BadConfiguration, checked
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.sections import Configuration
+    from driftq.spark.pipelines.settings import Configuration
     from tests.support.server import Server
 
 KILLS = 1

@@ -14,9 +14,9 @@ import pytest
 import driftq
 from driftq.spark.pipelines.archive import dated
 from driftq.spark.pipelines.audit import audit, finish_audit
+from driftq.spark.pipelines.audit_report import AuditReport
 from driftq.spark.pipelines.configuration import checked
-from driftq.spark.pipelines.running import Stop
-from driftq.spark.pipelines.verdicts import Report
+from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.tables import ParquetTable
 from tests.support.server import Server, running
 
@@ -111,7 +111,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
 }
 
 
-def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: int = 20) -> Report:
+def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: int = 20) -> AuditReport:
     tables = [ParquetTable(spark, str(table))]
     return audit(spark, tables, archived.broker, {"url": archived.server.url}, mismatches=mismatches)
 

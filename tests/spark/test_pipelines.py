@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from driftq.client.api import DriftQ, connect
 from driftq.spark.pipelines import runs
 from driftq.spark.pipelines.configuration import BadConfiguration, load
-from driftq.spark.pipelines.running import QueryFailed, Stop, watch
-from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.pipelines.starting import STARTS, decider_of, finish_deadletters
+from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, watch
+from driftq.spark.pipelines.registry import STARTS, decider_of, finish_deadletters
+from driftq.spark.pipelines.settings import Configuration
 from driftq.spark.tables import open_table
 from tests.spark.test_pipelines_frames import messages
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 WAIT_S = 400  # a second Spark starts slowly on a busy machine
 RULES = """

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driftq.client.calls import item
+from driftq.client.calls.queue import item
 from driftq.spark.pipelines.archive import dated
 from driftq.spark.pipelines.configuration import BadConfiguration, checked
+from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.pipelines.replay import finish_replay, wanted_of
-from driftq.spark.pipelines.running import Stop
 from driftq.spark.tables import ParquetTable
 from driftq.wire.message import decode_head
-from tests.spark.reading import topic_records
+from tests.spark.reads import topic_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.sections import Configuration
+    from driftq.spark.pipelines.settings import Configuration
     from tests.support.server import Server
 
 

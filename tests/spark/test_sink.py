@@ -11,7 +11,7 @@ import pytest
 from driftq.client.api import DriftQ
 from driftq.wire.message import Envelope, decode_head
 from driftq.wire.partitions import partition_of
-from tests.spark.reading import logs_of, topic_records
+from tests.spark.reads import logs_of, topic_records
 from tests.support.server import Server
 
 if TYPE_CHECKING:

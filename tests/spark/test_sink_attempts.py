@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from driftq.client.api import DriftQ
-from driftq.spark.fetching import transport_of
-from driftq.spark.sinkplan import WriteOptions, write_options
-from driftq.spark.staging import forget
-from driftq.spark.writing import DriftqStreamWriter, SinkRefused, Written, forget_batch, publish_batch, write_rows
-from tests.spark.reading import logs_of, topic_records
+from driftq.spark.sink.options import WriteOptions, write_options
+from driftq.spark.sink.target import forget
+from driftq.spark.sink.writer import DriftqStreamWriter, SinkRefused, Written, forget_batch, publish_batch, write_rows
+from driftq.spark.source.fetch import transport_of
+from tests.spark.reads import logs_of, topic_records
 from tests.support.server import Server
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 
 def options_of(server: Server, **given: object) -> WriteOptions:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from driftq.client.calls import item
-from driftq.spark.columns import BASE, ENVELOPE, spark_schema
+from driftq.client.calls.queue import item
+from driftq.spark.source.columns import BASE, ENVELOPE, spark_schema
 from driftq.wire.message import Envelope
 
 if TYPE_CHECKING:
@@ -175,15 +175,15 @@ def test_what_cannot_be_read_is_refused_in_words(read, broker, options, told):
 
 
 def test_a_million_rows_come_once(read, server, broker):
-    from driftq.client.calls import send_packed
-    from driftq.spark.fetching import transport_of
-    from driftq.spark.options import Connection
+    from driftq.client.calls.queue import send_packed
+    from driftq.spark.source.fetch import transport_of
+    from driftq.spark.source.options import BrokerOptions
     from driftq.wire.records import pack_columns
 
     broker.topics.create("million", partitions=2)
     for number in range(20):
         batch = pack_columns([b"%07d" % each for each in range(number * 50_000, number * 50_000 + 50_000)])
-        transport_of(Connection(server.url)).ask(send_packed("million", number % 2, batch, has_producer=False))
+        transport_of(BrokerOptions(server.url)).ask(send_packed("million", number % 2, batch, has_producer=False))
 
     rows = read(subscribe="million", minPartitions="4", fetchBytes="1m")
     numbers = rows.selectExpr("cast(cast(value as string) as long) as n")

@@ -13,13 +13,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 import driftq
 from driftq.client.api import DriftQ
 from driftq.client.errors import NotConnected
-from driftq.spark import columns
-from driftq.spark.fetching import DataLoss
-from driftq.spark.options import BadOption, read_options
-from driftq.spark.reading import DriftqReader, DriftqStreamReader
+from driftq.spark.source import columns
+from driftq.spark.source.fetch import DataLoss
+from driftq.spark.source.options import BadOption, read_options
+from driftq.spark.source.reader import DriftqReader, DriftqStreamReader
 from driftq.wire.streams import token
 from tests.support.server import Server, running
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 ALL = ReadAllAvailable()
 

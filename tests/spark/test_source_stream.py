@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as f
 
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

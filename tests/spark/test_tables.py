@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from driftq.spark.pipelines.compact import finish_compact
-from driftq.spark.pipelines.running import Stop
-from driftq.spark.pipelines.sections import Configuration, Sink
+from driftq.spark.pipelines.archive import finish_compact
+from driftq.spark.pipelines.query_monitor import Stop
+from driftq.spark.pipelines.settings import Configuration, SinkSettings
 from driftq.spark.tables import (
+    BatchKnown,
+    BatchRefused,
     Committed,
     Compacted,
     Compaction,
     FormatMissing,
-    Known,
     ParquetTable,
-    Refused,
     TableBusy,
     TableDamaged,
     open_table,
 )
-from driftq.spark.tables.checksum import span_of, totals
-from driftq.spark.tables.commits import CommitLog
+from driftq.spark.tables.commits import CommitLog, span_of, totals
 from driftq.spark.tables.delta import append_options
 from driftq.spark.tables.ledger import merged
 
@@ -65,7 +64,7 @@ def test_a_batch_is_committed_once_and_read_by_anybody(spark: SparkSession, tmp_
 
     assert isinstance(first, Committed)
     assert (first.version, first.rows, first.files) == (0, 1_500, 2)
-    assert again == Known("w", 0)
+    assert again == BatchKnown("w", 0)
     assert isinstance(second, Committed)
     assert offsets(table.read()) == offsets(spark.read.parquet(str(tmp_path))) == list(range(1_510))
     assert table.committed("w") == 1
@@ -86,7 +85,7 @@ def test_a_batch_that_must_not_be_is_refused_and_leaves_nothing(spark: SparkSess
         table.commit("w", 6, rows_of(spark, 10, 20).withColumn("value", F.lit(1))),
     ]
 
-    codes = [each.code for each in refusals if isinstance(each, Refused)]
+    codes = [each.code for each in refusals if isinstance(each, BatchRefused)]
     assert codes == ["BATCH_REGRESSED", "OFFSETS_HELD", "ROWS_REPEATED", "SCHEMA_CHANGED"]
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10))
     assert isinstance(table.commit("w", 6, rows_of(spark, 10, 20)), Committed)
@@ -132,7 +131,7 @@ def test_small_files_become_one_with_the_same_rows(spark: SparkSession, tmp_path
     assert offsets(spark.read.parquet(str(tmp_path))) == offsets(table.read()) == list(range(30))
     after = table.ledger()
     assert (after.held, after.writers) == (before.held, before.writers)
-    assert table.commit("w", 2, rows_of(spark, 20, 30)) == Known("w", 2)
+    assert table.commit("w", 2, rows_of(spark, 20, 30)) == BatchKnown("w", 2)
     assert table.compact(Compaction(files_min=2)) == Compacted()
 
 
@@ -140,7 +139,7 @@ def test_a_table_is_compacted_on_demand_until_nothing_is_left_to_do(spark: Spark
     table = table_in(spark, tmp_path)
     for batch_id in range(2):
         table.commit("w", batch_id, rows_of(spark, 10 * batch_id, 10 * batch_id + 10))
-    configuration = Configuration(sink=Sink(table=str(tmp_path)))
+    configuration = Configuration(sink=SinkSettings(table=str(tmp_path)))
     said: list[str] = []
 
     for _ in range(2):
@@ -198,7 +197,7 @@ def test_a_table_without_offsets_takes_any_rows_once(spark: SparkSession, tmp_pa
     counts = spark.createDataFrame([("a", 1), ("b", 2)], "label STRING, n INT")
 
     assert isinstance(table.commit("w", 0, counts), Committed)
-    assert table.commit("w", 0, counts) == Known("w", 0)
+    assert table.commit("w", 0, counts) == BatchKnown("w", 0)
     assert table.commit("w", 1, counts.where("n > 5")) == Committed(0, 0, 0, 0)
     assert isinstance(table.commit("w", 2, counts), Committed)
     assert sorted(row.n for row in table.read().collect()) == [1, 1, 2, 2]

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.waiting import until_now
+from tests.support.wait import until_now
 
 START_S = 60.0
 USER = "driftq"

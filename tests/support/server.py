@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from tests.support.nursery import Born
+from tests.support.forkserver import Born
 
 START_S = 20.0
 _ADDRESS = re.compile(r"on https?://127\.0\.0\.1:(\d+)")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from driftq.cli import showing
-from driftq.cli.asking import Asked, asks
-from driftq.cli.words import DURATION, SIZE
+from driftq.cli import output
+from driftq.cli.command import Invocation, asks
+from driftq.cli.param_types import DURATION, SIZE
 
 if TYPE_CHECKING:
     from driftq.client.api import DriftQ
@@ -25,7 +25,7 @@ CLAIM = 1_000
 @click.option("--size", "size_bytes", type=SIZE, default=100, show_default=True, help="Of a message.")
 @click.option("--partitions", "-p", type=click.IntRange(1, 1_024), default=1, show_default=True, help="Of the topic.")
 @asks
-def command(asked: Asked, time_ms: int, size_bytes: int, partitions: int) -> None:
+def command(asked: Invocation, time_ms: int, size_bytes: int, partitions: int) -> None:
     """Measure a server: single sends, bulk, claims with acks. The topic is made for it and deleted afterwards.
 
     One client process is measured together with the server; on one machine they share its cores.
@@ -44,17 +44,17 @@ def command(asked: Asked, time_ms: int, size_bytes: int, partitions: int) -> Non
     finally:
         broker.topics.delete(topic)
     if asked.as_json:
-        showing.document({"size_bytes": size_bytes, "partitions": partitions, "results": results})
+        output.document({"size_bytes": size_bytes, "partitions": partitions, "results": results})
         return
     rows = (
         (
             each["case"], each["messages"], round(each["messages_per_s"]),
-            showing.size(round(each["bytes_per_s"])) + "/s",
+            output.size(round(each["bytes_per_s"])) + "/s",
             f"{each['p50_ms']:.2f}" if "p50_ms" in each else "", f"{each['p99_ms']:.2f}" if "p99_ms" in each else "",
         )
         for each in results
     )  # fmt: skip
-    showing.table(("CASE", "MESSAGES", "PER SECOND", "BYTES", "P50 MS", "P99 MS"), rows)
+    output.table(("CASE", "MESSAGES", "PER SECOND", "BYTES", "P50 MS", "P99 MS"), rows)
 
 
 def _sends(broker: DriftQ, topic: str, value: bytes, seconds: float) -> dict[str, Any]:

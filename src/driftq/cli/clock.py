@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from driftq.cli import showing
-from driftq.cli.asking import Asked, asks, confirmed, yes_option
-from driftq.wire.admin import ClockInfo
+from driftq.cli import output
+from driftq.cli.command import Invocation, asks, confirmed, yes_option
+
+if TYPE_CHECKING:
+    from driftq.wire.admin import ClockInfo
 
 
 @click.group()
@@ -16,7 +20,7 @@ def command() -> None:
 
 @command.command()
 @asks
-def show(asked: Asked) -> None:
+def show(asked: Invocation) -> None:
     """The broker's time and its machine's, and whether they disagree.
 
     Example: driftq clock show
@@ -27,7 +31,7 @@ def show(asked: Asked) -> None:
 @command.command()
 @yes_option
 @asks
-def accept(asked: Asked, yes: bool) -> None:
+def accept(asked: Invocation, yes: bool) -> None:
     """Accept the machine's clock as the broker's time, be it earlier or later.
 
     Leases and backoffs keep the time they had left. Deadlines, expiry and retention follow the new time.
@@ -39,10 +43,10 @@ def accept(asked: Asked, yes: bool) -> None:
     _show(asked, asked.broker.accept_clock())
 
 
-def _show(asked: Asked, found: ClockInfo) -> None:
+def _show(asked: Invocation, found: ClockInfo) -> None:
     if asked.as_json:
-        showing.document(found)
+        output.document(found)
         return
-    showing.fields([("broker", found.broker_at), ("machine", found.machine_at), ("ahead", f"{found.ahead_ms} ms")])
+    output.fields([("broker", found.broker_at), ("machine", found.machine_at), ("ahead", f"{found.ahead_ms} ms")])
     if found.held:
         click.echo(f"\n{found.advice[0].upper()}{found.advice[1:]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from driftq.cli.asking import as_json_option
+from driftq.cli.command import as_json_option
 
 
 @click.group()

@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from driftq.cli import places, showing
-from driftq.cli.asking import as_json_option, context_names, ended_well, fail
-from driftq.cli.exits import Exit
+from driftq.cli import context_file, output
+from driftq.cli.command import Exit, as_json_option, context_names, ended_well, fail
 
 name_argument = click.argument("name", shell_complete=context_names)
 
@@ -34,12 +33,12 @@ def add(name: str, url: str, token: str, about: str, use_it: bool, as_json: bool
     Example: driftq context add prod https://queue.example.org --token - < token.txt
     """
     with ended_well(as_json):
-        context = places.Context(url, sys.stdin.read().strip() if token == "-" else token, about)
-        places.check(name, context)
-        contexts = places.load()
-        contexts.known[name] = context
-        current = name if use_it or not contexts.current else contexts.current
-        places.save(contexts._replace(current=current))
+        context = context_file.ServerContext(url, sys.stdin.read().strip() if token == "-" else token, about)
+        context_file.check(name, context)
+        known = context_file.load()
+        known.known[name] = context
+        current = name if use_it or not known.current else known.current
+        context_file.save(known._replace(current=current))
         _said(name, "in use" if current == name else "added", as_json)
 
 
@@ -51,21 +50,21 @@ def list_(as_json: bool) -> None:
     Example: driftq context list
     """
     with ended_well(as_json):
-        contexts = places.load()
+        known = context_file.load()
         if as_json:
-            showing.document(
+            output.document(
                 [
-                    {"name": name, "url": each.url, "about": each.about, "current": name == contexts.current,
+                    {"name": name, "url": each.url, "about": each.about, "current": name == known.current,
                      "has_token": bool(each.token)}
-                    for name, each in sorted(contexts.known.items())
+                    for name, each in sorted(known.known.items())
                 ]
             )  # fmt: skip
             return
         rows = (
-            ("*" if name == contexts.current else "", name, each.url, "yes" if each.token else "", each.about)
-            for name, each in sorted(contexts.known.items())
+            ("*" if name == known.current else "", name, each.url, "yes" if each.token else "", each.about)
+            for name, each in sorted(known.known.items())
         )
-        showing.table(("", "NAME", "URL", "TOKEN", "ABOUT"), rows, "None yet. driftq context add NAME URL")
+        output.table(("", "NAME", "URL", "TOKEN", "ABOUT"), rows, "None yet. driftq context add NAME URL")
 
 
 @command.command()
@@ -77,9 +76,9 @@ def use(name: str, as_json: bool) -> None:
     Example: driftq context use prod
     """
     with ended_well(as_json):
-        contexts = places.load()
-        _must_be(name, contexts, as_json)
-        places.save(contexts._replace(current=name))
+        known = context_file.load()
+        _must_be(name, known, as_json)
+        context_file.save(known._replace(current=name))
         _said(name, "in use", as_json)
 
 
@@ -92,21 +91,21 @@ def remove(name: str, as_json: bool) -> None:
     Example: driftq context remove prod
     """
     with ended_well(as_json):
-        contexts = places.load()
-        _must_be(name, contexts, as_json)
-        del contexts.known[name]
-        places.save(contexts._replace(current="" if contexts.current == name else contexts.current))
+        known = context_file.load()
+        _must_be(name, known, as_json)
+        del known.known[name]
+        context_file.save(known._replace(current="" if known.current == name else known.current))
         _said(name, "removed", as_json)
 
 
-def _must_be(name: str, contexts: places.Contexts, as_json: bool) -> None:
-    if name not in contexts.known:
-        hint = f"Known are {', '.join(sorted(contexts.known))}." if contexts.known else "driftq context add NAME URL"
+def _must_be(name: str, known: context_file.ContextFile, as_json: bool) -> None:
+    if name not in known.known:
+        hint = f"Known are {', '.join(sorted(known.known))}." if known.known else "driftq context add NAME URL"
         fail(Exit.NOTHING_THERE, f"there is no context {name!r}", hint, as_json=as_json)
 
 
 def _said(name: str, done: str, as_json: bool) -> None:
     if as_json:
-        showing.document({"name": name, "status": done})
+        output.document({"name": name, "status": done})
     else:
         click.echo(f"{name}: {done}")

@@ -1,12 +1,297 @@
-"""`driftq demo`: the whole at work on this machine. What it shows is in `driftq.cli.showcase`."""
+"""What `driftq demo` shows, and in which order it begins and ends.
+
+The broker is a process of its own and comes first, so that it can be used while Spark is still on its way. At the end
+the workload stops first, then the pipelines catch up with the log and finish their micro-batch, then the audit gives
+its verdict, and the broker goes last. Whatever is cut off by a harder end is done again at the next start, once.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import re
+import signal
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import driftq
+from driftq.cli.command import Exit
+from driftq.cli.demo_workload import GROUP, PARTITIONS, TOPIC, Workload
+from driftq.client.errors import DriftQError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from driftq.spark.pipelines.query_monitor import Stop
+    from driftq.spark.pipelines.settings import Configuration
 import click
 
 from driftq.cli.serve import DEFAULT_DATA
+
+START_S = 60.0
+CATCH_UP_S = 180.0
+STOP_S = 30.0
+PROGRESS_S = 3.0
+_ADDRESS = re.compile(r" on (https?://\S+)")
+_PR_SET_PDEATHSIG = 1
+SPARK = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
+
+Say = Callable[[str], None]
+
+
+class DemoBroker:
+    """A `driftq serve` that Ctrl-C does not reach and that does not outlive this process."""
+
+    def __init__(self, data: str, listen: str, say: Say) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "driftq.cli.main", "serve", "--data", data, "--listen", listen],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  # before any thread of ours
+        )
+        self.url = ""
+        self._say = say
+        self._known = threading.Event()
+        threading.Thread(target=self._relay, name="broker-lines", daemon=True).start()
+
+    def _relay(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self._say(f"broker: {line.rstrip()}")
+            found = _ADDRESS.search(line)
+            if found and not self.url:
+                self.url = found[1].rstrip("/.,;")
+                self._known.set()
+        self._known.set()
+
+    def wait(self) -> bool:
+        """True when it serves; False when it ended instead, after saying why."""
+        return self._known.wait(START_S) and bool(self.url)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Demo:
+    """One run of the demo."""
+
+    def __init__(
+        self, data: str, tables: str, listen: str, rate_per_s: int, audit_s: int, for_s: int | None, say: Say
+    ) -> None:
+        self._data = data
+        self._tables = Path(tables)
+        self._listen = listen
+        self._rate_per_s = rate_per_s
+        self.audit_s = audit_s
+        self.for_s = for_s
+        self.say = say
+
+    def run(self) -> int:
+        """Everything, in order. Ends with 1 when the last audit finds a difference."""
+        self.say("DriftQ, the whole of it. Ctrl-C stops everything in order; start it again and it goes on.")
+        broker = DemoBroker(self._data, self._listen, self.say)
+        try:
+            if not broker.wait():
+                return broker.stop() or Exit.FAILED
+            return self._work(broker)
+        except KeyboardInterrupt:
+            return Exit.OK
+        finally:
+            broker.stop()
+            if broker.url:
+                self.say("broker: stopped. Everything is on disk; the same command goes on from here.")
+
+    def _work(self, broker: DemoBroker) -> int:
+        self.say(f"broker: every call at {broker.url}/v1/docs, figures at {broker.url}/v1/metrics")
+        workload = Workload(broker.url, self._rate_per_s)
+        first = workload.start()
+        self.say(
+            f"workload: {self._rate_per_s} orders a second to topic {TOPIC} ({PARTITIONS} partitions), from number "
+            f"{first:,} on; group {GROUP} works them off, some fail. Try: driftq tail {TOPIC}"
+        )
+        try:
+            return self._pipelines(broker, workload)
+        finally:
+            workload.stop()
+
+    def _pipelines(self, broker: DemoBroker, workload: Workload) -> int:
+        from driftq.cli.pipeline import needs_spark
+
+        needs_spark()
+        from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, sheltered, signals, watch
+
+        self._tables.mkdir(parents=True, exist_ok=True)
+        self.say(f"spark: starting, which takes some seconds; its own lines go to {self._tables / 'spark.log'}")
+        with (self._tables / "spark.log").open("ab") as log, self._waiting("spark: still starting"):
+            spark = sheltered("local[2]", "driftq-demo", SPARK, log)
+        asked, stop = Stop(), Stop()
+        try:
+            with signals(asked):
+                from driftq.spark.pipelines.audit_report import DIFFERS
+                from driftq.spark.pipelines.registry import STARTS
+
+                archive, metrics = self._configurations(broker.url)
+                both = (archive, metrics)
+                starts = {each.pipeline.name: partial(STARTS[each.pipeline.name], spark, each) for each in both}
+                self.say(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
+                round_ = _Round(self, spark, broker, workload, asked, stop, archive, metrics)
+                watch(starts, stop, self.say, round_.look)
+                differs = not asked.urgent and self.audit(spark, archive) == DIFFERS
+        except (QueryFailed, DriftQError) as error:
+            self.say(f"spark: {error}. What was committed stays; start again to go on")
+            return Exit.FAILED
+        finally:
+            spark.stop()
+        self.say(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
+        return Exit.REFUSED if differs else Exit.OK
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Print a line every few seconds, so that a long wait does not look like a hang."""
+        began_s, over = time.monotonic(), threading.Event()
+
+        def say() -> None:
+            while not over.wait(PROGRESS_S):
+                self.say(f"{what}, {time.monotonic() - began_s:.0f} s")
+
+        saying = threading.Thread(target=say, name="progress", daemon=True)
+        saying.start()
+        try:
+            yield
+        finally:
+            over.set()
+            saying.join()
+
+    def _configurations(self, url: str) -> tuple[Configuration, Configuration]:
+        from driftq.spark.pipelines.configuration import load
+
+        given = {"source.url": url, "source.topics": (TOPIC,)}
+        archive = {
+            "sink.table": str(self._tables / "orders"),
+            "pipeline.trigger": "3 seconds",
+            "pipeline.id": "archive",
+        }
+        metrics = {
+            "sink.table": str(self._tables / "metrics"), "pipeline.trigger": "10 seconds", "pipeline.id": "metrics",
+            "metrics.window": "10 seconds", "metrics.watermark": "5 seconds", "metrics.history": True,
+            "metrics.latency_max": "10 seconds",
+        }  # fmt: skip
+        return load("archive", values={**given, **archive}), load("metrics", values={**given, **metrics})
+
+    def audit(self, spark: SparkSession, archive: Configuration) -> int:
+        from driftq.spark.pipelines.audit import finish_audit
+        from driftq.spark.pipelines.query_monitor import Stop
+
+        return finish_audit(spark, archive, Stop(), lambda line: self.say(f"audit: {line}"))
+
+    def figures(self, spark: SparkSession, metrics: Configuration) -> None:
+        """The last window that is closed, for each tenant."""
+        from driftq.spark.tables import open_table
+
+        table = open_table(spark, metrics.sink.table)
+        if table.committed("metrics") is None:
+            return
+        rows = table.read().orderBy("window_start", ascending=False).limit(12).collect()
+        for row in sorted((row for row in rows if row["window_start"] == rows[0]["window_start"]), key=_tenant):
+            self.say(f"metrics: {_figures(row)}")
+
+
+class _Round:
+    """What is done between two looks at the queries: audits now and then, and the order of the end."""
+
+    def __init__(
+        self,
+        show: Demo,
+        spark: SparkSession,
+        broker: DemoBroker,
+        workload: Workload,
+        asked: Stop,
+        stop: Stop,
+        archive: Configuration,
+        metrics: Configuration,
+    ) -> None:
+        self._show, self._spark, self._broker, self._workload = show, spark, broker, workload
+        self._asked, self._stop, self._archive, self._metrics = asked, stop, archive, metrics
+        now_s = time.monotonic()
+        self._audit_at_s = now_s + show.audit_s
+        self._end_at_s = now_s + show.for_s if show.for_s is not None else float("inf")
+        self._deadline_s: float | None = None
+
+    def look(self) -> None:
+        now_s = time.monotonic()
+        if self._broker.process.poll() is not None:
+            self._show.say("broker: it is gone; the pipelines stop, too")
+            self._stop.ask()
+            return
+        if self._workload.error:
+            self._show.say(f"workload: {self._workload.error}")
+            self._workload.error = ""
+        if now_s > self._end_at_s:
+            self._asked.ask()
+            self._end_at_s = float("inf")
+        if self._asked.wanted:
+            self._end(now_s)
+        elif now_s > self._audit_at_s and self._held():
+            self._show.figures(self._spark, self._metrics)
+            self._show.audit(self._spark, self._archive)
+            self._audit_at_s = time.monotonic() + self._show.audit_s
+
+    def _end(self, now_s: float) -> None:
+        """The workload first; then the archive may catch up."""
+        if self._deadline_s is None:
+            self._show.say("stopping: the workload ends, the archive catches up with the log (Ctrl-C again: at once)")
+            self._workload.stop()
+            self._deadline_s = now_s + CATCH_UP_S
+        if self._asked.urgent or now_s > self._deadline_s or self._caught_up():
+            self._stop.urgent = self._asked.urgent
+            self._stop.ask()
+
+    def _held(self) -> dict[int, int]:
+        """How far the table has come in each partition; empty before its first rows."""
+        from driftq.spark.tables import open_table
+
+        return open_table(self._spark, self._archive.sink.table).positions().get(TOPIC, {})
+
+    def _caught_up(self) -> bool:
+        held = self._held()
+        with driftq.connect(self._broker.url) as broker:
+            return all(held.get(each.partition, 0) >= each.end for each in broker.topics.offsets(TOPIC).partitions)
+
+
+def _tenant(row: Any) -> str:
+    return str(row["tenant_id"])
+
+
+def _figures(row: Any) -> str:
+    parts = [
+        f"{row['window_start']:%H:%M:%S}–{row['window_end']:%H:%M:%S} {row['tenant_id']}: {row['produced']:,} produced",
+        f"{row['acked']:,} acked",
+    ]
+    if row["error_rate"] is not None:
+        parts.append(f"{100 * row['error_rate']:.1f}% failed")
+    if row["p95_ms"] is not None:
+        parts.append(f"latency p50 {row['p50_ms']:,} ms, p95 {row['p95_ms']:,} ms")
+    return ", ".join(parts)
+
+
+# --- `driftq demo`: the whole at work on this machine. What it shows is in `driftq.cli.demo` ---
 
 
 @click.command()
@@ -23,6 +308,5 @@ def command(data: str, tables: str, listen: str, rate: int, audit_s: int, for_s:
 
     Example: driftq demo --rate 50
     """
-    from driftq.cli.showcase import Showcase
 
-    sys.exit(Showcase(data, tables, listen, rate, audit_s, for_s, click.echo).run())
+    sys.exit(Demo(data, tables, listen, rate, audit_s, for_s, click.echo).run())

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from driftq.cli import messages, showing
-from driftq.cli.asking import Asked, asks, fail, topic_argument
-from driftq.cli.exits import Exit
-from driftq.cli.words import AGO, RUN, Run
+from driftq.cli import messages, output
+from driftq.cli.command import Exit, Invocation, asks, fail, topic_argument
+from driftq.cli.param_types import AGO, RUN, OffsetRun
 
 SLICE = 200
 
@@ -40,7 +39,7 @@ def command() -> None:
 @click.option("--count", "-n", type=click.IntRange(1), default=100, show_default=True, help="At most so many.")
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @asks
-def list_(asked: Asked, topic: str, count: int, every: bool, **filters: Any) -> None:
+def list_(asked: Invocation, topic: str, count: int, every: bool, **filters: Any) -> None:
     """Dead letters of a topic that were not sent back yet. --json prints one object a line, as there may be many.
 
     Example: driftq dlq list orders --since 1d --error timeout
@@ -48,18 +47,18 @@ def list_(asked: Asked, topic: str, count: int, every: bool, **filters: Any) -> 
     found = asked.broker.dead_letters.iterate(topic, limit=None if every else count, **filters)
     if asked.as_json:
         for each in found:
-            showing.line(messages.as_object(f"dlq.{topic.removeprefix('dlq.')}", each))
+            output.line(messages.as_object(f"dlq.{topic.removeprefix('dlq.')}", each))
         return
     header = ("PLACE", "DIED", "GROUP", "ATTEMPTS", "REASON", "LAST ERROR", "VALUE")
     rows = (
         (
             f"{each.partition}:{each.offset}", each.dlq.dead_at, each.dlq.group, each.dlq.attempts, each.dlq.reason,
-            showing.shortened(each.dlq.last_error), showing.shortened(messages.text_of(each)),
+            output.shortened(each.dlq.last_error), output.shortened(messages.text_of(each)),
         )
         for each in found
         if each.dlq is not None
     )  # fmt: skip
-    showing.table(header, rows, f"No dead letters of {topic}.")
+    output.table(header, rows, f"No dead letters of {topic}.")
 
 
 @command.command()
@@ -67,7 +66,7 @@ def list_(asked: Asked, topic: str, count: int, every: bool, **filters: Any) -> 
 @click.argument("place", type=RUN, metavar="PLACE")
 @messages.raw_option
 @asks
-def show(asked: Asked, topic: str, place: Run, raw: bool) -> None:
+def show(asked: Invocation, topic: str, place: OffsetRun, raw: bool) -> None:
     """One dead letter whole: where it came from, why it died, its value. PLACE is PARTITION:OFFSET as listed.
 
     Example: driftq dlq show orders 0:3
@@ -82,7 +81,7 @@ def show(asked: Asked, topic: str, place: Run, raw: bool) -> None:
         return
     if letter.dlq is not None:
         origin = letter.dlq
-        showing.fields(
+        output.fields(
             [
                 ("from", f"{origin.topic} {origin.partition}:{origin.offset}"),
                 ("group", origin.group),
@@ -96,27 +95,27 @@ def show(asked: Asked, topic: str, place: Run, raw: bool) -> None:
             ]
         )
     click.echo()
-    click.echo(showing.printable(messages.text_of(letter)))
+    click.echo(output.printable(messages.text_of(letter)))
 
 
 @command.command()
 @topic_argument
 @asks
-def errors(asked: Asked, topic: str) -> None:
+def errors(asked: Invocation, topic: str) -> None:
     """How many dead letters of each kind of error; numbers and ids in a text do not count.
 
     Example: driftq dlq errors orders
     """
     found = list(asked.broker.dead_letters.iterate_errors(topic))
     if asked.as_json:
-        showing.document({"errors": found})
+        output.document({"errors": found})
         return
     header = ("COUNT", "GROUP", "REASON", "LAST", "EXAMPLE")
     rows = (
-        (each["count"], each["group"], each["reason"], each["last_at"], showing.shortened(each["example"]))
+        (each["count"], each["group"], each["reason"], each["last_at"], output.shortened(each["example"]))
         for each in found
     )
-    showing.table(header, rows, f"No dead letters of {topic}.")
+    output.table(header, rows, f"No dead letters of {topic}.")
 
 
 @command.command()
@@ -132,9 +131,9 @@ def errors(asked: Asked, topic: str) -> None:
 @click.option("--keep-deadline", is_flag=True, help="Leave a deadline that has passed in the message.")
 @asks
 def redrive(
-    asked: Asked,
+    asked: Invocation,
     topic: str,
-    places: tuple[Run, ...],
+    places: tuple[OffsetRun, ...],
     dry_run: bool,
     limit: int,
     rate_per_s: int | None,
@@ -159,11 +158,11 @@ def redrive(
     _report(asked, _in_slices(asked, topic, min(matched, limit), rate_per_s or 0, words))
 
 
-def _in_slices(asked: Asked, topic: str, matched: int, rate_per_s: int, words: dict[str, Any]) -> dict[str, Any]:
+def _in_slices(asked: Invocation, topic: str, matched: int, rate_per_s: int, words: dict[str, Any]) -> dict[str, Any]:
     """A slice is about a second of work, so that the bar moves and Ctrl-C is heard."""
     redriven = 0
     failed: dict[tuple[int, int], dict[str, Any]] = {}
-    with showing.progress(f"redriving to {topic}", matched) as advance:
+    with output.progress(f"redriving to {topic}", matched) as advance:
         while redriven < matched:
             size = min(matched - redriven, rate_per_s or SLICE) + len(failed)  # those that fail come first again
             reply = asked.broker.dead_letters.redrive(topic, limit=size, rate_per_s=rate_per_s, **words)
@@ -175,14 +174,14 @@ def _in_slices(asked: Asked, topic: str, matched: int, rate_per_s: int, words: d
     return {"status": "redriven", "matched": matched, "redriven": redriven, "failed": list(failed.values())}
 
 
-def _report(asked: Asked, found: dict[str, Any]) -> None:
+def _report(asked: Invocation, found: dict[str, Any]) -> None:
     if asked.as_json:
-        showing.document(found)
+        output.document(found)
     elif found["status"] == "dry run":
         click.echo(f"{found['matched']} would be sent back; nothing was changed")
     else:
         for each in found["failed"]:
-            showing.remark(f"{each['partition']}:{each['offset']} was refused: {each['message']}")
+            output.remark(f"{each['partition']}:{each['offset']} was refused: {each['message']}")
         click.echo(f"{found['redriven']} of {found['matched']} sent back")
     if found["failed"]:
         fail(Exit.REFUSED, f"{len(found['failed'])} could not be sent back", as_json=asked.as_json)

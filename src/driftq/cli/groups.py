@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from driftq.cli import showing
-from driftq.cli.asking import Asked, asks, confirmed, group_argument, topic_argument, topic_names, yes_option
-from driftq.cli.words import Moment
+from driftq.cli import output
+from driftq.cli.command import Invocation, asks, confirmed, group_argument, topic_argument, topic_names, yes_option
+from driftq.cli.param_types import Moment
 
 
 @click.group()
@@ -17,40 +17,40 @@ def command() -> None:
 @command.command("list")
 @click.argument("topic", required=False, default="", shell_complete=topic_names)
 @asks
-def list_(asked: Asked, topic: str) -> None:
+def list_(asked: Invocation, topic: str) -> None:
     """Every group, or those of TOPIC, with how far behind it is.
 
     Example: driftq groups list orders
     """
     found = asked.broker.groups.list(topic)
     if asked.as_json:
-        showing.document(found)
+        output.document(found)
         return
     rows = (
         (
-            each.topic, each.group, each.lag, showing.age(each.lag_ms) if each.lag else "", each.in_flight,
+            each.topic, each.group, each.lag, output.age(each.lag_ms) if each.lag else "", each.in_flight,
             each.resting, "paused" if each.paused else "idle" if each.idle else "",
         )
         for each in found
     )  # fmt: skip
     header = ("TOPIC", "GROUP", "LAG", "OLDEST", "IN FLIGHT", "RESTING", "")
-    showing.table(header, rows, "No groups: a group is there from its first claim on.")
+    output.table(header, rows, "No groups: a group is there from its first claim on.")
 
 
 @command.command()
 @topic_argument
 @group_argument
 @asks
-def show(asked: Asked, topic: str, group: str) -> None:
+def show(asked: Invocation, topic: str, group: str) -> None:
     """One group, partition by partition.
 
     Example: driftq groups show orders billing
     """
     found = asked.broker.groups.describe(topic, group)
     if asked.as_json:
-        showing.document(found)
+        output.document(found)
         return
-    showing.fields(
+    output.fields(
         [
             ("topic", found.topic),
             ("group", found.group),
@@ -60,7 +60,7 @@ def show(asked: Asked, topic: str, group: str) -> None:
             ("idle", found.idle),
             ("lag", found.lag),
             ("other tasks", found.unclaimed or None),
-            ("oldest", showing.age(found.lag_ms) if found.lag else ""),
+            ("oldest", output.age(found.lag_ms) if found.lag else ""),
             ("in flight", found.in_flight),
             ("resting", found.resting),
         ]
@@ -71,7 +71,7 @@ def show(asked: Asked, topic: str, group: str) -> None:
         (each.partition, each.floor, each.cursor, each.end_offset, each.lag, each.in_flight, each.resting, each.gaps)
         for each in found.partitions
     )
-    showing.table(header, rows)
+    output.table(header, rows)
 
 
 class _Target(Moment):
@@ -87,7 +87,7 @@ class _Target(Moment):
 @click.argument("to", type=_Target(words=("earliest", "latest")))
 @click.option("--partition", "-p", type=click.IntRange(0), help="Only this one; an offset needs it.")
 @asks
-def seek(asked: Asked, topic: str, group: str, to: str, partition: int | None) -> None:
+def seek(asked: Invocation, topic: str, group: str, to: str, partition: int | None) -> None:
     """Move a group TO earliest, latest, a time (RFC 3339, or 1h for an hour ago), or an offset of a partition.
 
     \b
@@ -105,7 +105,7 @@ def seek(asked: Asked, topic: str, group: str, to: str, partition: int | None) -
 @topic_argument
 @group_argument
 @asks
-def pause(asked: Asked, topic: str, group: str) -> None:
+def pause(asked: Invocation, topic: str, group: str) -> None:
     """Hand out nothing to a group until it is resumed; what is claimed stays claimed.
 
     Example: driftq groups pause orders billing
@@ -118,7 +118,7 @@ def pause(asked: Asked, topic: str, group: str) -> None:
 @topic_argument
 @group_argument
 @asks
-def resume(asked: Asked, topic: str, group: str) -> None:
+def resume(asked: Invocation, topic: str, group: str) -> None:
     """Let a paused group go on.
 
     Example: driftq groups resume orders billing
@@ -132,7 +132,7 @@ def resume(asked: Asked, topic: str, group: str) -> None:
 @group_argument
 @yes_option
 @asks
-def delete(asked: Asked, topic: str, group: str, yes: bool) -> None:
+def delete(asked: Invocation, topic: str, group: str, yes: bool) -> None:
     """Forget a group and how far it was; messages stay.
 
     Example: driftq groups delete orders billing --yes
@@ -143,8 +143,8 @@ def delete(asked: Asked, topic: str, group: str, yes: bool) -> None:
     _said(asked, topic, group, "deleted")
 
 
-def _said(asked: Asked, topic: str, group: str, done: str, **more: str) -> None:
+def _said(asked: Invocation, topic: str, group: str, done: str, **more: str) -> None:
     if asked.as_json:
-        showing.document({"topic": topic, "group": group, "status": done, **more})
+        output.document({"topic": topic, "group": group, "status": done, **more})
     else:
         click.echo(f"{group} of {topic}: {done}" + "".join(f" {name} {value}" for name, value in more.items()))

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from driftq.cli.asking import as_json_option
-from driftq.cli.exits import Exit, ended
+from driftq.cli.command import Exit, as_json_option, ended
 from driftq.cli.serve import DEFAULT_DATA
 
 if TYPE_CHECKING:
-    from driftq.core.facts import Fact
-    from driftq.engine.inspection import Finding, Verdict
-    from driftq.engine.naming import Names
+    from driftq.core.model.facts import Fact
+    from driftq.repair.names import Names
+    from driftq.repair.verify import Finding, VerifyReport
 
 BIG_BYTES = 8 << 20  # below it, a progress bar only flickers
 
@@ -54,8 +53,8 @@ def dump(
 
     Example: driftq inspect dump ./data --topic orders --from 1000 --to 1100
     """
-    from driftq.cli.factlines import json_line, line
-    from driftq.engine.naming import Names, logs_of
+    from driftq.cli.fact_lines import json_line, line
+    from driftq.repair.names import Names, logs_of
 
     names = Names()
     with ended():
@@ -75,10 +74,10 @@ def dump(
 
 
 def _journal_facts(folder: str, names: Names, from_lsn: int, to_lsn: int | None) -> Iterator[tuple[int, Fact | str]]:
-    from driftq.core.frames import decode
-    from driftq.engine.inspection import look, read_journal, snapshot_facts
+    from driftq.core.model.frames import decode
+    from driftq.repair.journal_scan import Damage
+    from driftq.repair.verify import look, read_journal, snapshot_facts
     from driftq.storage.disk import OsDisk
-    from driftq.storage.repair import Damage
 
     disk = OsDisk()
     data = look(disk, folder)
@@ -97,8 +96,8 @@ def _journal_facts(folder: str, names: Names, from_lsn: int, to_lsn: int | None)
 
 
 def _snapshot_facts(folder: str, names: Names) -> Iterator[tuple[int, Fact | str]]:
-    from driftq.core.frames import decode
-    from driftq.engine.inspection import look
+    from driftq.core.model.frames import decode
+    from driftq.repair.verify import look
     from driftq.storage import snapshots
     from driftq.storage.disk import OsDisk
 
@@ -124,18 +123,18 @@ def verify(folder: str, as_json: bool) -> None:
 
     Example: driftq inspect verify ./data
     """
-    from driftq.engine import inspection, repairing
-    from driftq.engine.naming import Names
+    from driftq.repair import repair, verify
+    from driftq.repair.names import Names
     from driftq.storage.disk import OsDisk
 
     disk = OsDisk()
     with ended():
         with _progress(folder, "verifying") as advance:
-            verdict = inspection.verify(disk, folder, advance)
+            verdict = verify.verify(disk, folder, advance)
         names = Names.of(verdict.broker.state)
         affected: list[str] = []
         if verdict.findings:
-            planned = inspection.while_it_moves(lambda: repairing.plan(disk, folder))
+            planned = verify.while_it_moves(lambda: repair.plan(disk, folder))
             names = Names.of(planned.broker.state)
             affected = losses(planned.losses, names)
         if as_json:
@@ -145,7 +144,7 @@ def verify(folder: str, as_json: bool) -> None:
     sys.exit(Exit.DAMAGED if verdict.findings else Exit.OK)
 
 
-def _verdict(verdict: Verdict, affected: list[str], names: Names) -> dict[str, Any]:
+def _verdict(verdict: VerifyReport, affected: list[str], names: Names) -> dict[str, Any]:
     return {
         "ok": not verdict.findings,
         "snapshots": verdict.snapshots,
@@ -171,7 +170,7 @@ def _verdict(verdict: Verdict, affected: list[str], names: Names) -> dict[str, A
     }
 
 
-def _print_verdict(verdict: Verdict, affected: list[str], names: Names) -> None:
+def _print_verdict(verdict: VerifyReport, affected: list[str], names: Names) -> None:
     kept = ", ".join(f"lsn {lsn}" for lsn in verdict.snapshots) or "none"
     compared = f", {len(verdict.compared)} equal to the journal's fold" if verdict.compared else ""
     click.echo(f"snapshots  {kept} whole{compared}")
@@ -189,7 +188,7 @@ def _print_verdict(verdict: Verdict, affected: list[str], names: Names) -> None:
 
 
 def _stretch(finding: Finding, names: Names) -> str:
-    from driftq.cli.factlines import span
+    from driftq.cli.fact_lines import span
 
     where = finding.stretch
     return f": {names.log(where.log_id)}, offsets {span(where.first_offset, where.end_offset)}" if where else ""
@@ -197,7 +196,7 @@ def _stretch(finding: Finding, names: Names) -> str:
 
 def losses(found: Any, names: Names) -> list[str]:
     """What is lost, saved and left out, one line each."""
-    from driftq.cli.factlines import span
+    from driftq.cli.fact_lines import span
 
     lines = [f"lost: every change of lsn {span(first, last + 1)}" for first, last in found.holes]
     lines += [
@@ -236,7 +235,7 @@ def stats(folder: str, as_json: bool) -> None:
 
     Example: driftq inspect stats ./data --json
     """
-    from driftq.engine import statistics
+    from driftq.repair import statistics
     from driftq.storage.disk import OsDisk
 
     with ended():
@@ -278,7 +277,7 @@ def _log_line(log: dict[str, int]) -> str:
 @contextmanager
 def _progress(folder: str, what: str) -> Iterator[Callable[[int], None]]:
     """A bar on stderr while a big folder is read, if a person is looking."""
-    from driftq.engine.statistics import sizes
+    from driftq.repair.statistics import sizes
     from driftq.storage.disk import OsDisk
 
     total = sum(part["bytes"] for part in sizes(OsDisk(), folder).values())

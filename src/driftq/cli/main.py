@@ -22,6 +22,7 @@ from driftq import __version__
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+
 PACKAGE = "driftq.cli"
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -66,18 +67,18 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 SUMMARIES: Mapping[str, str] = {name: line for section in SECTIONS.values() for name, line in section.items()}
 
 SHARED: Mapping[str, str] = {
-    "consume": "receiving",
-    "claim": "receiving",
-    "ack": "settling",
-    "nack": "settling",
-    "reject": "settling",
-    "release": "settling",
-    "extend": "settling",
-    "explain": "looking",
-    "route": "looking",
-    "status": "about",
-    "health": "about",
-    "version": "about",
+    "consume": "consume",
+    "claim": "consume",
+    "ack": "settle",
+    "nack": "settle",
+    "reject": "settle",
+    "release": "settle",
+    "extend": "settle",
+    "explain": "explain",
+    "route": "explain",
+    "status": "status",
+    "health": "status",
+    "version": "status",
 }
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from driftq.cli import showing
-from driftq.cli.words import AHEAD, DURATION, PAIR
+from driftq.cli import output
+from driftq.cli.param_types import AHEAD, DURATION, PAIR
 
 if TYPE_CHECKING:
     from driftq.wire.message import Envelope
@@ -40,7 +40,7 @@ def raw(message: Delivered) -> bytes:
 def show(topic: str, message: Delivered, *, as_json: bool, only_value: bool = False) -> None:
     """One message: an object, its bytes, or a line that says where it is and what."""
     if as_json:
-        showing.line(as_object(topic, message))
+        output.line(as_object(topic, message))
         return
     if only_value:
         sys.stdout.flush()
@@ -51,10 +51,10 @@ def show(topic: str, message: Delivered, *, as_json: bool, only_value: bool = Fa
     marks += [f"task={message.job.task}"] if message.job is not None and message.job.task else []
     marks += [f"id={message.job.id}"] if message.job is not None and message.job.id else []
     marks += [f"attempt {message.attempts}"] if message.attempts > 1 else []
-    front = showing.printable(" ".join(marks))
-    if showing.is_terminal():
+    front = output.printable(" ".join(marks))
+    if output.is_terminal():
         front = click.style(front, dim=True)
-    click.echo(f"{front}  {showing.printable(text_of(message))}")
+    click.echo(f"{front}  {output.printable(text_of(message))}")
 
 
 def text_of(message: Delivered) -> str:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from driftq.cli import showing
-from driftq.cli.asking import Asked, as_json_option, asks, fail, topic_names, wants_json
-from driftq.cli.exits import Exit
+from driftq.cli import output
+from driftq.cli.command import Exit, Invocation, as_json_option, asks, fail, topic_names, wants_json
 
 NO_SPARK = "Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)"
 
@@ -29,7 +28,7 @@ def list_(as_json: bool) -> None:
     from driftq.spark.pipelines.configuration import PIPELINES
 
     if wants_json(as_json):
-        showing.document({name: known.summary for name, known in PIPELINES.items()})
+        output.document({name: known.summary for name, known in PIPELINES.items()})
         return
     width = max(map(len, PIPELINES))
     for name, known in PIPELINES.items():
@@ -53,7 +52,7 @@ def _told(function: Any) -> Any:
     return function
 
 
-def _configured(asked: Asked, pipeline: str, assignments: tuple[str, ...], words: dict[str, Any]) -> Any:
+def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], words: dict[str, Any]) -> Any:
     from driftq.spark.pipelines.configuration import BadConfiguration, load
 
     names = {
@@ -74,7 +73,7 @@ def _configured(asked: Asked, pipeline: str, assignments: tuple[str, ...], words
 @click.argument("pipeline", metavar="NAME|FILE.toml")
 @_told
 @asks
-def show(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
+def show(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
     """Print every setting of a pipeline as TOML, with what it means; a file to begin with. --json prints the values.
 
     Example: driftq pipeline show metrics --topic orders --table ./tables/metrics > metrics.toml
@@ -85,7 +84,7 @@ def show(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any
     if asked.as_json:
         import tomllib
 
-        showing.document(tomllib.loads("\n".join(lines)))
+        output.document(tomllib.loads("\n".join(lines)))
         return
     for line in lines:
         click.echo(line)
@@ -95,7 +94,7 @@ def show(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any
 @click.argument("pipeline", metavar="NAME|FILE.toml")
 @_told
 @asks
-def run(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
+def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
     """Run a pipeline until it is done or stopped with Ctrl-C; start it again to go on.
 
     \b
@@ -106,13 +105,13 @@ def run(asked: Asked, pipeline: str, assignments: tuple[str, ...], **words: Any)
     """
     configuration = _configured(asked, pipeline, assignments, words)
     needs_spark()
-    from driftq.spark.java import NoJava
     from driftq.spark.pipelines.configuration import BadConfiguration
-    from driftq.spark.pipelines.executing import execute
-    from driftq.spark.pipelines.running import QueryFailed
+    from driftq.spark.pipelines.query_monitor import QueryFailed
+    from driftq.spark.pipelines.registry import execute
+    from driftq.spark.session import NoJava
 
     try:
-        code = execute(configuration, showing.remark, click.echo)
+        code = execute(configuration, output.remark, click.echo)
     except BadConfiguration as error:
         raise click.UsageError(str(error)) from None
     except NoJava as error:
@@ -132,8 +131,8 @@ def story(run_id: str, table: str) -> None:
     Example: driftq pipeline story RUN --table ./tables/runs
     """
     needs_spark()
-    from driftq.spark.java import NoJava
-    from driftq.spark.pipelines.asking import NoStory, tell_story
+    from driftq.spark.pipelines.runs import NoStory, tell_story
+    from driftq.spark.session import NoJava
     from driftq.spark.tables import TableDamaged
 
     try:

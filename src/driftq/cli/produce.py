@@ -10,15 +10,18 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from driftq.cli import messages, showing
-from driftq.cli.asking import Asked, asks, fail, topic_argument
-from driftq.cli.exits import Exit
-from driftq.cli.message_source import BadLine, Source, batches
-from driftq.cli.message_source import sources as read_sources
+from driftq.cli import messages, output
+from driftq.cli.command import Exit, Invocation, asks, fail, topic_argument
 
 if TYPE_CHECKING:
-    from driftq.client.batches import Receipt
-    from driftq.client.producer import Producer
+    from driftq.client.producer.accumulator import Receipt
+    from driftq.client.producer.producer import Producer
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from driftq.wire.queue import ProduceItem
+
 
 FAILURES_SHOWN = 10
 GIVE_UP_MS = 30_000  # a message of --packed that is not stored by then
@@ -39,7 +42,7 @@ LATER = (429, 503)  # a message refused for now: what follows would be, too
 @messages.message_options
 @asks
 def command(
-    asked: Asked,
+    asked: Invocation,
     topic: str,
     values: tuple[str, ...],
     files: tuple[IO[bytes], ...],
@@ -68,7 +71,7 @@ def command(
     """
     if not (values or files or lines or ndjson):
         if sys.stdin.isatty():
-            showing.remark("Reading messages from this terminal, one a line; Ctrl-D ends it.")
+            output.remark("Reading messages from this terminal, one a line; Ctrl-D ends it.")
         lines = sys.stdin.buffer
     alone = len(values) + len(files) == 1 and not (lines or ndjson)
     if not alone and (words["idempotency_key"] or words["id"]):
@@ -85,10 +88,10 @@ def command(
         _send_batches(asked, topic, sources)
 
 
-def _send_one(asked: Asked, topic: str, value: str, said: dict[str, Any]) -> None:
+def _send_one(asked: Invocation, topic: str, value: str, said: dict[str, Any]) -> None:
     sent = asked.broker.send(topic, value, **said)
     if asked.as_json:
-        showing.document(sent)
+        output.document(sent)
         return
     again = " (sent before: nothing changed)" if sent.duplicate else ""
     click.echo(f"{sent.routed_topic} {sent.partition}:{sent.offset}{again}")
@@ -97,7 +100,7 @@ def _send_one(asked: Asked, topic: str, value: str, said: dict[str, Any]) -> Non
 class _Sent:
     """How far a command has come, and what to say when it gets no further."""
 
-    def __init__(self, asked: Asked, topic: str) -> None:
+    def __init__(self, asked: Invocation, topic: str) -> None:
         self._asked = asked
         self._topic = topic
         self.produced = 0
@@ -126,7 +129,7 @@ class _Sent:
             raise
         except KeyboardInterrupt:
             for line in self.resume():
-                showing.remark(line)
+                output.remark(line)
             raise
 
     def resume(self) -> list[str]:
@@ -143,11 +146,11 @@ class _Sent:
     def refused(self, source: Source, reason: str) -> None:
         self.failed += 1
         if self.failed <= FAILURES_SHOWN:
-            showing.remark(f"{source.name} was refused: {reason}")
+            output.remark(f"{source.name} was refused: {reason}")
 
     def show(self) -> None:
         if self._asked.as_json:
-            showing.document({"topic": self._topic, "produced": self.produced, "failed": self.failed})
+            output.document({"topic": self._topic, "produced": self.produced, "failed": self.failed})
         else:
             refused = f", {self.failed} refused" if self.failed else ""
             click.echo(f"{self._topic}: {self.produced} produced{refused}")
@@ -162,11 +165,11 @@ class _Sent:
         fail(code, message, hint, details=details, as_json=self._asked.as_json)
 
 
-def _send_batches(asked: Asked, topic: str, sources: Iterator[Source]) -> None:
-    from driftq.client.calls import item
+def _send_batches(asked: Invocation, topic: str, sources: Iterator[Source]) -> None:
+    from driftq.client.calls.queue import item
 
     sent = _Sent(asked, topic)
-    with sent.resumable(), showing.progress(f"producing to {topic}", None) as advance:
+    with sent.resumable(), output.progress(f"producing to {topic}", None) as advance:
         for batch in batches(sources):
             sent.next_line, sent.unsure_line = batch[0].line, batch[-1].line
             items = [item(each.value, **each.words) for each in batch]
@@ -185,7 +188,9 @@ def _send_batches(asked: Asked, topic: str, sources: Iterator[Source]) -> None:
     sent.report()
 
 
-def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition: int | None, compress: bool) -> None:
+def _send_packed(
+    asked: Invocation, topic: str, sources: Iterator[Source], partition: int | None, compress: bool
+) -> None:
     from driftq.client.errors import Closed, NotConnected, NotWritten, OutcomeUnknown
 
     sent = _Sent(asked, topic)
@@ -194,7 +199,7 @@ def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition:
     code = Exit.REFUSED
     with sent.resumable():
         try:
-            with showing.progress(f"producing to {topic}", None) as advance:
+            with output.progress(f"producing to {topic}", None) as advance:
                 for batch in batches(sources):
                     for each in batch:
                         waiting.append((each.line, _given(producer, each, partition)))
@@ -207,7 +212,7 @@ def _send_packed(asked: Asked, topic: str, sources: Iterator[Source], partition:
             try:
                 producer.close(timeout_s=2 * GIVE_UP_MS / 1_000)
             except NotWritten as error:
-                showing.remark(str(error))
+                output.remark(str(error))
                 if all(isinstance(each, NotConnected | OutcomeUnknown | Closed) for each in error.failed):
                     code = Exit.UNREACHABLE
             _count_packed(sent, waiting, producer.written_count)
@@ -255,3 +260,93 @@ def _without_partition(words: dict[str, Any]) -> dict[str, Any]:
     if envelope is None or envelope.partition_override is None:
         return words
     return words | {"envelope": msgspec.structs.replace(envelope, partition_override=None)}
+
+
+# --- Messages for `driftq produce`: arguments, whole files, lines and NDJSON, each with its place for a complaint ---
+
+
+BATCH = 500
+FIELDS = ("key", "envelope", "id", "task", "priority", "delay_ms", "not_before", "timeout_ms")
+
+
+class Source(NamedTuple):
+    """A message as it was read. `line` is 0 for what is not a line of a file or a pipe."""
+
+    name: str
+    line: int
+    value: Any
+    words: dict[str, Any]
+
+
+class BadLine(Exception):
+    """A line that is not a message. Nothing of it, and nothing after it, was read."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line} is not a message: {reason}")
+        self.line = line
+
+
+def read_sources(
+    values: Iterable[str],
+    files: Iterable[IO[bytes]],
+    lines: IO[bytes] | None,
+    ndjson: IO[bytes] | None,
+    said: dict[str, Any],
+    first_line: int = 1,
+) -> Iterator[Source]:
+    """Every message, in order; of lines those from `first_line` on."""
+    for value in values:
+        yield Source("argument", 0, value, said)
+    for file in files:
+        yield Source(file.name, 0, file.read(), said)
+    for number, text in enumerate(lines or (), 1):
+        if number >= first_line:
+            yield Source(f"line {number}", number, text.rstrip(b"\r\n"), said)
+    for number, text in enumerate(ndjson or (), 1):
+        if number >= first_line and text.strip():
+            yield _source_of(number, text, said)
+
+
+def batches(found: Iterable[Source]) -> Iterator[list[Source]]:
+    """The messages in batches. What was read before a bad line is a batch, too; then `BadLine` is raised."""
+    batch: list[Source] = []
+    try:
+        for source in found:
+            batch.append(source)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+    except BadLine:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+def _source_of(line: int, text: bytes, said: dict[str, Any]) -> Source:
+    """A line of NDJSON: its fields win over those of the command line."""
+    import msgspec
+
+    from driftq.wire.queue import ProduceItem
+
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+        if not isinstance(found.get("value", ""), str):
+            found["value"] = msgspec.json.encode(found["value"]).decode()
+        item = msgspec.convert(found, ProduceItem)
+        value = _value_of(item)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BadLine(line, str(error)) from None
+    given = {field: getattr(item, field) for field in FIELDS if getattr(item, field)}
+    return Source(f"line {line}", line, value, said | given)
+
+
+def _value_of(item: ProduceItem) -> Any:
+    import base64
+
+    if item.value_base64 is not None:
+        return base64.b64decode(item.value_base64, validate=True)
+    if item.value is None:
+        raise ValueError("it has no value")
+    return item.value

@@ -1,4 +1,4 @@
-"""`driftq repair`: say what a repair would lose, and do it when that is accepted. Formats; `engine.repairing` works."""
+"""`driftq repair`: say what a repair would lose, and do it when that is accepted. Formats; `repair.repair` works."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from driftq.cli.asking import as_json_option
-from driftq.cli.exits import Exit, ended
+from driftq.cli.command import Exit, as_json_option, ended
 from driftq.cli.inspect import FOLDER, losses
 
 
@@ -24,25 +23,25 @@ def command(folder: str, accept_loss: bool, as_json: bool) -> None:
 
     Example: driftq repair ./data --accept-loss
     """
-    from driftq.engine import repairing
-    from driftq.engine.inspection import look
-    from driftq.engine.naming import Names
+    from driftq.repair import repair
+    from driftq.repair.names import Names
+    from driftq.repair.verify import look
+    from driftq.storage.data_folder import FolderLock
     from driftq.storage.disk import OsDisk
-    from driftq.storage.lockfile import FolderLock
 
     disk = OsDisk()
     with ended():
         look(disk, folder)
         lock = FolderLock(folder)
         try:
-            plan = repairing.plan(disk, folder)
+            plan = repair.plan(disk, folder)
             if not plan:
                 click.echo(json.dumps({"damaged": False}) if as_json else f"{folder}: nothing is damaged")
                 return
             lines = losses(plan.losses, Names.of(plan.broker.state))
             if not accept_loss:
                 _refuse(folder, [each.reason for each in plan.findings], lines, as_json)
-            done = repairing.carry_out(disk, folder)
+            done = repair.execute(disk, folder)
             lines = losses(done.losses, Names.of(done.broker.state))
         finally:
             lock.release()

@@ -26,7 +26,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     """
     import uvloop
 
-    from driftq.cli.exits import ended
+    from driftq.cli.command import ended
     from driftq.server.logs import capture_all, configure
     from driftq.server.run import run
     from driftq.server.settings import SettingsError, from_environment

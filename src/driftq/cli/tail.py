@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from driftq.cli import messages, showing
-from driftq.cli.asking import Asked, asks, topic_argument
-from driftq.cli.reader import while_read
-from driftq.cli.words import Moment
+from driftq.cli import messages, output
+from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.output import while_read
+from driftq.cli.param_types import Moment
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
@@ -34,7 +34,7 @@ WAIT_MS = 30_000
 @messages.raw_option
 @asks
 def command(
-    asked: Asked,
+    asked: Invocation,
     topic: str,
     last: int,
     start: str | None,
@@ -72,7 +72,7 @@ class _Watch:
     """One long read for each partition; lines come as they arrive."""
 
     def __init__(
-        self, asked: Asked, topic: str, begin: dict[int, int], ends: dict[int, int], count: int | None, raw: bool
+        self, asked: Invocation, topic: str, begin: dict[int, int], ends: dict[int, int], count: int | None, raw: bool
     ) -> None:
         self._asked = asked
         self._topic = topic
@@ -107,7 +107,7 @@ class _Watch:
                 found = await broker.topics.fetch(self._topic, partition, offset, wait_ms=0 if end else WAIT_MS)
             except Gone as gone:
                 offset = int(gone.earliest)
-                showing.remark(f"partition {partition} begins at {offset} now; what was before is gone")
+                output.remark(f"partition {partition} begins at {offset} now; what was before is gone")
                 continue
             offset = found.next_offset
             if not self._show(each for each in found.messages if end is None or each.offset < end):
@@ -121,5 +121,5 @@ class _Watch:
             messages.show(self._topic, message, as_json=self._asked.as_json, only_value=self._raw)
             if self._left is not None:
                 self._left -= 1
-        showing.flush()
+        output.flush()
         return self._left != 0

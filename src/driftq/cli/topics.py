@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from driftq.cli import messages, showing
-from driftq.cli.asking import Asked, asks, confirmed, topic_argument, yes_option
-from driftq.cli.words import AGO, DURATION, SIZE
+from driftq.cli import messages, output
+from driftq.cli.command import Invocation, asks, confirmed, topic_argument, yes_option
+from driftq.cli.param_types import AGO, DURATION, SIZE
 
 if TYPE_CHECKING:
     from driftq.wire.admin import TopicInfo
@@ -21,17 +21,17 @@ def command() -> None:
 
 @command.command("list")
 @asks
-def list_(asked: Asked) -> None:
+def list_(asked: Invocation) -> None:
     """Every topic with its size and its dead letters.
 
     Example: driftq topics list
     """
     found = [asked.broker.topics.describe(name) for name in asked.broker.topics.list()]
     if asked.as_json:
-        showing.document([_summary(info) for info in found])
+        output.document([_summary(info) for info in found])
         return
     header = ("TOPIC", "PARTITIONS", "MESSAGES", "BYTES", "GROUPS", "DEAD")
-    showing.table(header, (tuple(_summary(info).values()) for info in found), "No topics. driftq topics create NAME")
+    output.table(header, (tuple(_summary(info).values()) for info in found), "No topics. driftq topics create NAME")
 
 
 def _summary(info: TopicInfo) -> dict[str, Any]:
@@ -85,14 +85,14 @@ def _given(words: dict[str, Any]) -> dict[str, Any]:
 @click.option("--partitions", "-p", type=click.IntRange(1, 1_024), default=1, show_default=True, help="How many.")
 @_settings
 @asks
-def create(asked: Asked, name: str, partitions: int, **words: Any) -> None:
+def create(asked: Invocation, name: str, partitions: int, **words: Any) -> None:
     """Make a topic. The same again changes nothing.
 
     Example: driftq topics create orders --partitions 4 --retention 7d --max-attempts 5
     """
     reply = asked.broker.topics.create(name, partitions=partitions, **_given(words))
     if asked.as_json:
-        showing.document(reply)
+        output.document(reply)
         return
     click.echo(f"{reply.name}: {reply.status}, partitions: {reply.partitions}")
 
@@ -100,7 +100,7 @@ def create(asked: Asked, name: str, partitions: int, **words: Any) -> None:
 @command.command()
 @topic_argument
 @asks
-def show(asked: Asked, topic: str) -> None:
+def show(asked: Invocation, topic: str) -> None:
     """Partitions, groups, settings and dead letters of a topic.
 
     Example: driftq topics show orders
@@ -108,13 +108,13 @@ def show(asked: Asked, topic: str) -> None:
     _show(asked, asked.broker.topics.describe(topic))
 
 
-def _show(asked: Asked, info: TopicInfo) -> None:
+def _show(asked: Invocation, info: TopicInfo) -> None:
     if asked.as_json:
-        showing.document(info)
+        output.document(info)
         return
     retry = info.config.get("retry") or {}
     settings = {name: value for name, value in info.config.items() if value and name != "retry"}
-    showing.fields(
+    output.fields(
         [
             ("topic", info.name),
             ("created", info.created_at),
@@ -130,14 +130,14 @@ def _show(asked: Asked, info: TopicInfo) -> None:
         (each.partition, each.start_offset, each.end_offset, each.messages, each.payload_bytes)
         for each in info.partitions
     )
-    showing.table(header, rows)
+    output.table(header, rows)
 
 
 @command.command("set")
 @topic_argument
 @_settings
 @asks
-def set_(asked: Asked, topic: str, **words: Any) -> None:
+def set_(asked: Invocation, topic: str, **words: Any) -> None:
     """Change settings of a topic; 0 goes back to the server's own.
 
     Example: driftq topics set orders --lease 2m --retention 0
@@ -152,7 +152,7 @@ def set_(asked: Asked, topic: str, **words: Any) -> None:
 @topic_argument
 @yes_option
 @asks
-def delete(asked: Asked, topic: str, yes: bool) -> None:
+def delete(asked: Invocation, topic: str, yes: bool) -> None:
     """Delete a topic with its messages, dead letters and groups.
 
     Example: driftq topics delete orders --yes
@@ -162,7 +162,7 @@ def delete(asked: Asked, topic: str, yes: bool) -> None:
     confirmed(f"Delete {topic} with {count:,} messages and {info.dead_letters:,} dead letters", yes)
     asked.broker.topics.delete(topic)
     if asked.as_json:
-        showing.document({"topic": topic, "status": "deleted"})
+        output.document({"topic": topic, "status": "deleted"})
     else:
         click.echo(f"{topic}: deleted")
 
@@ -171,18 +171,18 @@ def delete(asked: Asked, topic: str, yes: bool) -> None:
 @topic_argument
 @click.option("--at", type=AGO, help="Also the first offset at or after a time (RFC 3339, or 1h for an hour ago).")
 @asks
-def offsets(asked: Asked, topic: str, at: str | None) -> None:
+def offsets(asked: Invocation, topic: str, at: str | None) -> None:
     """First and next offset of each partition.
 
     Example: driftq topics offsets orders --at 1h
     """
     found = asked.broker.topics.offsets(topic, at=at)
     if asked.as_json:
-        showing.document(found)
+        output.document(found)
         return
     header = ("PARTITION", "FIRST", "NEXT", *(["AT"] if at else []))
     rows = ((each.partition, each.start, each.end, *([each.at] if at else [])) for each in found.partitions)
-    showing.table(header, rows)
+    output.table(header, rows)
 
 
 @command.command()
@@ -192,7 +192,7 @@ def offsets(asked: Asked, topic: str, at: str | None) -> None:
 @click.option("--count", "-n", type=click.IntRange(1, 1_000), default=10, show_default=True, help="How many.")
 @messages.raw_option
 @asks
-def peek(asked: Asked, topic: str, partition: int, offset: int | None, count: int, raw: bool) -> None:
+def peek(asked: Invocation, topic: str, partition: int, offset: int | None, count: int, raw: bool) -> None:
     """Look at messages without claiming them.
 
     Example: driftq topics peek orders --partition 2 --offset 100

@@ -15,151 +15,150 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from driftq.client import admincalls, calls, lookcalls, streamcalls
-from driftq.client.blocking import Transport
-from driftq.client.claims import Held, Place, settle
-from driftq.client.flows import Asked, Patience
-from driftq.client.http import address_of
+from driftq.client.calls import admin, queue, streams
+from driftq.client.calls.pages import iterating, listing
+from driftq.client.endpoint import AsyncApi, SyncApi, endpoint
 from driftq.client.message import AsyncMessage, Message
-from driftq.client.names import default_owner
 from driftq.client.outcome import AsyncOutcome, Outcome
-from driftq.client.pages import iterating, listing
-from driftq.client.prefetched import Prefetched
-from driftq.client.streams import AsyncStream, Stream
-from driftq.client.verdicts import ACK, Ending
-from driftq.client.words import Awaiting, Blocking, word
-from driftq.wire.queue import ClaimReply, SettleReply
+from driftq.client.streams.stream import AsyncStream, Stream
+from driftq.client.transport.http import address_of
+from driftq.client.transport.sansio import Asked, RetryOptions, default_owner
+from driftq.client.transport.sync_transport import Transport
+from driftq.client.worker.handler_results import ACK, AttemptEnd, ClaimedMessage, MessagePlace, Prefetched, settle
 
 if TYPE_CHECKING:
-    from driftq.client.evented import AsyncTransport
-    from driftq.client.producer import AsyncProducer, Producer
-    from driftq.client.writing import ProducerOptions
+    from driftq.client.producer.producer import AsyncProducer, Producer
+    from driftq.client.producer.producer_base import ProducerOptions
+    from driftq.client.transport.async_transport import AsyncTransport
+    from driftq.wire.queue import ClaimReply, SettleReply
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 CONSUME_WAIT_MS = 20_000
 
 
-class TopicWords:
-    create = word(admincalls.create_topic)
-    list = listing(admincalls.list_topics)
-    describe = word(admincalls.describe_topic)
-    change = word(admincalls.change_topic)
-    delete = word(admincalls.delete_topic)
-    offsets = word(admincalls.offsets)
-    peek = word(admincalls.peek)
-    fetch = word(lookcalls.fetch)
+class TopicMethods:
+    create = endpoint(admin.create_topic)
+    list = listing(admin.list_topics)
+    describe = endpoint(admin.describe_topic)
+    change = endpoint(admin.change_topic)
+    delete = endpoint(admin.delete_topic)
+    offsets = endpoint(admin.offsets)
+    peek = endpoint(admin.peek)
+    fetch = endpoint(admin.fetch)
 
 
-class Topics(TopicWords, Blocking): ...
+class Topics(TopicMethods, SyncApi): ...
 
 
-class AsyncTopics(TopicWords, Awaiting): ...
+class AsyncTopics(TopicMethods, AsyncApi): ...
 
 
-class GroupWords:
-    list = listing(admincalls.list_groups)
-    describe = word(admincalls.describe_group)
-    delete = word(admincalls.delete_group)
-    pause = word(admincalls.pause_group)
-    resume = word(admincalls.resume_group)
-    seek = word(admincalls.seek_group)
+class GroupMethods:
+    list = listing(admin.list_groups)
+    describe = endpoint(admin.describe_group)
+    delete = endpoint(admin.delete_group)
+    pause = endpoint(admin.pause_group)
+    resume = endpoint(admin.resume_group)
+    seek = endpoint(admin.seek_group)
 
 
-class Groups(GroupWords, Blocking): ...
+class Groups(GroupMethods, SyncApi): ...
 
 
-class AsyncGroups(GroupWords, Awaiting): ...
+class AsyncGroups(GroupMethods, AsyncApi): ...
 
 
-class JobWords:
-    enqueue = word(admincalls.enqueue)
-    find = word(admincalls.find_job)
-    cancel = word(admincalls.cancel_job)
+class JobMethods:
+    enqueue = endpoint(admin.enqueue)
+    find = endpoint(admin.find_job)
+    cancel = endpoint(admin.cancel_job)
 
 
-class Jobs(JobWords, Blocking): ...
+class Jobs(JobMethods, SyncApi): ...
 
 
-class AsyncJobs(JobWords, Awaiting): ...
+class AsyncJobs(JobMethods, AsyncApi): ...
 
 
-class DeadLetterWords:
-    list = listing(admincalls.list_letters)
-    iterate = iterating(admincalls.list_letters)
-    errors = word(admincalls.letter_errors)
-    iterate_errors = iterating(admincalls.each_error)
-    redrive = word(admincalls.redrive)
+class DeadLetterMethods:
+    list = listing(admin.list_letters)
+    iterate = iterating(admin.list_letters)
+    errors = endpoint(admin.letter_errors)
+    iterate_errors = iterating(admin.each_error)
+    redrive = endpoint(admin.redrive)
 
 
-class DeadLetters(DeadLetterWords, Blocking): ...
+class DeadLetters(DeadLetterMethods, SyncApi): ...
 
 
-class AsyncDeadLetters(DeadLetterWords, Awaiting): ...
+class AsyncDeadLetters(DeadLetterMethods, AsyncApi): ...
 
 
-class StreamsWords:
-    list = word(streamcalls.list_streams)
-    iterate = iterating(streamcalls.each_stream)
+class StreamsMethods:
+    list = endpoint(streams.list_streams)
+    iterate = iterating(streams.each_stream)
 
 
-class Streams(StreamsWords, Blocking): ...
+class Streams(StreamsMethods, SyncApi): ...
 
 
-class AsyncStreams(StreamsWords, Awaiting): ...
+class AsyncStreams(StreamsMethods, AsyncApi): ...
 
 
-def _ack(messages: Sequence[Held]) -> Asked[SettleReply]:
+def _ack(messages: Sequence[ClaimedMessage]) -> Asked[SettleReply]:
     """Settle many messages of one group in one call. Whatever is not in `refused` is done."""
     return settle(ACK.verb, messages)
 
 
-def _nack(messages: Sequence[Held], reason: str = "", *, delay_ms: int | None = None) -> Asked[SettleReply]:
+def _nack(messages: Sequence[ClaimedMessage], reason: str = "", *, delay_ms: int | None = None) -> Asked[SettleReply]:
     """Fail many messages of one group in one call."""
-    how = Ending("nack/batch", reason, delay_ms)
+    how = AttemptEnd("nack/batch", reason, delay_ms)
     return settle(how.verb, messages, **how.words())
 
 
-def _release(messages: Sequence[Held], *, delay_ms: int | None = None) -> Asked[SettleReply]:
+def _release(messages: Sequence[ClaimedMessage], *, delay_ms: int | None = None) -> Asked[SettleReply]:
     """Give many messages of one group back; counts no attempt."""
     return settle("release", messages, delay_ms=delay_ms)
 
 
-def _reject(messages: Sequence[Held], reason: str = "") -> Asked[SettleReply]:
+def _reject(messages: Sequence[ClaimedMessage], reason: str = "") -> Asked[SettleReply]:
     """Make many messages of one group dead letters."""
     return settle("reject", messages, reason=reason)
 
 
-def _extend(messages: Sequence[Held], lease_ms: int | None = None) -> Asked[SettleReply]:
+def _extend(messages: Sequence[ClaimedMessage], lease_ms: int | None = None) -> Asked[SettleReply]:
     """Keep many messages of one group for longer; `refused` names what is lost."""
     return settle("extend", messages, lease_ms=lease_ms)
 
 
-class BrokerWords:
+class BrokerMethods:
     """The words of both clients that need nothing but their arguments."""
 
     owner: str
 
-    version = word(admincalls.version)
-    healthy = word(admincalls.healthy)
-    ready = word(admincalls.ready)
-    read_clock = word(admincalls.read_clock)
-    accept_clock = word(admincalls.accept_clock)
-    send = word(calls.send)
-    send_many = word(calls.send_many)
-    ack = word(_ack)
-    nack = word(_nack)
-    release = word(_release)
-    reject = word(_reject)
-    extend = word(_extend)
-    find_effect = word(calls.find_effect)
-    explain = word(lookcalls.explain)
-    route = word(lookcalls.route)
+    version = endpoint(admin.version)
+    healthy = endpoint(admin.healthy)
+    ready = endpoint(admin.ready)
+    read_clock = endpoint(admin.read_clock)
+    accept_clock = endpoint(admin.accept_clock)
+    send = endpoint(queue.send)
+    send_many = endpoint(queue.send_many)
+    ack = endpoint(_ack)
+    nack = endpoint(_nack)
+    release = endpoint(_release)
+    reject = endpoint(_reject)
+    extend = endpoint(_extend)
+    find_effect = endpoint(queue.find_effect)
+    explain = endpoint(admin.explain)
+    route = endpoint(admin.route)
 
 
-class DriftQ(BrokerWords, Blocking):
+class DriftQ(BrokerMethods, SyncApi):
     """A broker, asked by blocking calls."""
 
-    def __init__(self, url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> None:
+    def __init__(
+        self, url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+    ) -> None:
         self._transport = Transport(address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token), patience)
         self.owner = owner or default_owner()
         self.topics = Topics(self._transport)
@@ -185,11 +184,11 @@ class DriftQ(BrokerWords, Blocking):
         label: str | None = None,
     ) -> list[Message]:
         """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
-        call = calls.claim(
+        call = queue.claim(
             topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
         )
         reply: ClaimReply = self._transport.ask(call)
-        place = Place(topic, group, self.owner)
+        place = MessagePlace(topic, group, self.owner)
         return [Message(self._transport, place, each) for each in reply.messages]
 
     def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> Iterator[Message]:
@@ -211,7 +210,7 @@ class DriftQ(BrokerWords, Blocking):
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> Producer:
         """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
-        from driftq.client.producer import Producer  # noqa: PLC0415  # it brings in asyncio
+        from driftq.client.producer.producer import Producer  # noqa: PLC0415  # it brings in asyncio
 
         return Producer(self._transport, topic, producer_id, **options)
 
@@ -220,7 +219,7 @@ class DriftQ(BrokerWords, Blocking):
 
     def asynchronous(self) -> AsyncDriftQ:
         """A client of the same broker that is awaited."""
-        from driftq.client.evented import AsyncTransport  # noqa: PLC0415  # asyncio is for those who await
+        from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415  # asyncio is for those who await
 
         client = AsyncDriftQ(owner=self.owner)
         client._connect(AsyncTransport(self._transport.address, self._transport.patience))
@@ -239,11 +238,13 @@ class DriftQ(BrokerWords, Blocking):
         return f"DriftQ({self.url!r})"
 
 
-class AsyncDriftQ(BrokerWords, Awaiting):
+class AsyncDriftQ(BrokerMethods, AsyncApi):
     """A broker, asked by calls that are awaited."""
 
-    def __init__(self, url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> None:
-        from driftq.client.evented import AsyncTransport  # noqa: PLC0415
+    def __init__(
+        self, url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+    ) -> None:
+        from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415
 
         address = address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
         self.owner = owner or default_owner()
@@ -274,11 +275,11 @@ class AsyncDriftQ(BrokerWords, Awaiting):
         label: str | None = None,
     ) -> list[AsyncMessage]:
         """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
-        call = calls.claim(
+        call = queue.claim(
             topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
         )
         reply: ClaimReply = await self._transport.ask(call)
-        place = Place(topic, group, self.owner)
+        place = MessagePlace(topic, group, self.owner)
         return [AsyncMessage(self._transport, place, each) for each in reply.messages]
 
     async def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> AsyncIterator[AsyncMessage]:
@@ -300,7 +301,7 @@ class AsyncDriftQ(BrokerWords, Awaiting):
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> AsyncProducer:
         """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
-        from driftq.client.producer import AsyncProducer  # noqa: PLC0415
+        from driftq.client.producer.producer import AsyncProducer  # noqa: PLC0415
 
         return AsyncProducer(self._transport, topic, producer_id, **options)
 
@@ -322,11 +323,13 @@ class AsyncDriftQ(BrokerWords, Awaiting):
         return f"AsyncDriftQ({self.url!r})"
 
 
-def connect(url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> DriftQ:
+def connect(url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None) -> DriftQ:
     """A client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
     return DriftQ(url, token=token, owner=owner, patience=patience)
 
 
-def connect_async(url: str = "", *, token: str = "", owner: str = "", patience: Patience | None = None) -> AsyncDriftQ:
+def connect_async(
+    url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+) -> AsyncDriftQ:
     """The same, for programs that await."""
     return AsyncDriftQ(url, token=token, owner=owner, patience=patience)

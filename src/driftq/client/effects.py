@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from driftq.client import calls
-from driftq.client.calls import Value
+from driftq.client.calls import queue
 from driftq.client.errors import DriftQError
-from driftq.client.flows import Call
-from driftq.client.inbox import Inbox as Inbox
-from driftq.client.inbox import sql as sql
-from driftq.client.outcome import AsyncOutcome, Outcome, OutcomeWords
-from driftq.client.verdicts import reason_of
+from driftq.client.outcome import AsyncOutcome, Outcome, OutcomeMethods
+from driftq.client.worker.handler_results import Inbox as Inbox
+from driftq.client.worker.handler_results import reason_of
+from driftq.client.worker.handler_results import sql as sql
 
 if TYPE_CHECKING:
-    from driftq.client.message import AsyncMessage, Message, MessageWords
+    from driftq.client.calls.queue import Value
+    from driftq.client.message import AsyncMessage, Message, MessageMethods
+    from driftq.client.transport.sansio import Call
 
 
-class EffectWords:
+class EffectMethods:
     """What both kinds of effect know. `fresh`: nobody has done it yet. `result`: what the first one returned."""
 
     fresh = False
@@ -39,7 +39,7 @@ class EffectWords:
     result: Any = None
 
     def __init__(
-        self, message: MessageWords, outcome: OutcomeWords, key: str, lease_ms: int | None, ttl_ms: int
+        self, message: MessageMethods, outcome: OutcomeMethods, key: str, lease_ms: int | None, ttl_ms: int
     ) -> None:
         self.key = key
         self._about = message
@@ -59,9 +59,9 @@ class EffectWords:
         place = self._about.place
         return {"topic": place.topic, "group": place.group, "key": self.key}
 
-    def _begin(self) -> Call[calls.Begun]:
+    def _begin(self) -> Call[queue.Begun]:
         message = self._about
-        return calls.begin_effect(
+        return queue.begin_effect(
             **self._scope(),
             owner=message.place.owner,
             tenant=message.envelope.tenant_id,
@@ -71,14 +71,14 @@ class EffectWords:
             token=message.delivered.token,
         )
 
-    def _begun(self, found: calls.Begun) -> None:
+    def _begun(self, found: queue.Begun) -> None:
         self.fresh = found.status == "begun"
         self.fence = found.fence
         if found.result:
             self.result = msgspec.json.decode(found.result)
 
     def _fail(self, error: BaseException) -> Call[None]:
-        return calls.fail_effect(
+        return queue.fail_effect(
             **self._scope(), fence=self.fence, reason=reason_of(error), tenant=self._about.envelope.tenant_id
         )
 
@@ -91,7 +91,7 @@ class EffectWords:
         )
 
 
-class Effect(EffectWords):
+class Effect(EffectMethods):
     """`with` begins and commits."""
 
     def __init__(self, message: Message, key: str, lease_ms: int | None, ttl_ms: int) -> None:
@@ -114,7 +114,7 @@ class Effect(EffectWords):
                 self._transport.ask(self._fail(error))
 
 
-class AsyncEffect(EffectWords):
+class AsyncEffect(EffectMethods):
     """`async with` begins and commits."""
 
     def __init__(self, message: AsyncMessage, key: str, lease_ms: int | None, ttl_ms: int) -> None:

@@ -13,30 +13,29 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from driftq.client.blocking import Transport
-from driftq.client.claims import Place, settle_one
 from driftq.client.effects import AsyncEffect, Effect
-from driftq.client.flows import Call
+from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.outcome import AsyncOutcome, Outcome
-from driftq.client.streams import AsyncStream, Stream
-from driftq.client.verdicts import ACK, Ending, Verdict, ending_of
-from driftq.client.words import Awaiting, Blocking, own
+from driftq.client.streams.stream import AsyncStream, Stream
+from driftq.client.worker.handler_results import ACK, AttemptEnd, HandlerResult, MessagePlace, ending_of, settle_one
 from driftq.wire.message import DeadLetter, Envelope, Routing
-from driftq.wire.queue import Delivered
 
 if TYPE_CHECKING:
-    from driftq.client.evented import AsyncTransport
-    from driftq.client.streamproducer import AsyncIdempotentProducer, IdempotentProducer
-    from driftq.client.writing import ProducerOptions
+    from driftq.client.producer.producer_base import ProducerOptions
+    from driftq.client.producer.stream_producer import AsyncIdempotentProducer, IdempotentProducer
+    from driftq.client.transport.async_transport import AsyncTransport
+    from driftq.client.transport.sansio import Call
+    from driftq.client.transport.sync_transport import Transport
+    from driftq.wire.queue import Delivered
 
 T = TypeVar("T")
 
 
-class MessageWords:
+class MessageMethods:
     """What a message says and what can be done with it."""
 
     delivered: Delivered
-    place: Place
+    place: MessagePlace
     settled_as = ""  # the verb that was heard
     lost = False  # the lease is gone: whatever is done now is done twice
 
@@ -142,32 +141,32 @@ class MessageWords:
 
     # --- how it ends ---
 
-    @own
+    @bound_endpoint
     def ack(self) -> Call[None]:
         """Done."""
         return self.ending(ACK)
 
-    @own
+    @bound_endpoint
     def nack(self, reason: str = "", *, delay_ms: int | None = None) -> Call[None]:
         """Failed: it comes again, or becomes a dead letter."""
-        return self.ending(Ending("nack/batch", reason, delay_ms))
+        return self.ending(AttemptEnd("nack/batch", reason, delay_ms))
 
-    @own
+    @bound_endpoint
     def release(self, *, delay_ms: int | None = None) -> Call[None]:
         """Given back; counts no attempt."""
-        return self.ending(Ending("release", delay_ms=delay_ms))
+        return self.ending(AttemptEnd("release", delay_ms=delay_ms))
 
-    @own
+    @bound_endpoint
     def reject(self, reason: str = "") -> Call[None]:
         """Never again: straight to the dead letters."""
-        return self.ending(Ending("reject", reason))
+        return self.ending(AttemptEnd("reject", reason))
 
-    @own
+    @bound_endpoint
     def extend(self, lease_ms: int | None = None) -> Call[None]:
         """Keep it for longer."""
         return settle_one("extend", self, lambda: None, lease_ms=lease_ms)
 
-    def ending(self, how: Ending) -> Call[None]:
+    def ending(self, how: AttemptEnd) -> Call[None]:
         """The call that ends this message. `settled` is true when it was heard."""
         return settle_one(how.verb, self, lambda: self.end(how.verb), **how.words())
 
@@ -187,10 +186,10 @@ class MessageWords:
         return f"{self.name}:{self.group}"
 
 
-class Message(MessageWords, Blocking):
+class Message(MessageMethods, SyncApi):
     """A claimed message. `with message:` acks at the end, or says what went wrong."""
 
-    def __init__(self, transport: Transport, place: Place, delivered: Delivered) -> None:
+    def __init__(self, transport: Transport, place: MessagePlace, delivered: Delivered) -> None:
         self._transport = transport
         self.place = place
         self.delivered = delivered
@@ -201,7 +200,7 @@ class Message(MessageWords, Blocking):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         if not self.settled:
             self._transport.ask(self.ending(ending_of(error)))
-        return isinstance(error, Verdict)
+        return isinstance(error, HandlerResult)
 
     def effect(self, key: str = "", *, lease_ms: int | None = None, ttl_ms: int = 0) -> Effect:
         """Something outside the broker that should happen once: `with message.effect() as effect:`."""
@@ -216,10 +215,10 @@ class Message(MessageWords, Blocking):
         return Stream(self._transport, path).producer(self.writer, epoch=self.lease_version, **options)
 
 
-class AsyncMessage(MessageWords, Awaiting):
+class AsyncMessage(MessageMethods, AsyncApi):
     """A claimed message. `async with message:` acks at the end, or says what went wrong."""
 
-    def __init__(self, transport: AsyncTransport, place: Place, delivered: Delivered) -> None:
+    def __init__(self, transport: AsyncTransport, place: MessagePlace, delivered: Delivered) -> None:
         self._transport = transport
         self.place = place
         self.delivered = delivered
@@ -232,7 +231,7 @@ class AsyncMessage(MessageWords, Awaiting):
     ) -> bool:
         if not self.settled:
             await self._transport.ask(self.ending(ending_of(error)))
-        return isinstance(error, Verdict)
+        return isinstance(error, HandlerResult)
 
     def effect(self, key: str = "", *, lease_ms: int | None = None, ttl_ms: int = 0) -> AsyncEffect:
         """Something outside the broker that should happen once: `async with message.effect() as effect:`."""

@@ -11,43 +11,42 @@ import base64
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from driftq.client import calls, streamcalls
-from driftq.client.blocking import Transport
-from driftq.client.calls import Value
-from driftq.client.claims import Held, ack_part
-from driftq.client.flows import Call
-from driftq.client.http import Reply
-from driftq.client.names import random_name
-from driftq.client.words import Awaiting, Blocking, own
-from driftq.wire.queue import ProduceItem
+from driftq.client.calls import queue, streams
+from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
+from driftq.client.transport.sansio import Call, random_name
+from driftq.client.worker.handler_results import ClaimedMessage, ack_part
 
 if TYPE_CHECKING:
-    from driftq.client.evented import AsyncTransport
+    from driftq.client.calls.queue import Value
+    from driftq.client.transport.async_transport import AsyncTransport
+    from driftq.client.transport.http import HttpReply
+    from driftq.client.transport.sync_transport import Transport
+    from driftq.wire.queue import ProduceItem
 
 
-class Settling(Held, Protocol):
+class OutcomeBuilder(ClaimedMessage, Protocol):
     """A message that remembers its end."""
 
     def end(self) -> None: ...
 
 
-class OutcomeWords:
+class OutcomeMethods:
     """Gathers parts; `commit` writes them."""
 
     def __init__(self) -> None:
-        self._acked: list[Settling] = []
+        self._acked: list[OutcomeBuilder] = []
         self._messages: list[tuple[str, ProduceItem]] = []
         self._appends: list[dict[str, object]] = []
         self._commits: list[dict[str, object]] = []
         self._name = random_name()
 
-    def ack(self, message: Settling) -> Self:
+    def ack(self, message: OutcomeBuilder) -> Self:
         self._acked.append(message)
         return self
 
     def send(self, topic: str, value: Value, **options: Any) -> Self:
         """A message that follows; options as in `send`."""
-        self._messages.append((topic, calls.item(value, **options)))
+        self._messages.append((topic, queue.item(value, **options)))
         return self
 
     def append(
@@ -56,7 +55,7 @@ class OutcomeWords:
         """An append to a stream, at most one for each path. In a JSON stream the value is one message; bytes are JSON
         already."""
         empty = close and isinstance(value, bytes) and not value
-        raw = b"" if empty else streamcalls.body_of(content_type, [value])
+        raw = b"" if empty else streams.body_of(content_type, [value])
         self._appends.append(
             {
                 "path": path.strip("/"),
@@ -72,10 +71,10 @@ class OutcomeWords:
         self._commits.append(commit)
         return self
 
-    @own
+    @bound_endpoint
     def commit(self) -> Call[dict[str, Any]]:
         """Write it."""
-        call = calls.outcome(
+        call = queue.outcome(
             acks=[ack_part(message) for message in self._acked],
             produce=self._messages,
             streams=self._appends,
@@ -85,7 +84,7 @@ class OutcomeWords:
         )
         acked = self._acked
 
-        def read(reply: Reply) -> dict[str, Any]:
+        def read(reply: HttpReply) -> dict[str, Any]:
             for message in acked:
                 message.end()
             return call.read(reply)
@@ -93,7 +92,7 @@ class OutcomeWords:
         return Call("POST", call.path, read, refusal=call.refusal, body=call.body, repeatable=call.repeatable)
 
 
-class Outcome(OutcomeWords, Blocking):
+class Outcome(OutcomeMethods, SyncApi):
     """`with outcome:` commits at the end, unless something was raised."""
 
     def __init__(self, transport: Transport) -> None:
@@ -108,7 +107,7 @@ class Outcome(OutcomeWords, Blocking):
             self.commit()
 
 
-class AsyncOutcome(OutcomeWords, Awaiting):
+class AsyncOutcome(OutcomeMethods, AsyncApi):
     """`async with outcome:` commits at the end, unless something was raised."""
 
     def __init__(self, transport: AsyncTransport) -> None:

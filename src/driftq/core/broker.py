@@ -8,30 +8,32 @@ when they are durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driftq.core import commands as c
-from driftq.core import wakes as w
-from driftq.core.case import Case, Chance, LogReader
-from driftq.core.choosing import next_ms
-from driftq.core.deadlines import Subject
-from driftq.core.facts import Fact
-from driftq.core.imaging import Placing, images
-from driftq.core.limits import Limits
-from driftq.core.replies import Decision, Rejected, Reply
-from driftq.core.rules import effects, events, looking, settle, stages, streams, subscriptions, topics
+from driftq.core.context import Chance, DecisionContext, LogReader
+from driftq.core.model import commands as c
+from driftq.core.model import subscriptions as w
+from driftq.core.model.replies import Decision, Rejected, Reply
+from driftq.core.rules import effects, queries, settle, stages, streams, subscriptions, topic_history, topics
 from driftq.core.rules.claim import claim
-from driftq.core.rules.keep import keep
+from driftq.core.rules.dead_letter import redrive
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
-from driftq.core.rules.redrive import redrive
-from driftq.core.rules.states import read_states
+from driftq.core.rules.queries import read_states
 from driftq.core.rules.sweep import set_clock, sweep
-from driftq.core.state import State
+from driftq.core.state.snapshot import SnapshotRestore, snapshot_facts
+from driftq.core.state.state import State
+from driftq.core.transitions.claim_selection import next_ms
+from driftq.core.transitions.skip import keep
+
+if TYPE_CHECKING:
+    from driftq.core.model.deadlines import Subject
+    from driftq.core.model.facts import Fact
+    from driftq.core.model.limits import BrokerLimits
 
 LOOK_AGAIN_MS = 100
 
-Rule = Callable[[Case, Any], Reply]
+Rule = Callable[[DecisionContext, Any], Reply]
 
 RULES: dict[type[c.Command], Rule] = {
     c.Produce: produce,
@@ -48,11 +50,11 @@ RULES: dict[type[c.Command], Rule] = {
     c.AppendStream: streams.append,
     c.CreateStream: streams.create,
     c.DeleteStream: streams.delete,
-    c.ReadStream: looking.read_stream,
-    c.ReadPartition: looking.read_partition,
-    c.ReadProducer: looking.read_producer,
+    c.ReadStream: queries.read_stream,
+    c.ReadPartition: queries.read_partition,
+    c.ReadProducer: queries.read_producer,
     c.ReadStates: read_states,
-    c.ListStreams: looking.list_streams,
+    c.ListStreams: queries.list_streams,
     c.TrimStream: streams.trim,
     c.BeginEffect: effects.begin,
     c.CommitEffect: effects.commit,
@@ -86,26 +88,26 @@ RULES: dict[type[c.Command], Rule] = {
 class Broker:
     """The state machine."""
 
-    def __init__(self, limits: Limits, reader: LogReader, chance: Chance) -> None:
+    def __init__(self, limits: BrokerLimits, reader: LogReader, chance: Chance) -> None:
         self.limits = limits
         self.reader = reader
         self.chance = chance
         self.state = State()
-        self._folds = {**self.state.folds, **Placing(self.state).folds}
+        self._folds = {**self.state.folds, **SnapshotRestore(self.state).folds}
 
     def decide(self, command: c.Command, now_ms: int) -> Decision:
         """What becomes true because of a command, and what to answer. A refusal has no facts."""
-        case = Case(self.state, self.limits, self.reader, self.chance, now_ms)
-        reply = RULES[type(command)](case, command)
+        ctx = DecisionContext(self.state, self.limits, self.reader, self.chance, now_ms)
+        reply = RULES[type(command)](ctx, command)
         if isinstance(reply, Rejected):
             return Decision([], reply)
-        if case.facts and self.state.history_logs:
-            refused = events.record(case, command)
+        if ctx.facts and self.state.history_logs:
+            refused = topic_history.record(ctx, command)
             if refused is not None:
                 return Decision([], refused)
-        if case.facts and self.state.subscriptions.by_number:
-            subscriptions.react(case)
-        return Decision(case.facts, reply)
+        if ctx.facts and self.state.subscriptions.by_number:
+            subscriptions.react(ctx)
+        return Decision(ctx.facts, reply)
 
     def apply(self, fact: Fact) -> None:
         """Fold a fact. Never fails on one that `decide` produced."""
@@ -119,7 +121,7 @@ class Broker:
 
     def snapshot(self) -> Iterator[Fact]:
         """Facts that rebuild this state."""
-        return images(self.state)
+        return snapshot_facts(self.state)
 
     def next_deadline_ms(self) -> int | None:
         """When to call `due` next, at the latest."""

@@ -22,14 +22,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.progress import Progress
-from driftq.core.ranges import Range, runs
-from driftq.core.timeouts import TIMEOUT
-from driftq.core.timers import ClockSet
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.ranges import Range, runs
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.timeouts import TIMEOUT
+
+if TYPE_CHECKING:
+    from driftq.core.state.progress import Progress
 
 FIRST_SIZE = 32  # of an adaptive window, until a lease has shown how much the connection settles
 _LONG_AGO_MS = -(1 << 62)

@@ -1,7 +1,7 @@
 """The asyncio face of a broker: submit commands, await replies, read, wait, start and stop. It can be embedded.
 
 It knows time, the thread and wake-ups; the rules are the broker's, the order is the sequencer's. One loop owns
-everything; only the journal's writes and syncs (but see `engine.haste`), and the checkpoint's, happen elsewhere.
+everything; only the journal's writes and syncs (but see `engine.inline_sync`), and the checkpoint's, happen elsewhere.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from driftq.core import commands as c
 from driftq.core.broker import Broker
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Rejected, Reply, Swept
-from driftq.core.state import State
-from driftq.engine.claiming import claim_or_wait
+from driftq.core.model import commands as c
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Rejected, Reply, Swept
 from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
+from driftq.engine.coalescer import Coalescer, PlainMessage
+from driftq.engine.commit_delay import CommitDelay
 from driftq.engine.committer import Committer
-from driftq.engine.gathering import Gathering
-from driftq.engine.haste import Haste
-from driftq.engine.joining import Joiner, Message
+from driftq.engine.inline_sync import InlineSync
 from driftq.engine.maintenance import Maintenance
+from driftq.engine.projection import StoreReader
 from driftq.engine.queries import Queries
-from driftq.engine.reading import StoreReader
-from driftq.engine.recovery import Opened, Progress, Report, StorageOptions, open_folder
-from driftq.engine.sequencer import Batch, Sequencer
-from driftq.engine.watch import Watch
+from driftq.engine.recovery import Opened, Progress, RecoveryReport, StorageOptions, open_folder
+from driftq.engine.sequencer import CommitBatch, Sequencer
+from driftq.engine.waiters import Watch, claim_or_wait
+from driftq.storage.data_folder import FolderLock
 from driftq.storage.disk import Disk, OsDisk
-from driftq.storage.lockfile import FolderLock
-from driftq.storage.logstore import LogStore, MemoryLogStore
-from driftq.storage.memory import ROOM_BYTES
+from driftq.storage.journal import ROOM_BYTES
+from driftq.storage.log_store import LogStore, MemoryLogStore
+
+if TYPE_CHECKING:
+    from driftq.core.state.state import State
 
 logger = logging.getLogger("driftq.engine")
 
@@ -69,7 +71,7 @@ class Engine:
         )
         self.sequencer.on_caller_error = _log_caller_error
         self.queries = Queries(self.sequencer, clock.now_ms)
-        self._joiner = Joiner(self.sequencer, clock.now_ms)
+        self._joiner = Coalescer(self.sequencer, clock.now_ms)
         self.watch = Watch(broker.state, clock.now_ms)
         self.sequencer.observers.append(self.watch.observe)
         self.stopped: asyncio.Future[None] = self._loop.create_future()
@@ -79,8 +81,8 @@ class Engine:
         self._ended = False  # as `stopped` says, in less
         self._kicked = False
         self._committing = False
-        self._haste = Haste()
-        self._gathering = Gathering(self._haste.note_idle)
+        self._haste = InlineSync()
+        self._gathering = CommitDelay(self._haste.note_idle)
         self._drained: asyncio.Future[None] | None = None  # for `close`, which waits until nothing is under way
         self._open_calls: set[asyncio.Future[Reply]] = set()
         self._committer = Committer(self._loop.call_soon_threadsafe, self._fail) if opened is not None else None
@@ -101,13 +103,13 @@ class Engine:
         cls,
         path: str,
         *,
-        limits: Limits | None = None,
+        limits: BrokerLimits | None = None,
         options: StorageOptions | None = None,
         clock: Clock | None = None,
         disk: Disk | None = None,
         progress: Progress | None = None,
     ) -> Engine:
-        """Open a data folder, or make one. Raises `FolderInUse` or what `storage.damage` defines."""
+        """Open a data folder, or make one. Raises `FolderInUse` or what `storage.corruption` defines."""
         lock = FolderLock(path)
         try:
             opened = await asyncio.get_running_loop().run_in_executor(
@@ -117,7 +119,7 @@ class Engine:
                     disk or OsDisk(),
                     path,
                     os.urandom(16),
-                    limits or Limits(),
+                    limits or BrokerLimits(),
                     SystemChance(),
                     options or StorageOptions(),
                     progress,
@@ -129,10 +131,10 @@ class Engine:
         return cls(opened.broker, opened.store, clock or SystemClock(), opened, lock)
 
     @classmethod
-    def in_memory(cls, *, limits: Limits | None = None, clock: Clock | None = None) -> Engine:
+    def in_memory(cls, *, limits: BrokerLimits | None = None, clock: Clock | None = None) -> Engine:
         """Everything works and nothing is kept."""
         store = MemoryLogStore()
-        broker = Broker(limits or Limits(), StoreReader(store), SystemChance())
+        broker = Broker(limits or BrokerLimits(), StoreReader(store), SystemChance())
         return cls(broker, store, clock or SystemClock(), None)
 
     # --- asking ---
@@ -143,7 +145,7 @@ class Engine:
         return self.sequencer.broker.state
 
     @property
-    def report(self) -> Report | None:
+    def report(self) -> RecoveryReport | None:
         """What the start found; None in memory."""
         return self._opened.report if self._opened is not None else None
 
@@ -198,7 +200,7 @@ class Engine:
         """`submit_to` for a message of which there is nothing else to say: it may be written down with others."""
         if self._ended:
             raise EngineStopped("the engine has stopped") from self._failure
-        self._joiner.add(Message(topic, value, key, on_reply, partition))
+        self._joiner.add(PlainMessage(topic, value, key, on_reply, partition))
         if not (self._kicked or self._committing):
             self._after_decision()
 
@@ -263,7 +265,7 @@ class Engine:
         else:
             self._committed(result, callers)
 
-    def _append(self, batch: Batch) -> tuple[int, int, float]:
+    def _append(self, batch: CommitBatch) -> tuple[int, int, float]:
         """On the committer's thread, or in the loop while that has nothing to do."""
         assert self._opened is not None
         journal = self._opened.journal

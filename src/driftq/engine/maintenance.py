@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from driftq.core import commands as c
+from driftq.core.model import commands as c
 from driftq.core.rules.sweep import RETENTION_PACE_MS
-from driftq.engine.checkpointing import Checkpoints
+from driftq.engine.checkpointer import Checkpointer
 from driftq.engine.clock import Clock, ClockMonitor
-from driftq.engine.committer import Committer
-from driftq.engine.recovery import Opened
-from driftq.storage.damage import FilesMoved
-from driftq.storage.lockfile import FolderLock
+from driftq.storage.corruption import FilesMoved
+
+if TYPE_CHECKING:
+    from driftq.engine.committer import Committer
+    from driftq.engine.recovery import Opened
+    from driftq.storage.data_folder import FolderLock
 
 PACE_S = 1.0
 RETENTION_S = RETENTION_PACE_MS / 1_000
@@ -43,7 +46,7 @@ class Maintenance:
         self._submit = submit  # raises once the engine has stopped
         self._on_room = on_room
         self._on_failure = on_failure
-        self._checkpoints = Checkpoints(opened) if opened is not None else None
+        self._checkpoints = Checkpointer(opened) if opened is not None else None
         self._checkpoint: asyncio.Task[None] | None = None
         self._retained_s = self._loop.time()
         self._clock_monitor = ClockMonitor(clock)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from driftq.core.broker import Broker
-from driftq.core.case import LogReader
-from driftq.core.commands import Command
-from driftq.core.limits import Limits
-from driftq.core.replies import Reply
-from driftq.core.state import State
-from driftq.engine.sequencer import Sequencer
+if TYPE_CHECKING:
+    from driftq.core.broker import Broker
+    from driftq.core.context import LogReader
+    from driftq.core.model.commands import Command
+    from driftq.core.model.limits import BrokerLimits
+    from driftq.core.model.replies import Reply
+    from driftq.core.state.state import State
+    from driftq.engine.sequencer import Sequencer
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class StateView:
         self._broker = broker
         self.state: State = broker.state
         self.reader: LogReader = broker.reader
-        self.limits: Limits = broker.limits
+        self.limits: BrokerLimits = broker.limits
         self.now_ms = now_ms
 
     def decide(self, command: Command) -> Reply:

@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from driftq.core.broker import Broker
-from driftq.core.case import Chance
-from driftq.core.facts import Fact
-from driftq.core.frames import decode
-from driftq.core.limits import Limits
-from driftq.engine.projection import project
-from driftq.engine.reading import StoreReader
+from driftq.core.model.frames import decode
+from driftq.engine.projection import StoreReader, project
 from driftq.storage import snapshots
-from driftq.storage.damage import CorruptSnapshot
-from driftq.storage.disk import Disk
-from driftq.storage.folder import DataFolder, find_folder, finish_folder, new_folder
-from driftq.storage.headers import HEADER_BYTES
-from driftq.storage.recover import Recovery
+from driftq.storage.corruption import CorruptSnapshot
+from driftq.storage.data_folder import DataFolder, find_folder, finish_folder, new_folder
+from driftq.storage.file_journal import FileJournal
+from driftq.storage.journal_files import HEADER_BYTES
 from driftq.storage.segments import SegmentLogStore
-from driftq.storage.wal import FileJournal
+
+if TYPE_CHECKING:
+    from driftq.core.context import Chance
+    from driftq.core.model.facts import Fact
+    from driftq.core.model.limits import BrokerLimits
+    from driftq.storage.disk import Disk
+    from driftq.storage.tail_recovery import Recovery
 
 Progress = Callable[[int, int], None]  # (lsn reached, lsn to reach)
 REPORT_EVERY = 50_000
@@ -53,7 +55,7 @@ class StorageOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RecoveryReport:
     """What a start found."""
 
     created: bool
@@ -74,19 +76,19 @@ class Opened:
     broker: Broker
     journal: FileJournal
     store: SegmentLogStore
-    report: Report
+    report: RecoveryReport
 
 
 def open_folder(
     disk: Disk,
     path: str,
     new_store: bytes,
-    limits: Limits,
+    limits: BrokerLimits,
     chance: Chance,
     options: StorageOptions,
     progress: Progress | None = None,
 ) -> Opened:
-    """Open a data folder, or make one. The caller holds its lock. Raises what `storage.damage` defines."""
+    """Open a data folder, or make one. The caller holds its lock. Raises what `storage.corruption` defines."""
     folder = find_folder(disk, path)
     if folder is None:
         return _create(disk, path, new_store, limits, chance, options)
@@ -106,11 +108,13 @@ def open_folder(
                 broker.apply(fact)
             project(store, facts)
     replayed = _replay(journal, broker, store, base_lsn, progress)
-    report = Report(False, base_lsn, journal.tail_lsn(), replayed, journal.recovery, newest.damaged)
+    report = RecoveryReport(False, base_lsn, journal.tail_lsn(), replayed, journal.recovery, newest.damaged)
     return Opened(disk, folder, options, broker, journal, store, report)
 
 
-def _create(disk: Disk, path: str, new_store: bytes, limits: Limits, chance: Chance, options: StorageOptions) -> Opened:
+def _create(
+    disk: Disk, path: str, new_store: bytes, limits: BrokerLimits, chance: Chance, options: StorageOptions
+) -> Opened:
     folder = new_folder(disk, path, new_store)
     journal = FileJournal.create(
         disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, parent=path
@@ -118,7 +122,7 @@ def _create(disk: Disk, path: str, new_store: bytes, limits: Limits, chance: Cha
     store = _log_store(disk, folder, options)
     finish_folder(disk, folder)
     broker = Broker(limits, StoreReader(store), chance)
-    return Opened(disk, folder, options, broker, journal, store, Report(True, 0, 0, 0, journal.recovery))
+    return Opened(disk, folder, options, broker, journal, store, RecoveryReport(True, 0, 0, 0, journal.recovery))
 
 
 def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> SegmentLogStore:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from driftq.core import commands as c
-from driftq.core.broker import Broker
-from driftq.core.case import Unreadable
-from driftq.core.facts import Fact
-from driftq.core.frames import encode
-from driftq.core.replies import Produced, Rejected, Reply, Settlement
+from driftq.core.context import Unreadable
+from driftq.core.model import commands as c
+from driftq.core.model.facts import Fact
+from driftq.core.model.frames import encode
+from driftq.core.model.replies import Produced, Rejected, Reply, Settlement
 from driftq.engine.projection import project
 from driftq.storage.blocks import LENGTH
-from driftq.storage.logstore import LogStore
 from driftq.wire.errors import Code
+
+if TYPE_CHECKING:
+    from driftq.core.broker import Broker
+    from driftq.storage.log_store import LogStore
 
 FRAMES_AT_ONCE = 2_048  # all that become durable together are answered in one go, while nobody else is served
 
@@ -48,7 +50,7 @@ _SMALLEST_WORK = c.CreateGroup("", "", "latest")
 _WITH_BATCH = (c.Produce, c.AppendStream, c.CreateStream, c.Stage)
 
 
-class Batch(NamedTuple):
+class CommitBatch(NamedTuple):
     """Frames for one append to the journal, behind `expected_lsn`."""
 
     expected_lsn: int
@@ -185,7 +187,7 @@ class Sequencer:
         """Decided and not durable: what a slow disk makes grow."""
         return self._frames_bytes + self._in_journal_bytes
 
-    def take_batch(self) -> Batch | None:
+    def take_batch(self) -> CommitBatch | None:
         """The frames of the next append, as many as one block holds; None if there are none or one is under way."""
         if not self._frames or self._in_journal_bytes:
             return None
@@ -202,7 +204,7 @@ class Sequencer:
         expected_lsn = self.decided_lsn - len(self._frames) - len(frames)
         self._frames_bytes -= size
         self._in_journal_bytes = size
-        return Batch(expected_lsn, frames)
+        return CommitBatch(expected_lsn, frames)
 
     def on_durable(self, lsn: int) -> None:
         """Everything up to `lsn` is on disk: show it to readers, and let the replies go, in order.

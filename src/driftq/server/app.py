@@ -5,35 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from driftq.server.context import Context
-from driftq.server.faces.batches import BatchesFace
-from driftq.server.faces.catalogue import CatalogueFace
-from driftq.server.faces.claims import ClaimsFace
-from driftq.server.faces.clock import ClockFace
-from driftq.server.faces.deadletters import DeadLettersFace
-from driftq.server.faces.effects import EffectsFace
-from driftq.server.faces.explain import ExplainFace
-from driftq.server.faces.fetch import FetchFace
-from driftq.server.faces.jobs import JobsFace
-from driftq.server.faces.metrics import MetricsFace
-from driftq.server.faces.openapi import OpenapiFace
-from driftq.server.faces.queue import QueueFace
-from driftq.server.faces.route import RouteFace
-from driftq.server.faces.server import ServerFace
-from driftq.server.faces.stages import StagesFace
-from driftq.server.faces.states import StatesFace
-from driftq.server.faces.streamrecords import StreamRecordsFace
-from driftq.server.faces.streams import StreamFace
-from driftq.server.faces.topics import TopicsFace
+from driftq.server.handlers.base import Context, error_response
+from driftq.server.handlers.claims import ClaimsHandlers
+from driftq.server.handlers.dead_letters import DeadLettersHandlers
+from driftq.server.handlers.effects import EffectsHandlers
+from driftq.server.handlers.explain import ExplainHandlers
+from driftq.server.handlers.jobs import JobsHandlers
+from driftq.server.handlers.produce_batch import BatchesHandlers
+from driftq.server.handlers.queue import QueueHandlers
+from driftq.server.handlers.records import FetchHandlers, StatesHandlers, StreamRecordsHandlers
+from driftq.server.handlers.route import RouteHandlers
+from driftq.server.handlers.server import ClockHandlers, MetricsHandlers, OpenapiHandlers, ServerHandlers
+from driftq.server.handlers.stages import StagesHandlers
+from driftq.server.handlers.streams import CatalogueHandlers, StreamHandlers
+from driftq.server.handlers.topics import TopicsHandlers
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
-from driftq.server.problems import error_response
 
 Handler = Callable[[Request], Answer]
 ParameterHandler = Callable[..., Answer]
 
 
-class Route(NamedTuple):
+class RouteSpec(NamedTuple):
     """One method of one path. `{name}` stands for one segment, handed to the handler percent-decoded. A path that ends
     in `/*` stands for everything below it, with any method: the handler gets the rest as raw bytes."""
 
@@ -43,7 +36,7 @@ class Route(NamedTuple):
     head: bool = False  # HEAD is answered, too: as GET, without the body
 
 
-def routes(context: Context) -> list[Route]:
+def routes(context: Context) -> list[RouteSpec]:
     """Everything that is served."""
     table = [
         *_about_the_server(context),
@@ -52,113 +45,113 @@ def routes(context: Context) -> list[Route]:
         *_work(context),
         *_streams(context),
     ]
-    openapi = OpenapiFace(lambda: ((route.method, route.path) for route in table))
-    table.append(Route("GET", "/v1/openapi.json", openapi.document))
-    table.append(Route("GET", "/v1/docs", openapi.page))
+    openapi = OpenapiHandlers(lambda: ((route.method, route.path) for route in table))
+    table.append(RouteSpec("GET", "/v1/openapi.json", openapi.document))
+    table.append(RouteSpec("GET", "/v1/docs", openapi.page))
     return table
 
 
-def _about_the_server(context: Context) -> list[Route]:
-    server = ServerFace(context)
-    clock = ClockFace(context)
+def _about_the_server(context: Context) -> list[RouteSpec]:
+    server = ServerHandlers(context)
+    clock = ClockHandlers(context)
     return [
-        Route("GET", "/v1/healthz", server.healthz, head=True),
-        Route("GET", "/v1/readyz", server.readyz, head=True),
-        Route("GET", "/v1/version", server.version),
-        Route("GET", "/v1/clock", clock.show),
-        Route("POST", "/v1/clock/accept", clock.accept),
-        Route("GET", "/v1/metrics", MetricsFace(context).page, head=True),
+        RouteSpec("GET", "/v1/healthz", server.healthz, head=True),
+        RouteSpec("GET", "/v1/readyz", server.readyz, head=True),
+        RouteSpec("GET", "/v1/version", server.version),
+        RouteSpec("GET", "/v1/clock", clock.show),
+        RouteSpec("POST", "/v1/clock/accept", clock.accept),
+        RouteSpec("GET", "/v1/metrics", MetricsHandlers(context).page, head=True),
     ]
 
 
-def _queue(context: Context) -> list[Route]:
-    queue = QueueFace(context)
-    batches = BatchesFace(context)
-    claims = ClaimsFace(context)
+def _queue(context: Context) -> list[RouteSpec]:
+    queue = QueueHandlers(context)
+    batches = BatchesHandlers(context)
+    claims = ClaimsHandlers(context)
     return [
-        Route("GET", "/v1/topics", queue.list_topics),
-        Route("POST", "/v1/topics", queue.create_topic),
-        Route("POST", "/v1/produce", queue.produce),
-        Route("GET", "/v1/consume", queue.consume),
-        Route("POST", "/v1/ack", queue.ack),
-        Route("POST", "/v1/nack", queue.nack),
+        RouteSpec("GET", "/v1/topics", queue.list_topics),
+        RouteSpec("POST", "/v1/topics", queue.create_topic),
+        RouteSpec("POST", "/v1/produce", queue.produce),
+        RouteSpec("GET", "/v1/consume", queue.consume),
+        RouteSpec("POST", "/v1/ack", queue.ack),
+        RouteSpec("POST", "/v1/nack", queue.nack),
         # many at once
-        Route("POST", "/v1/produce/batch", batches.produce),
-        Route("POST", "/v1/produce/packed", batches.produce_packed),
-        Route("POST", "/v1/claim", claims.claim),
-        Route("POST", "/v1/ack/batch", claims.ack),
-        Route("POST", "/v1/nack/batch", claims.nack),
-        Route("POST", "/v1/release", claims.release),
-        Route("POST", "/v1/reject", claims.reject),
-        Route("POST", "/v1/extend", claims.extend),
-        Route("POST", "/v1/ack-cumulative", claims.ack_through),
+        RouteSpec("POST", "/v1/produce/batch", batches.produce),
+        RouteSpec("POST", "/v1/produce/packed", batches.produce_packed),
+        RouteSpec("POST", "/v1/claim", claims.claim),
+        RouteSpec("POST", "/v1/ack/batch", claims.ack),
+        RouteSpec("POST", "/v1/nack/batch", claims.nack),
+        RouteSpec("POST", "/v1/release", claims.release),
+        RouteSpec("POST", "/v1/reject", claims.reject),
+        RouteSpec("POST", "/v1/extend", claims.extend),
+        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through),
         # what would happen, and why nothing does
-        Route("POST", "/v1/route", RouteFace(context).route),
-        Route("GET", "/v1/explain", ExplainFace(context).explain),
+        RouteSpec("POST", "/v1/route", RouteHandlers(context).route),
+        RouteSpec("GET", "/v1/explain", ExplainHandlers(context).explain),
     ]
 
 
-def _topics_and_groups(context: Context) -> list[Route]:
-    topics = TopicsFace(context)
-    fetch = FetchFace(context)
+def _topics_and_groups(context: Context) -> list[RouteSpec]:
+    topics = TopicsHandlers(context)
+    fetch = FetchHandlers(context)
     return [
-        Route("GET", "/v1/topics/{topic}", topics.describe),
-        Route("PATCH", "/v1/topics/{topic}", topics.change),
-        Route("DELETE", "/v1/topics/{topic}", topics.delete),
-        Route("GET", "/v1/topics/{topic}/offsets", fetch.offsets),
-        Route("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.fetch),
-        Route("GET", "/v1/topics/{topic}/partitions/{partition}/messages", fetch.peek),
-        Route("GET", "/v1/groups", topics.list_groups),
-        Route("GET", "/v1/topics/{topic}/groups", topics.list_topic_groups),
-        Route("GET", "/v1/topics/{topic}/groups/{group}", topics.describe_group),
-        Route("DELETE", "/v1/topics/{topic}/groups/{group}", topics.delete_group),
-        Route("GET", "/v1/topics/{topic}/groups/{group}/states", StatesFace(context).read),
-        Route("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
-        Route("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
-        Route("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),
+        RouteSpec("GET", "/v1/topics/{topic}", topics.describe),
+        RouteSpec("PATCH", "/v1/topics/{topic}", topics.change),
+        RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete),
+        RouteSpec("GET", "/v1/topics/{topic}/offsets", fetch.offsets),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.fetch),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", fetch.peek),
+        RouteSpec("GET", "/v1/groups", topics.list_groups),
+        RouteSpec("GET", "/v1/topics/{topic}/groups", topics.list_topic_groups),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", topics.describe_group),
+        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", topics.delete_group),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", StatesHandlers(context).read),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),
     ]
 
 
-def _work(context: Context) -> list[Route]:
-    effects = EffectsFace(context)
-    letters = DeadLettersFace(context)
-    jobs = JobsFace(context)
-    stages = StagesFace(context)
+def _work(context: Context) -> list[RouteSpec]:
+    effects = EffectsHandlers(context)
+    letters = DeadLettersHandlers(context)
+    jobs = JobsHandlers(context)
+    stages = StagesHandlers(context)
     return [
         # effects that happen once
-        Route("GET", "/v1/idempotency", effects.get),
-        Route("POST", "/v1/idempotency/begin", effects.begin),
-        Route("POST", "/v1/idempotency/commit", effects.commit),
-        Route("POST", "/v1/idempotency/fail", effects.fail),
-        Route("POST", "/v1/outcome", effects.outcome),
+        RouteSpec("GET", "/v1/idempotency", effects.get),
+        RouteSpec("POST", "/v1/idempotency/begin", effects.begin),
+        RouteSpec("POST", "/v1/idempotency/commit", effects.commit),
+        RouteSpec("POST", "/v1/idempotency/fail", effects.fail),
+        RouteSpec("POST", "/v1/outcome", effects.outcome),
         # dead letters and jobs
-        Route("GET", "/v1/dlq/{topic}", letters.list),
-        Route("GET", "/v1/dlq/{topic}/errors", letters.errors),
-        Route("POST", "/v1/dlq/{topic}/redrive", letters.redrive),
-        Route("POST", "/v1/jobs", jobs.enqueue),
-        Route("GET", "/v1/jobs/{topic}/{id}", jobs.get),
-        Route("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
+        RouteSpec("GET", "/v1/dlq/{topic}", letters.list),
+        RouteSpec("GET", "/v1/dlq/{topic}/errors", letters.errors),
+        RouteSpec("POST", "/v1/dlq/{topic}/redrive", letters.redrive),
+        RouteSpec("POST", "/v1/jobs", jobs.enqueue),
+        RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get),
+        RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
         # staged appends, for sinks
-        Route("POST", "/v1/stages", stages.stage),
-        Route("POST", "/v1/stages/publish", stages.publish),
-        Route("POST", "/v1/stages/forget", stages.forget),
+        RouteSpec("POST", "/v1/stages", stages.stage),
+        RouteSpec("POST", "/v1/stages/publish", stages.publish),
+        RouteSpec("POST", "/v1/stages/forget", stages.forget),
     ]
 
 
-def _streams(context: Context) -> list[Route]:
-    catalogue = CatalogueFace(context)
+def _streams(context: Context) -> list[RouteSpec]:
+    catalogue = CatalogueHandlers(context)
     return [
-        Route("*", "/v1/stream/*", StreamFace(context).handle),
-        Route("GET", "/v1/streams", catalogue.list),
-        Route("POST", "/v1/streams/trim", catalogue.trim),
-        Route("GET", "/v1/streams/records", StreamRecordsFace(context).read),
+        RouteSpec("*", "/v1/stream/*", StreamHandlers(context).handle),
+        RouteSpec("GET", "/v1/streams", catalogue.list),
+        RouteSpec("POST", "/v1/streams/trim", catalogue.trim),
+        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).read),
     ]
 
 
 class App:
     """Finds the handler of a request."""
 
-    def __init__(self, table: list[Route]) -> None:
+    def __init__(self, table: list[RouteSpec]) -> None:
         self._exact: dict[bytes, dict[str, ParameterHandler]] = {}
         self._patterns: list[tuple[list[str], dict[str, ParameterHandler]]] = []
         self._prefixes: list[tuple[bytes, ParameterHandler]] = []

@@ -1,9 +1,8 @@
-"""The one way out: HTTP calls that the broker makes by itself, for webhooks and for a router.
+"""Which addresses outbound calls may reach. Pure but for one question to the kernel: is this address ours.
 
-A name is resolved once, every address is judged by `addresses.AddressPolicy`, and the connection goes to an address
-that passed: a name that changes its meaning in between gains nothing. Redirects are not followed, answers are bounded.
-Time limits are the caller's (`asyncio.timeout`): a call that is given up takes its connection with it. Names are
-resolved on threads of their own, so that a slow name server delays nobody else.
+A public address may be called. A private, link-local, shared or multicast one only if it lies in `outbound.allow`;
+loopback also while the broker itself listens on loopback only. An IPv6 address that carries an IPv4 address (mapped,
+compatible, 6to4, NAT64) counts as that address. The unspecified address and the broker's own listener are never called.
 """
 
 from __future__ import annotations
@@ -18,8 +17,89 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserError, HttpResponseParser
 
-from driftq.server.addresses import Address, AddressPolicy, Refused
-from driftq.server.settings import Settings
+from driftq.server.settings import LOOPBACK_HOSTS, Settings
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_COMPATIBLE = ipaddress.IPv6Network("::/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# Translators of a site and tunnels through strangers: what is at their other end cannot be known.
+_OPAQUE = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("2001::/32"))
+
+
+class Refused(Exception):
+    """An address that must not be called; the message says why."""
+
+
+def carried(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 one, or the address itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is not None:
+        return inner
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def is_public(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and (
+        address.is_site_local or any(address in network for network in _OPAQUE)
+    ):
+        return False
+    inner = carried(address)
+    return inner.is_global and not inner.is_multicast and not inner.is_reserved
+
+
+def is_of_this_machine(address: Address) -> bool:
+    """Whether a socket can be bound to it."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+class AddressPolicy:
+    """Judges one address and port. `own_ports` is certain when the listener is open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._allowed = [ipaddress.ip_network(text, strict=False) for text in settings.outbound.allow]
+        self._loopback = settings.listen.host in LOOPBACK_HOSTS
+        self.own_ports = frozenset({settings.listen.port})
+
+    def is_local_or_allowed(self, address: Address) -> bool:
+        """Whether plain http is good enough: the bytes stay on this machine, or somebody vouched for the network."""
+        inner = carried(address)
+        return (self._loopback and inner.is_loopback) or self._is_allowed(address, inner)
+
+    def check(self, address: Address, port: int) -> None:
+        """Raises `Refused`."""
+        inner = carried(address)
+        if inner.is_unspecified:
+            raise Refused(f"{address} is no address to call")
+        if port in self.own_ports and is_of_this_machine(inner):
+            raise Refused("the broker does not call itself")
+        if is_public(address) or self.is_local_or_allowed(address):
+            return
+        if inner.is_loopback:
+            raise Refused(f"{address} is this machine; the broker calls it only while it listens on loopback itself")
+        raise Refused(f"{address} is not a public address; outbound.allow can list its network")
+
+    def _is_allowed(self, address: Address, inner: Address) -> bool:
+        return any(
+            candidate.version == network.version and candidate in network
+            for network in self._allowed
+            for candidate in (address, inner)
+        )
+
+
+# --- The one way out: HTTP calls that the broker makes by itself, for webhooks and for a router ---
+
 
 ANSWER_BYTES_MAX = 64 << 10
 HEAD_BYTES_MAX = 16 << 10

@@ -9,33 +9,31 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import driftq
 from driftq.engine.clock import SystemClock
 from driftq.engine.engine import Engine
 from driftq.server import http
-from driftq.server.answers import Answers
+from driftq.server.access.guard import Guard
 from driftq.server.app import App, routes
-from driftq.server.context import Context
-from driftq.server.descriptors import DescriptorPlan, plan, raised_limit
-from driftq.server.guard import Guard
-from driftq.server.logs import Seldom
-from driftq.server.metrics import Metrics, Sources
+from driftq.server.handlers.base import Context, bad_request, error_response, internal_error
+from driftq.server.logs import AccessLog, RateLimited
+from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.outbound import Outbound
-from driftq.server.problems import bad_request, error_response, internal_error
-from driftq.server.routing.asking import Asker
-from driftq.server.routing.making import make_router
+from driftq.server.router.caller import RouterCaller
+from driftq.server.router.factory import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings, SettingsError
 from driftq.storage.descriptors import DescriptorReserve
 from driftq.storage.disk import NoDescriptors, OsDisk
 
 logger = logging.getLogger("driftq.server")
-_seldom = Seldom(logger)
+_seldom = RateLimited(logger)
 
 GRACE_S = 1.2
 RECOVERY_WAIT_S = 20.0
@@ -43,10 +41,10 @@ WAITING_MAX = 1_000
 Say = Callable[[str], None]
 
 
-class Door:
+class ReadinessGate:
     """What stands before the routes: requests wait here until recovery is over, for a while."""
 
-    def __init__(self, settings: Settings, answers: Answers) -> None:
+    def __init__(self, settings: Settings, answers: AccessLog) -> None:
         self.app: App | None = None
         self._recovered: asyncio.Future[App] = asyncio.get_running_loop().create_future()
         self._waiting = 0
@@ -105,13 +103,13 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     reserve = DescriptorReserve(shares.reserved if data is not None else 0)
     outbound = Outbound(settings)
     router = make_router(settings.router, outbound)
-    answers = Answers(access_log=settings.log.access or settings.log.level == "debug")
-    door = Door(settings, answers)
+    answers = AccessLog(access_log=settings.log.access or settings.log.level == "debug")
+    door = ReadinessGate(settings, answers)
     listener = await http.serve(
         door,
         settings.listen.host,
         settings.listen.port,
-        limits=http.Limits(connections=shares.connections, body_bytes=settings.listen.body_bytes_max),
+        limits=http.HttpLimits(connections=shares.connections, body_bytes=settings.listen.body_bytes_max),
         ssl=_tls(settings),
         on_bad_request=bad_request,
         on_error=partial(_logged_error, answers),
@@ -122,7 +120,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     try:
         began_s = loop.time()
         engine = await _open(settings, data, OsDisk(reserve), shares)
-        asker = Asker(router, engine, settings.router.timeout_ms) if router is not None else None
+        asker = RouterCaller(router, engine, settings.router.timeout_ms) if router is not None else None
         sources = Sources(
             answers,
             asker,
@@ -204,7 +202,7 @@ def _greeting(settings: Settings, addresses: list[str], data: str | None, engine
     return f"driftq {driftq.__version__} on {where}; {kept}"
 
 
-def _logged_error(answers: Answers, request: http.Request, error: BaseException) -> http.Response:
+def _logged_error(answers: AccessLog, request: http.Request, error: BaseException) -> http.Response:
     if isinstance(error, NoDescriptors):
         _seldom.warn("descriptors", "a request was refused, no file can be opened: %s", error)
         headers = [("Retry-After", "1")]
@@ -232,3 +230,54 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key)
     return context
+
+
+# --- How the process's file descriptors are divided between files and connections ---
+
+
+LIMIT_MAX = 1 << 20  # "unlimited" is taken as this: some systems refuse more
+STORAGE_FILES = 64  # beside the log files: journal, watermark, snapshots, syncs of a checkpoint, folders
+OTHER = 96  # outbound calls, router threads, a checkpoint's pipes, listeners, the loop itself
+CONNECTIONS_MIN = 32
+LOG_FILES_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorPlan:
+    """What a limit of `limit` descriptors is used for."""
+
+    limit: int
+    log_files: int
+    connections: int
+
+    @property
+    def reserved(self) -> int:
+        """Placeholders for files."""
+        return self.log_files + STORAGE_FILES
+
+
+def raised_limit() -> int:
+    """The soft limit of open files, after raising it as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError):
+            pass  # then with what there is
+    return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def plan(settings: Settings, limit: int) -> DescriptorPlan:
+    """Divide the descriptors. Raises `SettingsError` if they are too few to serve anything."""
+    needed = STORAGE_FILES + OTHER + LOG_FILES_MIN + CONNECTIONS_MIN
+    if limit < needed:
+        raise SettingsError(
+            f"this process may open {limit} files; a broker needs at least {needed}. Raise the limit (ulimit -n, "
+            "LimitNOFILE= of a systemd unit, --ulimit nofile= of a container)."
+        )
+    spare = limit - STORAGE_FILES - OTHER
+    # Connections lose to storage only up to a half: fewer open log files cost time, not answers.
+    log_files = max(LOG_FILES_MIN, min(settings.storage.open_files, spare // 2))
+    return DescriptorPlan(limit, log_files, min(settings.listen.connections_max, spare - log_files))

@@ -1,8 +1,4 @@
-"""Every setting, as data: one frozen tree, units in the names. Components (clock, disk, router) are never in it.
-
-Values come from the defaults here, a TOML file, `DRIFTQ_SECTION__KEY` in the environment and `--set
-section.key=value`, in this order; `load` remembers where each came from. Unknown keys are refused by name.
-"""
+"""What each setting means, in one sentence: for `docs/reference/settings.md`, which is made from here."""
 
 from __future__ import annotations
 
@@ -15,12 +11,88 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, json
 
-from driftq.core.limits import Limits
+from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import DOWNTIME_MAX_MS, DRIFT_MAX_MS
 from driftq.engine.recovery import StorageOptions
 from driftq.wire.message import Jitter, RetryPolicy
+
+MEANINGS = {
+    "listen.host": "The address to listen on; anything but loopback needs `listen.insecure_bind`.",
+    "listen.port": "The TCP port; 0 picks a free one.",
+    "listen.tls_certificate": "A PEM file with the certificate chain; with `listen.tls_key` it turns TLS on.",
+    "listen.tls_key": "The PEM file of the certificate's key.",
+    "listen.allowed_hosts": "Further values of the Host header that are served.",
+    "listen.allowed_origins": "Web origins whose pages may use the broker, all of it.",
+    "listen.connections_max": "Connections at the same time, as far as file descriptors allow; further ones get 503.",
+    "listen.body_bytes_max": "The largest request body; more is 413.",
+    "listen.insecure_bind": "Listen on a public address although nothing checks who calls.",
+    "storage.segment_bytes": "The size of a log's segment file; the journal's hold three `limits.batch_bytes`.",
+    "storage.cache_bytes": "Memory for recently appended and read batches.",
+    "storage.open_files": "Log files that are kept open; fewer where the process may open few files.",
+    "clock.downtime_max_ms": "At a start the machine's clock may be this far ahead of the journal's last time.",
+    "clock.drift_max_ms": "Further apart than this, the broker's time waits for `driftq clock accept`.",
+    "limits.partition_messages": "Messages above the slowest group's floor before a produce gets 429.",
+    "limits.partition_bytes": "Key and value bytes above that floor before a 429; a larger message is 413.",
+    "limits.message_bytes": "The largest message (key and value).",
+    "limits.batch_bytes": "The largest batch, stream append or outcome.",
+    "limits.topics_max": "Topics, without their dead-letter topics.",
+    "limits.partitions_max": "Partitions of one topic.",
+    "limits.groups_per_topic_max": "Groups of one topic.",
+    "limits.streams_max": "Streams.",
+    "queue.in_flight_max": "Messages of a partition that a group may hold at the same time.",
+    "queue.lease_ms": "How long a consumer of `/v1/consume` holds a message, unless it asks for something else.",
+    "queue.retry_backoff_ms": "The first retry's window where nobody says otherwise; it doubles each time.",
+    "queue.retry_max_backoff_ms": "The longest window.",
+    "queue.retry_jitter": "How retries spread over their window: none, full, equal or decorrelated.",
+    "queue.retry_floor_ms": "The shortest rest after a failure: a failing message never becomes a hot loop.",
+    "queue.retry_ratio": "The share of deliveries that due retries are offered first, carried from claim to claim.",
+    "queue.ageing_ms": "A waiting message gains one level of priority for each of these; 0 turns ageing off.",
+    "queue.heartbeat_ms": "How often an idle `/v1/consume` stream carries a bare newline.",
+    "groups.idle_ms": "A group that is behind and neither claims nor acks for so long holds no producer up; 0: never.",
+    "jobs.lease_ms": "How long a claim of `/v1/claim` holds its messages, unless it asks for something else.",
+    "jobs.attempts_max": "Deliveries of a job that has no policy of its own, before it is a dead letter.",
+    "idempotency.ttl_ms": "How long a produced key is remembered, from its first use.",
+    "idempotency.effect_ttl_ms": "How long a committed or failed effect is remembered, at least.",
+    "idempotency.effect_lease_ms": "How long a begun effect belongs to whoever began it.",
+    "idempotency.strict": "Refuse the same key with another message: other key, value, envelope or schedule (409).",
+    "streams.long_poll_ms": "How long a long-poll read waits.",
+    "streams.sse_ms": "How long an SSE connection lives before the client is asked to come again.",
+    "streams.read_bytes_max": "About how much one catch-up read returns.",
+    "streams.park_ms": "How long an early pipelined batch waits for its predecessor before it is refused as a gap.",
+    "streams.cors_prefixes": "Streams whose paths begin so may be read by pages of `streams.cors_origins`.",
+    "streams.cors_origins": "Web origins that may read those streams; `*` is all of them.",
+    "tenants.messages_per_s": "Messages a tenant may produce in a second; 0 means without limit.",
+    "tenants.bytes_per_s": "Bytes a tenant may produce in a second; 0 means without limit.",
+    "tenants.burst_ms": "How much of its rate a tenant may use at once.",
+    "router.kind": "Who is asked at produce where a message goes: none, python, rules or webhook.",
+    "router.target": "The router itself: `module:attribute`, a TOML file, or a URL.",
+    "router.timeout_ms": "How long a router may take; after that the message goes unrouted.",
+    "router.threads": "Threads for routers that are plain functions.",
+    "router.inline": "Call a plain function on the loop itself: for routers that take microseconds.",
+    "outbound.allow": "Addresses and networks that are not public and that webhooks and a router may call.",
+    "outbound.timeout_ms": "How long a call of a webhook may take, from the connection to the end of the answer.",
+    "log.level": "What is logged: debug, info, warning or error.",
+    "log.format": "Lines of text or of JSON.",
+    "log.access": "Log every request.",
+}
+
+
+def table() -> Sequence[Sequence[str]]:
+    """(name, default, meaning) of every setting."""
+    found = []
+    for section in Settings.__struct_fields__:
+        part = getattr(Settings(), section)
+        for key in part.__struct_fields__:
+            name = f"{section}.{key}"
+            default = json.encode(getattr(part, key)).decode()
+            found.append((f"`{name}`", f"`{default}`", MEANINGS[name]))
+    return found
+
+
+# --- Every setting, as data: one frozen tree, units in the names. Components (clock, disk, router) are never in it ---
+
 
 ENVIRONMENT_PREFIX = "DRIFTQ_"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
@@ -42,7 +114,7 @@ REMOVED = {
 }
 
 
-class Listen(Struct, frozen=True, forbid_unknown_fields=True):
+class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8_080
     tls_certificate: str = ""
@@ -54,7 +126,7 @@ class Listen(Struct, frozen=True, forbid_unknown_fields=True):
     insecure_bind: bool = False
 
 
-class Storage(Struct, frozen=True, forbid_unknown_fields=True):
+class StorageSettings(Struct, frozen=True, forbid_unknown_fields=True):
     segment_bytes: Annotated[int, Meta(ge=64 << 10)] = 64 << 20
     cache_bytes: Amount = 64 << 20
     open_files: Count = 256
@@ -67,7 +139,7 @@ class ClockSettings(Struct, frozen=True, forbid_unknown_fields=True):
     drift_max_ms: Milliseconds = DRIFT_MAX_MS
 
 
-class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[limits]`: what is refused."""
 
     partition_messages: Count = 1_000_000
@@ -80,7 +152,7 @@ class Bounds(Struct, frozen=True, forbid_unknown_fields=True):
     streams_max: Count = 1_000_000
 
 
-class Queue(Struct, frozen=True, forbid_unknown_fields=True):
+class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
     in_flight_max: Count = 1_000
     lease_ms: Milliseconds = 2_000
     retry_backoff_ms: Amount = 500
@@ -96,19 +168,19 @@ class Groups(Struct, frozen=True, forbid_unknown_fields=True):
     idle_ms: Amount = 0
 
 
-class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
+class JobSettings(Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Milliseconds = 30_000
     attempts_max: Count = 4
 
 
-class Idempotency(Struct, frozen=True, forbid_unknown_fields=True):
+class IdempotencySettings(Struct, frozen=True, forbid_unknown_fields=True):
     ttl_ms: Milliseconds = 600_000
     effect_ttl_ms: Milliseconds = 600_000
     effect_lease_ms: Milliseconds = 30_000
     strict: bool = False
 
 
-class Streams(Struct, frozen=True, forbid_unknown_fields=True):
+class StreamSettings(Struct, frozen=True, forbid_unknown_fields=True):
     long_poll_ms: Milliseconds = 30_000
     sse_ms: Milliseconds = 60_000
     read_bytes_max: Bytes = 4 << 20
@@ -117,7 +189,7 @@ class Streams(Struct, frozen=True, forbid_unknown_fields=True):
     cors_origins: tuple[str, ...] = ("*",)
 
 
-class Tenants(Struct, frozen=True, forbid_unknown_fields=True):
+class TenantSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """What each tenant may produce; 0 means without limit."""
 
     messages_per_s: Amount = 0
@@ -142,30 +214,30 @@ class OutboundSettings(Struct, frozen=True, forbid_unknown_fields=True):
     timeout_ms: Milliseconds = 10_000
 
 
-class Log(Struct, frozen=True, forbid_unknown_fields=True):
+class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"
     access: bool = False
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    listen: Listen = Listen()
-    storage: Storage = Storage()
+    listen: ListenSettings = ListenSettings()
+    storage: StorageSettings = StorageSettings()
     clock: ClockSettings = ClockSettings()
-    limits: Bounds = Bounds()
-    queue: Queue = Queue()
+    limits: LimitSettings = LimitSettings()
+    queue: QueueSettings = QueueSettings()
     groups: Groups = Groups()
-    jobs: Jobs = Jobs()
-    idempotency: Idempotency = Idempotency()
-    streams: Streams = Streams()
-    tenants: Tenants = Tenants()
+    jobs: JobSettings = JobSettings()
+    idempotency: IdempotencySettings = IdempotencySettings()
+    streams: StreamSettings = StreamSettings()
+    tenants: TenantSettings = TenantSettings()
     router: RouterSettings = RouterSettings()
     outbound: OutboundSettings = OutboundSettings()
-    log: Log = Log()
+    log: LogSettings = LogSettings()
 
-    def core_limits(self) -> Limits:
+    def core_limits(self) -> BrokerLimits:
         bounds, queue = self.limits, self.queue
-        return Limits(
+        return BrokerLimits(
             topics_max=bounds.topics_max,
             partitions_max=bounds.partitions_max,
             groups_per_topic_max=bounds.groups_per_topic_max,

@@ -10,7 +10,7 @@ Needs `pip install 'driftq[spark]'`. Nothing here is imported by the client or t
 
 from __future__ import annotations
 
-from driftq.spark.java import NoJava as NoJava
+from driftq.spark.session import NoJava as NoJava
 from driftq.spark.session import driftq_session as driftq_session
 from driftq.spark.session import register as register
 

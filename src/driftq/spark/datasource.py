@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-from driftq.spark import columns
-from driftq.spark.options import read_options
+from driftq.spark.source import columns
+from driftq.spark.source.options import read_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
@@ -32,24 +32,24 @@ class DriftqDataSource(DataSource):
         return columns.spark_schema(columns.wanted(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from driftq.spark.reading import DriftqReader, FilteringReader  # noqa: PLC0415  # a writer needs none of it
+        from driftq.spark.source.reader import DriftqReader, FilteringReader  # noqa: PLC0415  # a writer needs none of it
 
         options = read_options(self.options)
         return (FilteringReader if options.push_filters else DriftqReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from driftq.spark.reading import DriftqStreamReader  # noqa: PLC0415
+        from driftq.spark.source.reader import DriftqStreamReader  # noqa: PLC0415
 
         return DriftqStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        made: DataSourceWriter = importlib.import_module("driftq.spark.writing").batch_writer(
+        made: DataSourceWriter = importlib.import_module("driftq.spark.sink.writer").batch_writer(
             dict(self.options), schema, overwrite
         )
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        made: DataSourceStreamWriter = importlib.import_module("driftq.spark.writing").stream_writer(
+        made: DataSourceStreamWriter = importlib.import_module("driftq.spark.sink.writer").stream_writer(
             dict(self.options), schema, overwrite
         )
         return made

@@ -37,7 +37,7 @@ class BlockTooLarge(ValueError):
     """The frames of one append do not fit into a block."""
 
 
-class Ended(Enum):
+class ScanEnd(Enum):
     """Why a scan stopped."""
 
     SHORT = "the data ends inside or directly before a block"
@@ -53,7 +53,7 @@ class Scan(NamedTuple):
     prev_crc: int
     next_lsn: int
     last_block_at: int  # position of the last whole block, -1 if there was none
-    ended: Ended
+    ended: ScanEnd
 
 
 def block_bytes(frames: Sequence[bytes]) -> int:
@@ -99,17 +99,17 @@ def scan(data: bytes, position: int, seed: int, prev_crc: int, next_lsn: int) ->
     add = frames.append
     size = len(data)
     last_block_at = -1
-    ended = Ended.SHORT
+    ended = ScanEnd.SHORT
     while size - position >= HEADER_BYTES:
         magic, crc, prev, length, lsn, count, flags = _unpack(data, position)
         if magic != MAGIC or prev != prev_crc or lsn != next_lsn or not _plausible(length, count):
-            ended = Ended.NO_BLOCK
+            ended = ScanEnd.NO_BLOCK
             break
         end = position + length
         if end > size:
             break
         if _extend(seed, data[position + CHECKED_FROM : end]) != crc:
-            ended = Ended.NO_BLOCK
+            ended = ScanEnd.NO_BLOCK
             break
         at = position + HEADER_BYTES
         if flags:
@@ -139,7 +139,7 @@ def _hole_frames(data: bytes, at: int, end: int, count: int, flags: int) -> list
     return [data[at + 4 : at + 4 + size]] * count
 
 
-class Found(NamedTuple):
+class FoundBlock(NamedTuple):
     """A block that stands on its own: its checksum fits the file, whatever lies before it."""
 
     position: int
@@ -148,7 +148,7 @@ class Found(NamedTuple):
     prev_crc: int
 
 
-def find(data: bytes, position: int, seed: int, above_lsn: int) -> Found | None:
+def find(data: bytes, position: int, seed: int, above_lsn: int) -> FoundBlock | None:
     """The next valid block at or behind `position` that begins above `above_lsn`, wherever it is.
 
     Only one block is unsynced at a time, so a block that begins above an lsn proves that the lsn was synced.
@@ -161,5 +161,5 @@ def find(data: bytes, position: int, seed: int, above_lsn: int) -> Found | None:
         end = position + length
         if not position % ALIGNMENT and lsn > above_lsn and _plausible(length, count) and end <= len(data):
             if _extend(seed, data[position + CHECKED_FROM : end]) == crc:
-                return Found(position, lsn, count, prev)
+                return FoundBlock(position, lsn, count, prev)
         position += 1

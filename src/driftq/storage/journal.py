@@ -1,7 +1,7 @@
 """The seam between the broker and whatever keeps its frames: a local file, later a replicated log.
 
 A journal is a numbered sequence of frames. A frame is the encoded facts of one command; its number is its lsn, dense
-from 1. Nothing outside `storage.wal` may assume that a journal is a local file.
+from 1. Nothing outside `storage.file_journal` may assume that a journal is a local file.
 """
 
 from __future__ import annotations
@@ -49,3 +49,37 @@ class Journal(Protocol):
         """How many more bytes of frames can be stored without asking for space."""
 
     def close(self) -> None: ...
+
+
+# --- A journal that keeps nothing: for brokers in memory and for tests. Frames are counted, given back by nobody ---
+
+
+ROOM_BYTES = 1 << 62
+
+
+class MemoryJournal:
+    """The twin of `FileJournal` without files."""
+
+    def __init__(self) -> None:
+        self._tail_lsn = 0
+
+    def tail_lsn(self) -> int:
+        return self._tail_lsn
+
+    def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
+        if expected_lsn != self._tail_lsn:
+            raise WrongTail(expected_lsn, self._tail_lsn)
+        self._tail_lsn += len(frames)
+        return self._tail_lsn
+
+    def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
+        return iter(())
+
+    def trim(self, before_lsn: int) -> None:
+        pass
+
+    def room_bytes(self) -> int:
+        return ROOM_BYTES
+
+    def close(self) -> None:
+        pass

@@ -12,14 +12,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from driftq.storage.damage import CorruptLog
+from driftq.storage.corruption import CorruptLog
 from driftq.storage.disk import Disk, DiskFull
-from driftq.storage.logcache import OpenFiles, RunCache
-from driftq.storage.logfiles import LogSegment, encode_header, encode_index, index_path, read_run
-from driftq.storage.logloading import load
-from driftq.storage.logstate import GivenUp, LogState
-from driftq.storage.logstore import Placed, Span, batch_ms
-from driftq.storage.syncing import LogSync
+from driftq.storage.log_segment import LogSegment, encode_header, encode_index, index_path, load, read_run
+from driftq.storage.log_store import LogSync, Placed, SegmentSpan, batch_ms
+from driftq.storage.open_log import GivenUp, OpenFiles, OpenLog, RunCache
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
@@ -44,12 +41,12 @@ class SegmentLogStore:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._store = store
-        self._logs: dict[int, LogState] = {}
+        self._logs: dict[int, OpenLog] = {}
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
-        self._dirty: dict[int, LogState] = {}
-        self._waiting: dict[int, LogState] = {}
-        self._trimmed: dict[int, LogState] = {}
+        self._dirty: dict[int, OpenLog] = {}
+        self._waiting: dict[int, OpenLog] = {}
+        self._trimmed: dict[int, OpenLog] = {}
         self._dropped: dict[int, None] = {}
         self._given_up: list[GivenUp] = []
         self._new_folders = False
@@ -105,15 +102,15 @@ class SegmentLogStore:
     def sync(self) -> None:
         self.begin_sync().run()
 
-    def _new_log(self, log_id: int, first_offset: int) -> LogState:
-        log = self._logs[log_id] = LogState(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
+    def _new_log(self, log_id: int, first_offset: int) -> OpenLog:
+        log = self._logs[log_id] = OpenLog(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
         # Whatever has this number on disk is from before a crash, and the journal brings it again.
         self._remove_files(log.folder)
         self._dropped.pop(log_id, None)
         log.opened = True
         return log
 
-    def _write_waiting(self, log: LogState) -> bool:
+    def _write_waiting(self, log: OpenLog) -> bool:
         while log.unwritten:
             try:
                 written = self._write(log)
@@ -123,7 +120,7 @@ class SegmentLogStore:
         self._waiting.pop(log.log_id, None)
         return True
 
-    def _write(self, log: LogState) -> int:
+    def _write(self, log: OpenLog) -> int:
         """Write as many of the waiting batches as belong into one run, at once; returns how many."""
         if not log.opened:
             self._open_log(log)
@@ -152,7 +149,7 @@ class SegmentLogStore:
         self._dirty[log.log_id] = log
         return len(batches)
 
-    def _new_segment(self, log: LogState, first_offset: int) -> LogSegment:
+    def _new_segment(self, log: OpenLog, first_offset: int) -> LogSegment:
         path = f"{log.folder}/{first_offset:020d}.log"
         if not log.segments:
             self._disk.make_folder("log.folder", log.folder)
@@ -199,7 +196,7 @@ class SegmentLogStore:
             offset = run_end
         return found
 
-    def _batches_at(self, log: LogState, offset: int) -> tuple[list[int], list[bytes], int]:
+    def _batches_at(self, log: OpenLog, offset: int) -> tuple[list[int], list[bytes], int]:
         """The batches of the run that holds an offset, and the offset behind that run."""
         if log.unwritten and offset >= log.unwritten[0][0]:
             return [entry[0] for entry in log.unwritten], [entry[2] for entry in log.unwritten], log.end
@@ -246,19 +243,19 @@ class SegmentLogStore:
         late = (first for first, _, batch in log.unwritten if batch_ms(batch) >= at_ms)
         return max(next(late, log.end), log.start)
 
-    def spans(self, log_id: int) -> list[Span]:
+    def spans(self, log_id: int) -> list[SegmentSpan]:
         log = self._logs.get(log_id)
         if log is None:
             return []
         return [
-            Span(segment.first_offset, segment.end_offset, segment.size_bytes, segment.last_ms())
+            SegmentSpan(segment.first_offset, segment.end_offset, segment.size_bytes, segment.last_ms())
             for segment in self._loaded(log)
         ]
 
     # ---------------------------------------------------------------------------------------- beginning and ending
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
-        self._logs[log_id] = LogState(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
+        self._logs[log_id] = OpenLog(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
 
     def trim(self, log_id: int, start_offset: int) -> None:
         log = self._logs.get(log_id)
@@ -296,7 +293,7 @@ class SegmentLogStore:
         self._dropped = {}
         return noted
 
-    def _remove_below(self, log: LogState, start: int) -> None:
+    def _remove_below(self, log: OpenLog, start: int) -> None:
         if self._logs.get(log.log_id) is not log:
             return
         if not log.opened:
@@ -312,7 +309,7 @@ class SegmentLogStore:
 
     # ----------------------------------------------------------------------------------------------- opening a log
 
-    def _open_log(self, log: LogState) -> None:
+    def _open_log(self, log: OpenLog) -> None:
         """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
         end = log.written
         firsts = [int(name[:-4]) for name in self._disk.list(log.folder) if name.endswith(".log")]
@@ -333,12 +330,12 @@ class SegmentLogStore:
         if len(log.segments) > 1 and log.segments[1].first_offset <= log.start:
             self._trimmed[log.log_id] = log
 
-    def _load(self, log: LogState, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
+    def _load(self, log: OpenLog, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
         if load(self._disk, self._files[segment.path], self._store, log.log_id, segment, end, is_last=is_last):
             log.dirty[segment.path] = segment
             self._dirty[log.log_id] = log
 
-    def _loaded(self, log: LogState) -> list[LogSegment]:
+    def _loaded(self, log: OpenLog) -> list[LogSegment]:
         """All segments of a log, with their runs."""
         if not log.opened:
             self._open_log(log)

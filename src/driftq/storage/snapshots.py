@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from driftq.storage import blocks
-from driftq.storage.blocks import Ended
-from driftq.storage.damage import CorruptSnapshot, FormatTooNew
+from driftq.storage.blocks import ScanEnd
+from driftq.storage.corruption import CorruptSnapshot, FormatTooNew
 from driftq.storage.disk import Disk, DiskFull, File
-from driftq.storage.headers import checksum
+from driftq.storage.journal_files import checksum
 
 FORMAT_VERSION = 1
 GENERATIONS = 2
@@ -195,7 +195,7 @@ def _frames(file: File, store: bytes) -> Iterator[bytes]:
         data = file.read_at(position, min(want, end - position))
         found = blocks.scan(data, 0, seed, prev_crc, next_lsn)
         if not found.position:
-            if found.ended is Ended.NO_BLOCK or position + len(data) >= end or want > blocks.BLOCK_BYTES_MAX:
+            if found.ended is ScanEnd.NO_BLOCK or position + len(data) >= end or want > blocks.BLOCK_BYTES_MAX:
                 raise CorruptSnapshot(file.path, position, "a block is damaged")
             want *= 4
             continue

@@ -9,21 +9,21 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from driftq.client.api import DriftQ
-from driftq.client.running import run_async
-from driftq.client.subscription import Counts
-from driftq.client.worker import Worker
-from driftq.core.replies import Swept
+from driftq.client.worker.worker import Worker, run_async
+from driftq.core.model.replies import Swept
 from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server import http
 from driftq.server.app import App, routes
-from driftq.server.context import Context
-from driftq.server.problems import bad_request, internal_error
+from driftq.server.handlers.base import Context, bad_request, internal_error
 from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, chaotic
+
+if TYPE_CHECKING:
+    from driftq.client.worker.worker_loop import WorkerCounts
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class MemoryBroker(DriftQ):
                 for group_id in reply.group_ids:
                     engine.watch.wake_group(group_id, 1)
 
-    def drain(self, *workers: Worker[Any, Any]) -> list[Counts]:
+    def drain(self, *workers: Worker[Any, Any]) -> list[WorkerCounts]:
         """Run workers until nothing is left for them now. What rests stays at rest: `advance`, and drain again."""
         return self._run(run_async(*workers, broker=self, drain=True))
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from driftq.client.message import AsyncMessage, Message
-from driftq.client.subscription import Counts, Handler
-from driftq.client.verdicts import Ending
-from driftq.client.worker import Worker
-from driftq.client.working import Handled, Working
+from driftq.client.worker.worker_loop import Handled, Handler, WorkerCounts, WorkerLoop
 
 if TYPE_CHECKING:
+    from driftq.client.message import AsyncMessage, Message
+    from driftq.client.worker.handler_results import AttemptEnd
+    from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 
 LONG_MS = 24 * 3_600_000
@@ -38,7 +37,7 @@ class Report(NamedTuple):
     """What was done to the messages. `calls` counts the handler's calls for each, by topic:partition:offset."""
 
     calls: Counter[str]
-    counts: Counts
+    counts: WorkerCounts
     rounds: int
 
     @property
@@ -50,16 +49,16 @@ class Report(NamedTuple):
 async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, seed: int, rounds: int) -> Report:
     """Drain, and let a day pass between the rounds, until nothing comes any more."""
     calls: Counter[str] = Counter()
-    total = Counts()
+    total = WorkerCounts()
     took = 0
     client = broker.asynchronous()
     try:
         while took < rounds:
             took += 1
             before = calls.total()
-            working = ChaoticWorking(worker, client, chaos, seed, calls)
+            working = ChaoticWorkerLoop(worker, client, chaos, seed, calls)
             counts = await working.run(asyncio.Event(), drain=True)
-            for name in Counts.__slots__:
+            for name in WorkerCounts.__slots__:
                 setattr(total, name, getattr(total, name) + getattr(counts, name))
             if calls.total() == before:
                 break
@@ -70,7 +69,7 @@ async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, 
     return Report(calls, total, took)
 
 
-class ChaoticWorking(Working):
+class ChaoticWorkerLoop(WorkerLoop):
     """A worker on a bad day."""
 
     def __init__(self, worker: Worker[Any, Any], client: Any, chaos: Chaos, seed: int, calls: Counter[str]) -> None:
@@ -104,7 +103,7 @@ class ChaoticWorking(Working):
             self._chance.shuffle(messages)
         super()._arrive(messages)
 
-    def _end(self, message: Handled, how: Ending) -> None:
+    def _end(self, message: Handled, how: AttemptEnd) -> None:
         if message in self._copies:
             self._forget(message)  # a copy ends in silence: its original has the word
         elif how.verb == "ack/batch" and self._strikes("lost", message, self._chaos.lost_leases):

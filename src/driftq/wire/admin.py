@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
-from driftq.wire.message import RetryPolicy
 from driftq.wire.queue import Body, Fair, HeldItem, Name, Natural, ProduceItem
+
+if TYPE_CHECKING:
+    from driftq.wire.message import RetryPolicy
 
 # --- the clock ---
 
@@ -264,7 +266,7 @@ class StagedInfo(Struct, frozen=True):
     duplicate: bool
 
 
-class PublishedPart(Struct, frozen=True, omit_defaults=True):
+class PublishedPartInfo(Struct, frozen=True, omit_defaults=True):
     """Where a staged batch went; a part of a stream has no topic and partition."""
 
     offset: int
@@ -276,7 +278,7 @@ class PublishedPart(Struct, frozen=True, omit_defaults=True):
 class PublishedInfo(Struct, frozen=True):
     batch: int
     duplicate: bool
-    parts: list[PublishedPart]
+    parts: list[PublishedPartInfo]
 
 
 class ForgottenInfo(Struct, frozen=True):

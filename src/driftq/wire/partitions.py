@@ -19,3 +19,6 @@ def fnv1a(key: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The empty key goes to partition 0."""
     return fnv1a(key) % partitions if key and partitions > 1 else 0
+
+
+# --- Which partition a key belongs to: the broker and its producers ask the same function ---

@@ -1,6 +1,6 @@
 """Bodies of the `/v1` queue API, as both sides see them. Unknown fields are refused; numbers are numbers.
 
-Requests can also come as query parameters: `server.bodies` turns those into the same types.
+Requests can also come as query parameters: `server.handlers.base` turns those into the same types.
 """
 
 from __future__ import annotations

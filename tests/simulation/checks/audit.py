@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core.facts import Fact
-from driftq.core.replies import OutcomeReply, Rejected, Reply
-from driftq.core.state import State
+from driftq.core.model.facts import Fact
+from driftq.core.model.replies import OutcomeReply, Rejected, Reply
+from driftq.core.state.state import State
 from driftq.engine.recovery import Opened
 from tests.simulation.checks.backlogs import BacklogsCheck
 from tests.simulation.checks.claims import ClaimsCheck
+from tests.simulation.checks.dead_letters import LettersCheck
 from tests.simulation.checks.effects import EffectsCheck
+from tests.simulation.checks.history_check import TalesCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
-from tests.simulation.checks.letters import LettersCheck
 from tests.simulation.checks.outcomes import OutcomesCheck
 from tests.simulation.checks.producers import ProducersCheck
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.reads import ReadsCheck
 from tests.simulation.checks.restarts import RestartsCheck
-from tests.simulation.checks.staging import StagingCheck
+from tests.simulation.checks.stages import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
-from tests.simulation.checks.tales import TalesCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.wakes import WakesCheck
 from tests.simulation.op import Op

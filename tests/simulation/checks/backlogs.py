@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import facts as f
-from driftq.core.activity import GroupCaughtUp, GroupIdled
-from driftq.core.limits import Limits
-from driftq.core.replies import Rejected
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Rejected
+from driftq.core.state.groups import GroupCaughtUp, GroupIdled
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import demand
@@ -22,7 +22,7 @@ from tests.simulation.op import Op
 class BacklogsCheck:
     """When groups were used, and which of them count."""
 
-    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: BrokerLimits) -> None:
         self._ledger = ledger
         self._queues = queues
         self._limits = limits

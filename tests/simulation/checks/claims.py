@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed
 from tests.simulation.checks.ledger import Ledger
-from tests.simulation.checks.places import Places
+from tests.simulation.checks.positions import Places
 from tests.simulation.checks.queues import GroupModel, QueuesCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.op import Op
@@ -31,7 +31,7 @@ class _Share:
 class ClaimsCheck:
     """Judges claims when they are answered; frames tell what kind each delivery was."""
 
-    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: BrokerLimits) -> None:
         self._ledger = ledger
         self._queues = queues
         self._limits = limits
@@ -136,7 +136,7 @@ class ClaimsCheck:
             if offset < tops.get(line, -1):
                 raise Violation("Q9", f"{op}: offset {offset} of log {places.log_id} was left and {tops[line]} given")
 
-    def _line(self, mark: f.Mark | None, config: f.TopicConfig) -> object:
+    def _line(self, mark: f.RecordSchedule | None, config: f.TopicConfig) -> object:
         if mark is None:
             return 0, ""
         return mark.priority, mark.tenant if config.fair else ""

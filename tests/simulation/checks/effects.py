@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.idempotency import effect_scope
-from driftq.core.replies import AlreadyDone, Begun, OutcomeReply, Rejected
-from driftq.core.timers import ClockSet
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import AlreadyDone, Begun, OutcomeReply, Rejected
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.idempotency import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import Violation, demand

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.replies import Produced
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import Produced
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import GroupModel, QueuesCheck
 from tests.simulation.checks.violation import Violation
@@ -90,7 +90,7 @@ class JobsCheck:
         return not groups or not all(group.places[job.log_id].is_settled(job.offset) for group in groups)
 
     def _claims(self, group: GroupModel, job: Job) -> bool:
-        mark = self._queues.marks.get(job.log_id, {}).get(job.offset) or f.Mark(0)
+        mark = self._queues.marks.get(job.log_id, {}).get(job.offset) or f.RecordSchedule(0)
         return not group.filters or any(
             task in (None, mark.task) and label in (None, mark.label) for task, label in group.filters
         )

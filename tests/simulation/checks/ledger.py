@@ -10,10 +10,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.groups import DEAD_PREFIX, HISTORY_SUFFIX
-from driftq.core.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
+from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op

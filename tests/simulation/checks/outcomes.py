@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core import outcomes as o
-from driftq.core.idempotency import effect_scope
-from driftq.core.limits import Limits
-from driftq.core.replies import OutcomeReply, Produced, Rejected, StreamAppended
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import OutcomeReply, Produced, Rejected, StreamAppended
+from driftq.core.state import outcomes as o
+from driftq.core.state.idempotency import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck
@@ -33,7 +33,7 @@ class Carried(NamedTuple):
 class OutcomesCheck:
     """Every outcome ever carried out, by its tokens and fences."""
 
-    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: BrokerLimits) -> None:
         self._ledger = ledger
         self._queues = queues
         self._limits = limits

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.producers import SERVER_EPOCH, WINDOW
-from driftq.core.replies import OutcomeReply, Produced, ProducerView, Rejected, StreamAppended
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import OutcomeReply, Produced, ProducerView, Rejected, StreamAppended
+from driftq.core.state.producers import SERVER_EPOCH, WINDOW
 from driftq.wire.errors import Code
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
@@ -34,7 +34,7 @@ class Key(NamedTuple):
 class ProducersCheck:
     """What each log accepted from each producer, and what each key stands for."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._seen: dict[tuple[int, str], list[Seen]] = {}
         self._keys: dict[tuple[str, str, str], Key] = {}
@@ -91,7 +91,7 @@ class ProducersCheck:
         if once is not None:
             self._remember(once, fact, op)
 
-    def _accept(self, log_id: int, by: f.ByProducer, first: int, end: int, op: Op, gaps: bool) -> None:
+    def _accept(self, log_id: int, by: f.ProducerSequence, first: int, end: int, op: Op, gaps: bool) -> None:
         known = self._seen.setdefault((log_id, by.producer), [])
         last = known[-1] if known else None
         if last is not None and by.epoch < last.epoch:
@@ -146,7 +146,7 @@ class ProducersCheck:
         if reply.duplicate and command.producer is not None and log_id is not None and not reply.closed:
             self._repeated(op, log_id, command.producer, reply.first_offset)
 
-    def _repeated(self, op: Op, log_id: int, by: f.ByProducer, told: int) -> None:
+    def _repeated(self, op: Op, log_id: int, by: f.ProducerSequence, told: int) -> None:
         known = self._seen.get((log_id, by.producer), [])
         newest = known[-1].epoch if known else -1
         epoch = newest if by.epoch == SERVER_EPOCH else by.epoch

@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.logs import LaneKey
-from driftq.core.replies import Claimed, OutcomeReply, Settlement
-from driftq.core.retry import is_exhausted
-from driftq.core.state import State
-from driftq.core.timers import ClockSet
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, OutcomeReply, Settlement
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.logs import LaneKey
+from driftq.core.state.state import State
+from driftq.core.transitions.retry import is_exhausted
 from driftq.wire.errors import Code
 from driftq.wire.message import RetryPolicy, decode_head
 from tests.simulation.checks.ledger import Ledger
-from tests.simulation.checks.places import Holding, Places
+from tests.simulation.checks.positions import Holding, Places
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
 
@@ -41,12 +41,12 @@ class GroupModel:
 class QueuesCheck:
     """Groups, and what records ask for."""
 
-    def __init__(self, ledger: Ledger, limits: Limits) -> None:
+    def __init__(self, ledger: Ledger, limits: BrokerLimits) -> None:
         self._ledger = ledger
         self._limits = limits
         self.groups: dict[int, GroupModel] = {}
         self.configs: dict[str, f.TopicConfig] = {}
-        self.marks: dict[int, dict[int, f.Mark]] = {}  # log -> offset -> mark
+        self.marks: dict[int, dict[int, f.RecordSchedule]] = {}  # log -> offset -> mark
         self.cancelled: dict[int, set[int]] = {}  # by log
         self._readers: dict[int, list[Places]] = {}
         self._leased: list[tuple[f.Leased, Places]] = []  # of the frame being looked at
@@ -185,7 +185,14 @@ class QueuesCheck:
         self._leased.append((fact, places))
 
     def _deliver(
-        self, op: Op, places: Places, offset: int, holding: Holding, mark: f.Mark | None, fact: f.Leased, dies: bool
+        self,
+        op: Op,
+        places: Places,
+        offset: int,
+        holding: Holding,
+        mark: f.RecordSchedule | None,
+        fact: f.Leased,
+        dies: bool,
     ) -> None:
         at = f"offset {offset} of log {fact.log_id}"
         if places.is_settled(offset):
@@ -216,7 +223,7 @@ class QueuesCheck:
         places.versions[offset] = version
         places.top_version = max(places.top_version, version)
 
-    def _first_delivery(self, op: Op, places: Places, offset: int, mark: f.Mark | None) -> None:
+    def _first_delivery(self, op: Op, places: Places, offset: int, mark: f.RecordSchedule | None) -> None:
         """In offset order within a lane, except for what came back unseen."""
         if offset in places.unseen:
             return

@@ -8,7 +8,7 @@ from typing import Any
 from tests.simulation.checks.restarts import RestartsCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.op import Op
-from tests.simulation.questions import Question, Shown, shown
+from tests.simulation.queries import Question, Shown, shown
 
 
 class ReadsCheck:

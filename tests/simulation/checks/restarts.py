@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core.broker import Broker
-from driftq.core.facts import Fact
-from driftq.core.frames import AnyFact, decode, encode
-from driftq.engine.checkpoint import _in_frames
-from driftq.engine.reading import StoreReader
+from driftq.core.model.facts import Fact
+from driftq.core.model.frames import AnyFact, decode, encode
+from driftq.engine.checkpointer import _in_frames
+from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import Opened
 from driftq.storage import snapshots
-from driftq.storage.logstore import MemoryLogStore
+from driftq.storage.log_store import MemoryLogStore
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op

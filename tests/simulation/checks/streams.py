@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.replies import OutcomeReply, Rejected, StreamAppended, StreamReady, StreamsListed
-from driftq.core.state import State
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import OutcomeReply, Rejected, StreamAppended, StreamReady, StreamsListed
+from driftq.core.state.state import State
 from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import WAKES, Ledger
 from tests.simulation.checks.queues import hinted

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core import wakes as w
-from driftq.core.state import State
-from driftq.core.timers import ClockSet
+from driftq.core.model import subscriptions as w
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.state import State
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op

@@ -3,12 +3,12 @@ kept while the connection settles, the oldest under one that runs, and none of i
 
 from __future__ import annotations
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.progress import Progress
-from driftq.core.state import State
-from driftq.core.timeouts import TIMEOUT, is_timeout
-from driftq.core.timers import ClockSet
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.progress import Progress
+from driftq.core.state.state import State
+from driftq.core.state.timeouts import TIMEOUT, is_timeout
 from tests.simulation.checks.violation import demand
 
 FIRST_SIZE = 32

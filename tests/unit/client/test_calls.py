@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from driftq.client import admincalls, calls, errors, streamcalls
-from driftq.client.http import Reply, ReplyReader, address_of, request_bytes
-from driftq.client.sse import Events
+from driftq.client import errors
+from driftq.client.calls import admin, queue, streams
+from driftq.client.streams.stream import SseParser
+from driftq.client.transport.http import HttpReply, ReplyReader, address_of, request_bytes
 from driftq.wire.errors import Code, Remedy
 from driftq.wire.message import Envelope, RetryPolicy
 
@@ -19,11 +20,11 @@ def body(call) -> dict:
 
 
 def refusal(status: int, body: bytes, headers: dict[str, str] | None = None) -> errors.Refused:
-    return calls.refusal(Reply(status, headers or {}, body))
+    return queue.refusal(HttpReply(status, headers or {}, body))
 
 
 def test_a_send_says_only_what_was_said():
-    call = calls.send("orders", "text", key="k")
+    call = queue.send("orders", "text", key="k")
     assert (call.method, call.path, body(call)) == (
         "POST",
         "/v1/produce",
@@ -33,7 +34,7 @@ def test_a_send_says_only_what_was_said():
 
 def test_the_words_of_an_envelope_go_over_an_envelope():
     at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
-    call = calls.send(
+    call = queue.send(
         "t",
         b"\xff",
         envelope=Envelope(run_id="r", tenant_id="old"),
@@ -53,31 +54,31 @@ def test_the_words_of_an_envelope_go_over_an_envelope():
         },
     }
     with pytest.raises(errors.InvalidCall):
-        calls.send("t", "x", deadline=datetime(2030, 1, 1))  # noqa: DTZ001
+        queue.send("t", "x", deadline=datetime(2030, 1, 1))  # noqa: DTZ001
 
 
 @pytest.mark.parametrize(
     ("call", "repeatable"),
     [
-        (calls.send("t", "x"), False),
-        (calls.send("t", "x", idempotency_key="k"), True),
-        (calls.send("t", "x", id="job"), True),
-        (calls.send_many("t", ["a", "b"]), False),
-        (calls.send_many("t", [calls.item("a", id="1")]), True),
-        (calls.send_packed("t", 0, b"", has_producer=True), True),
-        (calls.claim("t", "g", "o"), True),
-        (calls.outcome(produce=[("t", calls.item("a"))]), False),
-        (calls.outcome(produce=[("t", calls.item("a", idempotency_key="k"))]), True),
-        (calls.outcome(produce=[("t", calls.item("a"))], acks=[{}]), True),
-        (calls.outcome(produce=[("t", calls.item("a"))], commits=[{}]), True),
-        (calls.outcome(produce=[("t", calls.item("a"))], idempotency_key="k"), True),
-        (calls.begin_effect("t", "g", "k", "o"), False),
-        (calls.begin_effect("t", "g", "k", "o", token="t1"), True),
-        (admincalls.create_topic("t"), True),
-        (streamcalls.append("p", b"x", "text/plain"), False),
-        (streamcalls.append("p", b"x", "text/plain", if_match="0_1"), False),
-        (streamcalls.append("p", b"x", "text/plain", producer=("p", 0, 0)), True),
-        (streamcalls.append("p", b"", "", close=True), True),
+        (queue.send("t", "x"), False),
+        (queue.send("t", "x", idempotency_key="k"), True),
+        (queue.send("t", "x", id="job"), True),
+        (queue.send_many("t", ["a", "b"]), False),
+        (queue.send_many("t", [queue.item("a", id="1")]), True),
+        (queue.send_packed("t", 0, b"", has_producer=True), True),
+        (queue.claim("t", "g", "o"), True),
+        (queue.outcome(produce=[("t", queue.item("a"))]), False),
+        (queue.outcome(produce=[("t", queue.item("a", idempotency_key="k"))]), True),
+        (queue.outcome(produce=[("t", queue.item("a"))], acks=[{}]), True),
+        (queue.outcome(produce=[("t", queue.item("a"))], commits=[{}]), True),
+        (queue.outcome(produce=[("t", queue.item("a"))], idempotency_key="k"), True),
+        (queue.begin_effect("t", "g", "k", "o"), False),
+        (queue.begin_effect("t", "g", "k", "o", token="t1"), True),
+        (admin.create_topic("t"), True),
+        (streams.append("p", b"x", "text/plain"), False),
+        (streams.append("p", b"x", "text/plain", if_match="0_1"), False),
+        (streams.append("p", b"x", "text/plain", producer=("p", 0, 0)), True),
+        (streams.append("p", b"", "", close=True), True),
     ],
     ids=lambda value: value.path if hasattr(value, "path") else str(value),
 )
@@ -86,12 +87,12 @@ def test_only_what_twice_is_as_good_as_once_is_repeatable(call, repeatable):
 
 
 def test_a_name_cannot_leave_its_place_in_the_path():
-    assert admincalls.describe_topic("a/b?c").path == "/v1/topics/a%2Fb%3Fc"
-    assert streamcalls.read("a b/c?d").path.startswith("/v1/stream/a%20b/c%3Fd?")
+    assert admin.describe_topic("a/b?c").path == "/v1/topics/a%2Fb%3Fc"
+    assert streams.read("a b/c?d").path.startswith("/v1/stream/a%20b/c%3Fd?")
 
 
 def test_a_claim_allows_the_broker_its_wait():
-    assert calls.claim("t", "g", "o", wait_ms=20_000).wait_ms == 20_000
+    assert queue.claim("t", "g", "o", wait_ms=20_000).wait_ms == 20_000
 
 
 @pytest.mark.parametrize(
@@ -142,24 +143,24 @@ def test_a_pause_is_read_from_the_body_the_seconds_or_the_date():
 
 
 def test_the_refusals_of_streams_are_in_their_headers():
-    gap = streamcalls.refusal(Reply(409, {"producer-expected-seq": "4", "producer-received-seq": "6"}, b"gap"))
+    gap = streams.refusal(HttpReply(409, {"producer-expected-seq": "4", "producer-received-seq": "6"}, b"gap"))
     assert isinstance(gap, errors.SequenceGap)
     assert gap.expected_seq == 4
-    stale = streamcalls.refusal(Reply(403, {"producer-epoch": "7"}, b"stale"))
+    stale = streams.refusal(HttpReply(403, {"producer-epoch": "7"}, b"stale"))
     assert isinstance(stale, errors.StaleEpoch)
     assert stale.epoch == 7
-    closed = streamcalls.refusal(
-        Reply(409, {"stream-closed": "true", "producer-expected-seq": "3", "stream-next-offset": "x"}, b"closed")
+    closed = streams.refusal(
+        HttpReply(409, {"stream-closed": "true", "producer-expected-seq": "3", "stream-next-offset": "x"}, b"closed")
     )
     assert isinstance(closed, errors.StreamClosed)
-    moved = streamcalls.refusal(Reply(412, {"stream-next-offset": "0_5"}, b"moved"))
+    moved = streams.refusal(HttpReply(412, {"stream-next-offset": "0_5"}, b"moved"))
     assert isinstance(moved, errors.TailMoved)
     assert moved.offset == "0_5"
 
 
 def test_a_request_is_the_bytes_that_the_protocol_wants():
     address = address_of("http://:secret@example.org:81/base/")
-    text = request_bytes(address, calls.send("t", "x")).decode()
+    text = request_bytes(address, queue.send("t", "x")).decode()
     head, _, content = text.partition("\r\n\r\n")
     assert head.splitlines() == [
         "POST /base/v1/produce HTTP/1.1",
@@ -169,7 +170,7 @@ def test_a_request_is_the_bytes_that_the_protocol_wants():
         "User-Agent: driftq-python/1",
         "Authorization: Bearer secret",
     ]
-    assert b"Content-Length: 0" in request_bytes(address, admincalls.pause_group("t", "g"))
+    assert b"Content-Length: 0" in request_bytes(address, admin.pause_group("t", "g"))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:y"])
@@ -192,7 +193,7 @@ def test_a_reply_is_whole_however_it_arrives(size):
         reader.feed(data[at : at + size])
     assert reader.complete
     assert reader.keep_alive
-    assert reader.reply() == Reply(200, {"content-length": "5", "x-one": "a"}, b"hello")
+    assert reader.reply() == HttpReply(200, {"content-length": "5", "x-one": "a"}, b"hello")
 
 
 def test_a_reply_without_a_length_ends_with_its_connection():
@@ -231,7 +232,7 @@ def test_a_long_body_is_received_in_place_and_the_next_reply_is_read_as_ever(see
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
     assert reader.room() is None
-    assert reader.reply() == Reply(200, {"content-length": "5"}, b"hello")
+    assert reader.reply() == HttpReply(200, {"content-length": "5"}, b"hello")
 
 
 def test_a_status_without_a_body_has_none_whatever_length_it_speaks_of():
@@ -239,7 +240,7 @@ def test_a_status_without_a_body_has_none_whatever_length_it_speaks_of():
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 300000\r\n\r\n")
     assert (reader.complete, reader.room()) == (True, None)
-    assert reader.reply() == Reply(304, {"content-length": "300000"}, b"")
+    assert reader.reply() == HttpReply(304, {"content-length": "300000"}, b"")
 
 
 def test_a_long_body_that_is_cut_off_is_not_whole():
@@ -271,7 +272,7 @@ def test_an_answer_to_head_has_no_body_and_ends_the_connection():
 @pytest.mark.parametrize("size", [1, 2, 7, 1_000])
 def test_events_are_found_however_they_arrive(size):
     text = b"event: data\r\ndata:one\r\ndata: two\r\n\r\n: a comment\n\nevent: control\ndata:{}\n\ndata:last\n\n"
-    events = Events()
+    events = SseParser()
     found = [event for at in range(0, len(text), size) for event in events.feed(text[at : at + size])]
     assert [(event.name, event.data) for event in found] == [
         ("data", b"one\ntwo"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core.commands import EffectKey, ProduceKey
-from driftq.core.facts import KeyBegun, KeyCommitted, KeyFailed
-from driftq.core.idempotency import Effects, Status, effect_scope
-from driftq.core.produced_keys import produce_scope
+from driftq.core.model.commands import EffectKey, ProduceKey
+from driftq.core.model.facts import KeyBegun, KeyCommitted, KeyFailed
+from driftq.core.state.idempotency import EffectStatus, EffectTable, effect_scope
+from driftq.core.state.produced_keys import produce_scope
 
 
 def test_scopes_are_told_apart_by_every_part():
@@ -21,21 +21,21 @@ def test_scopes_are_told_apart_by_every_part():
 
 
 def test_an_effect_goes_from_pending_to_committed_or_failed():
-    effects, scope = Effects(), effect_scope(EffectKey("", "t", "g", "k"))
+    effects, scope = EffectTable(), effect_scope(EffectKey("", "t", "g", "k"))
     effects.begin(KeyBegun(scope, 1, "ann", 10, 20, 5, 6, 7))
     effect = effects.find(scope)
     assert effect is not None
-    assert (effect.status, effect.fence, effect.owner, effect.until_ms) == (Status.PENDING, 1, "ann", 20)
+    assert (effect.status, effect.fence, effect.owner, effect.until_ms) == (EffectStatus.PENDING, 1, "ann", 20)
     effects.fail(KeyFailed(scope, 1, 11, 100, "boom"))
-    assert (effect.status, effect.error, effect.until_ms) == (Status.FAILED, "boom", 100)
+    assert (effect.status, effect.error, effect.until_ms) == (EffectStatus.FAILED, "boom", 100)
     effects.begin(KeyBegun(scope, 2, "bob", 12, 22, 5, 6, 7))
-    assert (effect.status, effect.fence, effect.error) == (Status.PENDING, 2, "")
+    assert (effect.status, effect.fence, effect.error) == (EffectStatus.PENDING, 2, "")
     effects.commit(KeyCommitted(scope, 2, 13, 200, b"r"))
-    assert (effect.status, effect.result, effect.offset) == (Status.COMMITTED, b"r", 7)
+    assert (effect.status, effect.result, effect.offset) == (EffectStatus.COMMITTED, b"r", 7)
 
 
 def test_effects_are_looked_at_in_rounds():
-    effects = Effects()
+    effects = EffectTable()
     for number in range(100):
         effects.begin(KeyBegun(f"k{number}", number, "ann", 0, number))
     for _ in range(100):
@@ -45,12 +45,12 @@ def test_effects_are_looked_at_in_rounds():
 
 @pytest.mark.parametrize("rounds", [0, 1, 17])
 def test_images_of_effects_keep_the_order_of_the_rounds(rounds):
-    effects = Effects()
+    effects = EffectTable()
     for number in range(10):
         effects.begin(KeyBegun(f"k{number}", number, "ann", 0, number, 1, 2, 3))
     for _ in range(rounds):
         effects.forget_some(lambda effect: effect.until_ms == 3)
-    again = Effects()
+    again = EffectTable()
     for image in effects.images():
         again.place(image)
     assert list(again.images()) == list(effects.images())

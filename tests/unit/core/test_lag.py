@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.lag import lag_of
-from driftq.core.tenure import claims
-from tests.support.core import Desk, held, offsets, produce
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.state.backlog import lag_of
+from driftq.core.state.jobs import claims
+from tests.support.broker_fixture import Desk, held, offsets, produce
 
 TASKS = ("", "mail", "sms")
 
@@ -24,7 +24,7 @@ def test_lag_is_what_a_count_of_every_message_says(seed):
         match random.randrange(5):
             case 0 | 1:
                 task, later = random.choice(TASKS), random.random() < 0.2
-                marks = (f.Mark(0, 0, task, not_before_ms=desk.now_ms + 50 if later else 0),)
+                marks = (f.RecordSchedule(0, 0, task, not_before_ms=desk.now_ms + 50 if later else 0),)
                 desk.do(produce("v", marks=marks if task or later else ()))
             case 2:
                 desk.do(c.Cancel("t", 0, random.randrange(60)))

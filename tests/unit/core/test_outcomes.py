@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core import outcomes as o
-from driftq.core.deadlines import Deadlines
-from driftq.core.frames import decode, encode
-from driftq.core.holding import DEAD_MAX, DeadOffsets
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.deadlines import Deadlines
+from driftq.core.model.frames import decode, encode
+from driftq.core.state import outcomes as o
+from driftq.core.state.leases import DEAD_MAX, DeadOffsets
 
 
 def outcome(*runs: tuple[int, int, int], token: str = "t", **more: object) -> c.Outcome:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core.commands import ProduceKey
-from driftq.core.images import KeyPlaced
-from driftq.core.produced_keys import (
+from driftq.core.model.commands import ProduceKey
+from driftq.core.model.snapshot_facts import KeyState
+from driftq.core.state.produced_keys import (
     BUCKET_LOOKS_MAX,
     BUCKET_MS,
     SWEPT_AT_ONCE,
     ProducedKey,
-    ProducedKeys,
+    ProducedKeyTable,
     job_key,
     produce_scope,
 )
@@ -53,11 +53,11 @@ def jobs() -> Jobs:
 
 
 @pytest.fixture
-def keys(jobs: Jobs) -> ProducedKeys:
-    return ProducedKeys(jobs)
+def keys(jobs: Jobs) -> ProducedKeyTable:
+    return ProducedKeyTable(jobs)
 
 
-def swept(keys: ProducedKeys, now_ms: int) -> None:
+def swept(keys: ProducedKeyTable, now_ms: int) -> None:
     """Every sweep that is due."""
     while until_ms := keys.due_ms(now_ms):
         keys.sweep(until_ms, now_ms)
@@ -172,7 +172,7 @@ def test_keys_from_images_are_swept_as_the_others_are(keys, jobs, now_ms):
         else:
             keys.remember(f"k{number}", plain(number, 400 * number))
     swept(keys, now_ms)
-    again = ProducedKeys(jobs)
+    again = ProducedKeyTable(jobs)
     for image in keys.images():
         again.place(image)
     jobs.open = {4}
@@ -186,5 +186,5 @@ def test_keys_from_images_are_swept_as_the_others_are(keys, jobs, now_ms):
 
 def test_an_old_snapshot_does_not_know_a_job_ids_ttl(keys, jobs):
     jobs.open = {5}
-    keys.place(KeyPlaced(scope("j"), 1, 5, 1, 0, 10))
+    keys.place(KeyState(scope("j"), 1, 5, 1, 0, 10))
     assert keys.find(scope("j"), 10**9) is not None

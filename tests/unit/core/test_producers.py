@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core.facts import ByProducer
-from driftq.core.producers import PRODUCERS_MAX, SERVER_EPOCH, WINDOW, ProducerTable, Verdict
+from driftq.core.model.facts import ProducerSequence
+from driftq.core.state.producers import PRODUCERS_MAX, SERVER_EPOCH, WINDOW, ProducerTable, SequenceVerdict
 
 
 def table(*accepted: tuple[int, int, int]) -> ProducerTable:
     """A table that accepted (epoch, seq, digest) from producer p, each as one record."""
     made = ProducerTable()
     for number, (epoch, seq, digest) in enumerate(accepted):
-        made.remember(ByProducer("p", epoch, seq, digest), number, number + 1, 1_000 + number)
+        made.remember(ProducerSequence("p", epoch, seq, digest), number, number + 1, 1_000 + number)
     return made
 
 
-def verdict(made: ProducerTable, epoch: int, seq: int, digest: int = 0, **more: bool) -> tuple[Verdict, int, int]:
-    judgement = made.judge(ByProducer("p", epoch, seq, digest), **more)
+def verdict(
+    made: ProducerTable, epoch: int, seq: int, digest: int = 0, **more: bool
+) -> tuple[SequenceVerdict, int, int]:
+    judgement = made.judge(ProducerSequence("p", epoch, seq, digest), **more)
     return judgement.verdict, judgement.epoch, judgement.seq
 
 
-ACCEPT, DUPLICATE, GAP, STALE = Verdict.ACCEPT, Verdict.DUPLICATE, Verdict.GAP, Verdict.STALE_EPOCH
+ACCEPT, DUPLICATE, GAP, STALE = (
+    SequenceVerdict.ACCEPT,
+    SequenceVerdict.DUPLICATE,
+    SequenceVerdict.GAP,
+    SequenceVerdict.STALE_EPOCH,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +47,10 @@ def test_the_first_contact_starts_at_zero_in_any_epoch(epoch, seq, expected):
         (2, 3, 0, (GAP, 2, 1)),
         (2, 1, 11, (DUPLICATE, 2, 1)),
         (2, 0, 10, (DUPLICATE, 2, 1)),
-        (2, 1, 99, (Verdict.MISMATCH, 2, 1)),
+        (2, 1, 99, (SequenceVerdict.MISMATCH, 2, 1)),
         (1, 2, 0, (STALE, 2, 1)),
         (3, 0, 0, (ACCEPT, 3, 0)),
-        (3, 1, 0, (Verdict.EPOCH_NOT_AT_ZERO, 2, 1)),
+        (3, 1, 0, (SequenceVerdict.EPOCH_NOT_AT_ZERO, 2, 1)),
     ],
 )
 def test_a_client_that_states_its_epoch(epoch, seq, digest, expected):
@@ -55,7 +62,7 @@ def test_a_client_that_states_its_epoch(epoch, seq, digest, expected):
     [
         (2, 0, (ACCEPT, 1, 2)),
         (1, 11, (DUPLICATE, 1, 1)),
-        (1, 99, (Verdict.MISMATCH, 1, 1)),
+        (1, 99, (SequenceVerdict.MISMATCH, 1, 1)),
         (3, 0, (GAP, 1, 1)),
         (0, 10, (DUPLICATE, 1, 1)),  # the repeat of the first batch
         (0, 77, (ACCEPT, 2, 0)),  # another first batch: a restart
@@ -73,16 +80,16 @@ def test_the_repeat_of_the_first_batch_is_known_long_after_it_left_the_window():
 
 def test_a_repeat_is_told_where_the_first_went_while_it_is_in_the_window():
     made = table(*((0, seq, seq) for seq in range(WINDOW + 2)))
-    inside = made.judge(ByProducer("p", 0, 2, 2))
+    inside = made.judge(ProducerSequence("p", 0, 2, 2))
     assert (inside.verdict, inside.first_offset, inside.end_offset) == (DUPLICATE, 2, 3)
-    outside = made.judge(ByProducer("p", 0, 1, 1))
+    outside = made.judge(ProducerSequence("p", 0, 1, 1))
     assert (outside.verdict, outside.first_offset, outside.end_offset) == (DUPLICATE, -1, -1)
 
 
 def test_a_new_epoch_forgets_the_old_window():
     made = table((0, 0, 10), (1, 0, 20))
-    assert made.judge(ByProducer("p", 1, 0, 20)).first_offset == 1
-    assert verdict(made, 1, 0, 10)[0] is Verdict.MISMATCH
+    assert made.judge(ProducerSequence("p", 1, 0, 20)).first_offset == 1
+    assert verdict(made, 1, 0, 10)[0] is SequenceVerdict.MISMATCH
 
 
 def test_gaps_are_accepted_where_they_are_allowed():
@@ -96,9 +103,9 @@ def test_gaps_are_accepted_where_they_are_allowed():
 def test_past_the_bound_the_producer_that_is_idle_for_longest_is_forgotten():
     made = ProducerTable()
     for number in range(PRODUCERS_MAX):
-        made.remember(ByProducer(f"p{number}", 0, 0, 0), number, number + 1, number)
-    made.remember(ByProducer("p0", 0, 1, 0), 0, 1, 0)
-    made.remember(ByProducer("new", 0, 0, 0), 0, 1, 0)
+        made.remember(ProducerSequence(f"p{number}", 0, 0, 0), number, number + 1, number)
+    made.remember(ProducerSequence("p0", 0, 1, 0), 0, 1, 0)
+    made.remember(ProducerSequence("new", 0, 0, 0), 0, 1, 0)
     assert "p0" in made.states
     assert "p1" not in made.states
     assert len(made.states) == PRODUCERS_MAX
@@ -110,4 +117,6 @@ def test_images_rebuild_the_table():
     for image in made.images(1):
         again.place(image)
     assert list(again.images(1)) == list(made.images(1))
-    assert again.judge(ByProducer("p", 3, WINDOW, WINDOW * 7)) == made.judge(ByProducer("p", 3, WINDOW, WINDOW * 7))
+    assert again.judge(ProducerSequence("p", 3, WINDOW, WINDOW * 7)) == made.judge(
+        ProducerSequence("p", 3, WINDOW, WINDOW * 7)
+    )

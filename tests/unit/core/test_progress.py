@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from driftq.core.choosing import next_ms
-from driftq.core.facts import Extended, Failed, Leased, Released
-from driftq.core.holding import HeldRanges, Lease
-from driftq.core.progress import Place, Progress
+from driftq.core.model.facts import Extended, Failed, Leased, Released
+from driftq.core.state.leases import HeldRanges, Lease
+from driftq.core.state.progress import MessageState, Progress
+from driftq.core.transitions.claim_selection import next_ms
 
 
 def leased(progress: Progress, *ranges: tuple[int, int], until_ms: int = 1_000, owner: str = "w") -> None:
@@ -146,7 +146,7 @@ def test_a_delayed_message_has_no_attempt_and_no_holder():
     progress = Progress(1, 1, 0)
     progress.delay(4, 900)
     place, lease, entry = progress.place_of(4)
-    assert (place, lease, entry.attempts, entry.version) == (Place.RESTING, None, 0, 0)  # type: ignore[union-attr]
+    assert (place, lease, entry.attempts, entry.version) == (MessageState.RESTING, None, 0, 0)  # type: ignore[union-attr]
     leased(progress, (4, 5))
     assert (progress.entries[4].attempts, progress.entries[4].version) == (1, 1)
 

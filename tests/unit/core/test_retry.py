@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core.retry import DELAY_MS_MAX, delay_ms, is_exhausted
+from driftq.core.transitions.retry import DELAY_MS_MAX, delay_ms, is_exhausted
 from driftq.wire.message import RetryPolicy
 
 ALMOST_ONE = 1 - 2**-53

@@ -12,18 +12,18 @@ from collections.abc import Callable
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
 from driftq.core.broker import Broker
-from driftq.core.limits import Limits
-from driftq.core.replies import Claimed, Rejected, Reply
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.wire.records import Record, pack_one
-from tests.support.core import START_MS, HandClock, SeededChance
+from tests.support.broker_fixture import START_MS, HandClock, SeededChance
 
 # What compares times runs alone: a busy neighbour empties the caches of the larger case only.
 compares_times = pytest.mark.serial
 
-NO_LIMITS = Limits(
+NO_LIMITS = BrokerLimits(
     in_flight_max=10**9, claim_max=10**9, partition_messages=10**9, partition_bytes=10**15,
     sweep_max=10**9, lanes_per_log_max=10**6,
 )  # fmt: skip
@@ -142,7 +142,7 @@ def test_what_is_kept_costs_little(what, most_bytes):
             bench.ack(offset, offset + 1)
 
     def lanes() -> None:
-        marks = tuple(f.Mark(index, priority=5) for index in range(count))
+        marks = tuple(f.RecordSchedule(index, priority=5) for index in range(count))
         bench.produce(count, marks=marks)
 
     def effects() -> None:
@@ -245,7 +245,7 @@ def with_gaps(gaps: int, tasks: tuple[str, ...]) -> Bench:
     bench = Bench()
     for first in range(0, gaps, 1_000):
         marks = tuple(
-            f.Mark(2 * index, task=tasks[index % len(tasks)], not_before_ms=START_MS + DAY_MS)
+            f.RecordSchedule(2 * index, task=tasks[index % len(tasks)], not_before_ms=START_MS + DAY_MS)
             for index in range(min(1_000, gaps - first))
         )
         bench.produce(2 * len(marks), marks=marks)
@@ -282,7 +282,7 @@ def test_what_was_settled_before_it_was_delivered_is_passed_once():
 
     def cost(pairs: int) -> float:
         bench = Bench()
-        marks = tuple(f.Mark(2 * index, not_before_ms=START_MS + DAY_MS) for index in range(pairs))
+        marks = tuple(f.RecordSchedule(2 * index, not_before_ms=START_MS + DAY_MS) for index in range(pairs))
         bench.produce(2 * pairs, marks=marks)
         for index in range(pairs):
             bench.do(c.Cancel("t", 0, 2 * index + 1))

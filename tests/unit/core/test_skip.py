@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.limits import Limits
-from driftq.core.replies import Begun, Done
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.replies import Begun, Done
 from driftq.wire.message import Envelope, Head
-from tests.support.core import START_MS, Desk, held, offsets, packed
+from tests.support.broker_fixture import START_MS, Desk, held, offsets, packed
 
 TTL_MS = 1_000
 
@@ -32,7 +32,7 @@ def commit(desk: Desk, key: str, *, offset: int | None = None, tenant: str = "",
 
 @pytest.fixture
 def desk() -> Desk:
-    desk = Desk(Limits(lease_ms=1_000, effect_ttl_ms=60_000))
+    desk = Desk(BrokerLimits(lease_ms=1_000, effect_ttl_ms=60_000))
     desk.topic()
     desk.do(c.CreateGroup("t", "g"))
     return desk

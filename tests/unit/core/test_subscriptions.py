@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core import wakes as w
-from driftq.core.replies import Rejected
-from driftq.core.subscriptions import matches
-from tests.support.core import Desk, packed
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model import subscriptions as w
+from driftq.core.model.replies import Rejected
+from driftq.core.state.subscriptions import matches
+from tests.support.broker_fixture import Desk, packed
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.progress import Progress
-from driftq.core.timers import ClockSet
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.state.clock_correction import ClockSet
+from driftq.core.state.progress import Progress
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 
 LEASE_MS = 1_000

@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from driftq.core import commands as c
-from driftq.core.replies import Claimed, Produced, Rejected, Reply, TopicReady
+from driftq.core.model import commands as c
+from driftq.core.model.replies import Claimed, Produced, Rejected, Reply, TopicReady
 from driftq.engine.engine import Engine, EngineStopped
-from driftq.engine.haste import Haste
+from driftq.engine.inline_sync import InlineSync
 from driftq.engine.recovery import StorageOptions
+from driftq.storage.data_folder import FolderInUse
 from driftq.storage.disk import DiskFailed, File, OsDisk
-from driftq.storage.lockfile import FolderInUse
 from driftq.wire.records import pack_one
-from tests.support.waiting import until
+from tests.support.wait import until
 
 BATCH = pack_one(b"value")
 SMALL = StorageOptions(journal_segment_bytes=256 << 10, log_segment_bytes=64 << 10)
@@ -325,7 +325,7 @@ def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
     in_memory(act)
 
 
-class WatchedHaste(Haste):
+class WatchedHaste(InlineSync):
     """Lets the loop sync every second time, and writes down what it is told."""
 
     def __init__(self) -> None:

@@ -8,8 +8,7 @@ import socket
 
 import pytest
 
-from driftq.server.addresses import AddressPolicy, Refused, is_of_this_machine
-from driftq.server.outbound import Outbound, target_of
+from driftq.server.outbound import AddressPolicy, Outbound, Refused, is_of_this_machine, target_of
 from driftq.server.settings import Settings, SettingsError, load
 
 PRIVATE = [

@@ -6,15 +6,14 @@ import asyncio
 
 import pytest
 
-from driftq.core.commands import TrimTopic
-from driftq.core.limits import Limits
-from driftq.wire.message import RetryPolicy
-from driftq.wire.times import to_rfc3339
-from tests.support.core import START_MS
-from tests.support.desk import FaceDesk, desk
+from driftq.core.model.commands import TrimTopic
+from driftq.core.model.limits import BrokerLimits
+from driftq.wire.message import RetryPolicy, to_rfc3339
+from tests.support.broker_fixture import START_MS
+from tests.support.handler_fixture import FaceDesk, desk
 
-ONE_AT_A_TIME = Limits(in_flight_max=1)
-STEADY = Limits(retry=RetryPolicy(0, 500, 30_000, "none"))
+ONE_AT_A_TIME = BrokerLimits(in_flight_max=1)
+STEADY = BrokerLimits(retry=RetryPolicy(0, 500, 30_000, "none"))
 
 
 def run(coroutine):
@@ -207,7 +206,7 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
     """The explanation and the rule that hands out are two pieces of code; they must not disagree."""
 
     async def check():
-        async with desk(limits=Limits(in_flight_max=3, retry=STEADY.retry)) as at:
+        async with desk(limits=BrokerLimits(in_flight_max=3, retry=STEADY.retry)) as at:
             shapes = [{}, {"delay_ms": 700}, {"task": "a"}, {"priority": 9}, {"envelope": {"tenant_id": "x"}}, {}]
             await prepared(at, *shapes)
             await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})

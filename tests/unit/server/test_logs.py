@@ -8,11 +8,10 @@ import logging
 
 import pytest
 
-from driftq.server.answers import Answers
 from driftq.server.http import Request
-from driftq.server.http.request import Head
-from driftq.server.logs import JsonLines, Seldom, TextLines, configure
-from driftq.server.settings import Log
+from driftq.server.http.request import RequestHead
+from driftq.server.logs import AccessLog, JsonLines, RateLimited, TextLines, configure
+from driftq.server.settings import LogSettings
 
 
 def record(message: str, *values: object, **fields: object) -> logging.LogRecord:
@@ -53,7 +52,7 @@ def test_the_settings_choose_form_and_level(form):
     root, kept = logging.getLogger(), (logging.getLogger().handlers[:], logging.getLogger().level)
     stream = io.StringIO()
     try:
-        configure(Log(level="warning", format=form), stream)
+        configure(LogSettings(level="warning", format=form), stream)
         logging.getLogger("driftq.x").info("quiet")
         logging.getLogger("driftq.x").warning("loud")
     finally:
@@ -66,7 +65,7 @@ def test_the_settings_choose_form_and_level(form):
 
 def test_a_repeated_complaint_is_held_back_and_counted(caplog):
     times = iter((0.0, 1.0, 9.9, 10.0, 10.0))
-    seldom = Seldom(logging.getLogger("driftq.seldom"), every_s=10, now_s=times.__next__)
+    seldom = RateLimited(logging.getLogger("driftq.seldom"), every_s=10, now_s=times.__next__)
     for _ in range(4):
         seldom.warn("kind", "it is 100%% %s", "bad")
     seldom.warn("another", "first")
@@ -79,7 +78,7 @@ def test_a_repeated_complaint_is_held_back_and_counted(caplog):
 
 def asked(**fields: bytes) -> Request:
     return Request(
-        Head("POST", b"/v1/produce?token=secret", {k.replace("_", "-").encode(): v for k, v in fields.items()}),
+        RequestHead("POST", b"/v1/produce?token=secret", {k.replace("_", "-").encode(): v for k, v in fields.items()}),
         b"payload",
         "127.0.0.1",
     )
@@ -87,25 +86,25 @@ def asked(**fields: bytes) -> Request:
 
 @pytest.mark.parametrize("given", [b"abc", b"A-b_c.d:e/f+g=@", b"x" * 128])
 def test_a_decent_request_id_is_echoed(given):
-    assert Answers().answered(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
+    assert AccessLog().answered(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
 
 
 @pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b"a\x00", "ä".encode(), b"a\r\nSet-Cookie: x"])
 def test_an_indecent_request_id_is_replaced(given):
-    line = Answers().answered(asked(x_request_id=given), 200, 1)
+    line = AccessLog().answered(asked(x_request_id=given), 200, 1)
     assert line.count(b"\r\n") == 1
     assert given not in line or not given
 
 
 def test_made_ids_are_new_and_of_one_length():
-    answers = Answers()
+    answers = AccessLog()
     lines = {answers.answered(asked(), 200, 1) for _ in range(100)}
     assert len(lines) == 100
     assert len({len(line) for line in lines}) == 1
 
 
 def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
-    answers = Answers(access_log=True)
+    answers = AccessLog(access_log=True)
     request = asked(x_request_id=b"id-7", authorization=b"Bearer secret")
     answers.began(request)
     with caplog.at_level(logging.INFO, "driftq.access"):
@@ -121,7 +120,7 @@ def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
 
 
 def test_answers_are_counted_by_status():
-    answers = Answers()
+    answers = AccessLog()
     for status in (200, 200, 404):
         answers.answered(asked(), status, 0)
     assert answers.by_status == {200: 2, 404: 1}

@@ -10,9 +10,9 @@ import re
 
 import pytest
 
-from driftq.server.documenting import page
-from driftq.server.documenting.openapi import DOCUMENTED, Undocumented, document, entries
-from tests.support.desk import desk
+from driftq.server.openapi import page
+from driftq.server.openapi.document import DOCUMENTED, Undocumented, document, entries
+from tests.support.handler_fixture import desk
 
 
 def fetched() -> tuple[dict, list[tuple[str, str]]]:

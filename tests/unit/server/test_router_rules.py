@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.server.routing.protocol import BadDecision, Decision, Message, checked
-from driftq.server.routing.rules import load, parse
+from driftq.server.router.factory import load, parse
 from driftq.server.settings import SettingsError
 from driftq.wire.message import Envelope
+from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput, checked
 
 
-def decided(rules: str, message: Message) -> Decision | None:
+def decided(rules: str, message: RouteInput) -> RouteDecision | None:
     return parse(rules).route(message)
 
 
-def message(topic="inbox", value=b"{}", key="", task="", **envelope) -> Message:
-    return Message(topic, value, key, Envelope(**envelope), task)
+def message(topic="inbox", value=b"{}", key="", task="", **envelope) -> RouteInput:
+    return RouteInput(topic, value, key, Envelope(**envelope), task)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def message(topic="inbox", value=b"{}", key="", task="", **envelope) -> Message:
 )
 def test_a_rule_matches_what_it_says(match, fits, fits_not):
     rules = f'[[rule]]\nname = "r"\nmatch = {{ {match} }}\nroute = {{ label = "yes" }}'
-    assert decided(rules, fits) == Decision("yes", meta={"rule": "r"})
+    assert decided(rules, fits) == RouteDecision("yes", meta={"rule": "r"})
     assert decided(rules, fits_not) is None
 
 
@@ -58,8 +58,8 @@ def test_the_first_rule_that_matches_decides():
         name = "rest"
         route = { label = "third" }
     """
-    assert decided(rules, message("ab")) == Decision("first", "t", 2, {"rule": "rule 1", "why": "because"})
-    assert decided(rules, message("b")) == Decision("third", meta={"rule": "rest"})
+    assert decided(rules, message("ab")) == RouteDecision("first", "t", 2, {"rule": "rule 1", "why": "because"})
+    assert decided(rules, message("b")) == RouteDecision("third", meta={"rule": "rest"})
 
 
 def test_a_rule_without_a_route_keeps_later_rules_away():
@@ -108,15 +108,15 @@ def test_a_file_that_is_missing_is_named(tmp_path):
         {"meta": {str(n): "" for n in range(33)}},
         {"target_topic": "x" * 250},
         "label",
-        Decision(label="x" * 250),
-        Decision(meta={"k": "x" * 1_025}),
+        RouteDecision(label="x" * 250),
+        RouteDecision(meta={"k": "x" * 1_025}),
     ],
 )
 def test_nonsense_from_a_router_is_no_decision(answer):
-    with pytest.raises(BadDecision):
+    with pytest.raises(BadRouteDecision):
         checked(answer)
 
 
 def test_a_mapping_is_as_good_as_a_decision():
-    assert checked({"label": "x", "partition_override": None}) == Decision("x")
+    assert checked({"label": "x", "partition_override": None}) == RouteDecision("x")
     assert checked(None) is None

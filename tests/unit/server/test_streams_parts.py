@@ -10,19 +10,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from driftq.core import commands as c
-from driftq.core.facts import ByProducer
-from driftq.core.replies import Rejected, StreamAppended
+from driftq.core.model import commands as c
+from driftq.core.model.facts import ProducerSequence
+from driftq.core.model.replies import Rejected, StreamAppended
 from driftq.engine.engine import Engine
 from driftq.server.outbound import Outbound
 from driftq.server.settings import Settings
-from driftq.server.streams.parking import PER_PRODUCER_MAX, Parking
-from driftq.server.streams.reading import Form
+from driftq.server.streams.reorder_buffer import PER_PRODUCER_MAX, ReorderBuffer
 from driftq.server.streams.responses import next_cursor
-from driftq.server.streams.signing import Signer
 from driftq.server.streams.sse import control_event, data_event
-from driftq.server.streams.tails import Arrival, Tails
-from driftq.server.streams.webhooks import Refused, check_url
+from driftq.server.streams.stream_body import Form
+from driftq.server.streams.tails import Arrival, LiveTails
+from driftq.server.streams.webhooks import Refused, Signer, check_url
 from driftq.wire.records import pack_one
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class Collecting:
 async def followed(commands: list[c.Command], max_bytes: int = 1 << 20) -> Collecting:
     """What a reader at the end of an empty stream gets to see of commands that become durable together."""
     engine = Engine.in_memory()
-    tails = Tails(engine, max_bytes)
+    tails = LiveTails(engine, max_bytes)
     ready = await engine.submit(c.CreateStream("s", "text/plain"))
     tail = tails.enter(ready.log_id, Form.BYTES)
     tail.know(await engine.submit(c.ReadStream("s")))
@@ -180,14 +179,16 @@ def test_a_log_that_goes_away_ends_its_readers():
 
 def append(seq: int, producer: str = "p", epoch: int = 0, path: str = "s") -> c.AppendStream:
     value = b"%d" % seq
-    return c.AppendStream(path, "text/plain", pack_one(value), 1, len(value), ByProducer(producer, epoch, seq, seq))
+    return c.AppendStream(
+        path, "text/plain", pack_one(value), 1, len(value), ProducerSequence(producer, epoch, seq, seq)
+    )
 
 
 async def parked(sequence: list[c.AppendStream], park_ms: int = 50) -> list[object]:
     """The replies of appends submitted in this order, by order of arrival."""
     engine = Engine.in_memory()
     await engine.submit(c.CreateStream("s", "text/plain"))
-    parking = Parking(engine, park_ms)
+    parking = ReorderBuffer(engine, park_ms)
     waiting = []
     for command in sequence:
         reply = asyncio.get_running_loop().create_future()

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThan, LessThanOrEqual, Not, StringContains
 
-from driftq.spark.filters import Window, clipped, window_of
-from driftq.spark.offsets import Range
+from driftq.spark.source.filters import OffsetWindow, clipped, window_of
+from driftq.spark.source.offsets import OffsetRange
 
 AT = datetime(2030, 1, 1, microsecond=1_500, tzinfo=UTC)
 AT_MS = 1_893_456_000_001
@@ -15,7 +15,7 @@ AT_MS = 1_893_456_000_001
 
 def test_what_is_not_understood_leaves_everything():
     strange = [IsNotNull(("topic",)), Not(EqualTo(("offset",), 5)), StringContains(("topic",), "x")]
-    assert window_of([*strange, EqualTo(("value",), b"x"), EqualTo(("labels", "offset"), 5)]) == Window()
+    assert window_of([*strange, EqualTo(("value",), b"x"), EqualTo(("labels", "offset"), 5)]) == OffsetWindow()
 
 
 def test_filters_narrow_together():
@@ -29,7 +29,7 @@ def test_filters_narrow_together():
             LessThanOrEqual(("offset",), 8),
         ]
     )
-    assert window == Window(frozenset({"b"}), frozenset({1}), 5, 9)
+    assert window == OffsetWindow(frozenset({"b"}), frozenset({1}), 5, 9)
 
 
 def test_times_are_rounded_so_that_no_record_is_left_out():
@@ -38,8 +38,16 @@ def test_times_are_rounded_so_that_no_record_is_left_out():
 
 
 def test_ranges_are_clipped_to_what_is_left():
-    ranges = [Range("a", 0, 0, 10), Range("b", 0, 0, 10), Range("b", 1, 0, 10), Range("b", 1, 10, 20)]
-    window = Window(frozenset({"b"}), frozenset({1}), 3, 18)
-    assert clipped(ranges, window, {("b", 1): 5}, {("b", 1): 12}) == [Range("b", 1, 5, 10), Range("b", 1, 10, 12)]
-    assert clipped(ranges, Window(), {}, {}) == ranges
-    assert clipped(ranges, Window(first=30), {}, {}) == []
+    ranges = [
+        OffsetRange("a", 0, 0, 10),
+        OffsetRange("b", 0, 0, 10),
+        OffsetRange("b", 1, 0, 10),
+        OffsetRange("b", 1, 10, 20),
+    ]
+    window = OffsetWindow(frozenset({"b"}), frozenset({1}), 3, 18)
+    assert clipped(ranges, window, {("b", 1): 5}, {("b", 1): 12}) == [
+        OffsetRange("b", 1, 5, 10),
+        OffsetRange("b", 1, 10, 12),
+    ]
+    assert clipped(ranges, OffsetWindow(), {}, {}) == ranges
+    assert clipped(ranges, OffsetWindow(first=30), {}, {}) == []

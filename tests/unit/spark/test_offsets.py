@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.spark import offsets
-from driftq.spark.offsets import BadCheckpoint, Limits, Range, Reached, Span
-from driftq.spark.options import BadOption
+from driftq.spark.source import offsets
+from driftq.spark.source.offsets import BadCheckpoint, LogSpan, OffsetRange, Reached, TriggerLimits
+from driftq.spark.source.options import BadOption
 
 LOG = ("t", 0)
 
 
-def span(start: int, end: int, made: str = "then", partition: int = 0) -> Span:
-    return Span("t", partition, start, end, 10.0, made)
+def span(start: int, end: int, made: str = "then", partition: int = 0) -> LogSpan:
+    return LogSpan("t", partition, start, end, 10.0, made)
 
 
 def reached(offset: int) -> Reached:
@@ -38,37 +38,37 @@ def test_what_is_there_is_no_loss(held):
 
 
 def test_an_accepted_loss_is_read_from_where_the_log_begins_now():
-    following = offsets.step(reached(5), [span(7, 10)], Limits())
-    assert offsets.ranges(reached(5), following) == [Range("t", 0, 7, 10, "then")]
+    following = offsets.step(reached(5), [span(7, 10)], TriggerLimits())
+    assert offsets.ranges(reached(5), following) == [OffsetRange("t", 0, 7, 10, "then")]
 
 
 def test_a_topic_made_again_is_read_from_its_start_even_when_it_has_grown_as_long():
-    following = offsets.step(reached(5), [span(0, 5, "later")], Limits())
-    assert offsets.ranges(reached(5), following) == [Range("t", 0, 0, 5, "later")]
+    following = offsets.step(reached(5), [span(0, 5, "later")], TriggerLimits())
+    assert offsets.ranges(reached(5), following) == [OffsetRange("t", 0, 0, 5, "later")]
     assert offsets.losses(following, [span(0, 5, "later")]) == {}
 
 
 def test_a_log_that_is_gone_is_left_out():
-    following = offsets.step(reached(5), [], Limits())
+    following = offsets.step(reached(5), [], TriggerLimits())
     assert following.offsets == {}
     assert offsets.ranges(reached(5), following) == []
 
 
 def test_a_new_log_is_read_from_its_start_and_the_checkpoint_says_so():
-    following = offsets.step(reached(5), [span(0, 5), span(2, 4, partition=1)], Limits())
+    following = offsets.step(reached(5), [span(0, 5), span(2, 4, partition=1)], TriggerLimits())
     assert following.begins == {("t", 1): 2}
-    assert offsets.ranges(reached(5), following) == [Range("t", 1, 2, 4, "then")]
+    assert offsets.ranges(reached(5), following) == [OffsetRange("t", 1, 2, 4, "then")]
 
 
 def test_between_a_place_and_itself_lies_nothing_even_if_a_log_was_new_there():
-    place = offsets.step(reached(5), [span(0, 5), span(2, 4, partition=1)], Limits())
+    place = offsets.step(reached(5), [span(0, 5), span(2, 4, partition=1)], TriggerLimits())
     assert place.begins
     assert offsets.ranges(place, place) == []
 
 
 def test_nothing_new_is_the_same_place():
     here = reached(5)
-    assert offsets.step(here, [span(0, 5)], Limits(partitions_min=8)) is here
+    assert offsets.step(here, [span(0, 5)], TriggerLimits(partitions_min=8)) is here
 
 
 def test_a_run_to_a_target_reads_nothing_that_came_later():
@@ -80,15 +80,15 @@ def test_a_run_to_a_target_reads_nothing_that_came_later():
 
 
 def test_a_record_larger_than_the_limit_is_read_alone():
-    following = offsets.step(reached(0), [span(0, 9)], Limits(bytes_max=1))
+    following = offsets.step(reached(0), [span(0, 9)], TriggerLimits(bytes_max=1))
     assert following.offsets == {LOG: 1}
 
 
 def test_nobody_is_passed_over_for_ever_when_the_limit_is_smaller_than_the_number_of_logs():
-    held = [Span("t", n, 0, 100) for n in range(5)]
+    held = [LogSpan("t", n, 0, 100) for n in range(5)]
     here = Reached({each.log: 0 for each in held})
     for _ in range(5):
-        here = offsets.step(here, held, Limits(offsets_max=1))
+        here = offsets.step(here, held, TriggerLimits(offsets_max=1))
     assert set(here.offsets.values()) == {1}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.spark.options import EARLIEST, LATEST, OPTIONS, BadOption, ReadOptions, read_options
+from driftq.spark.source.options import EARLIEST, LATEST, OPTIONS, BadOption, ReadOptions, read_options
 
 
 def options(**given: str) -> ReadOptions:

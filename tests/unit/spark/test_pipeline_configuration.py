@@ -12,7 +12,7 @@ import pytest
 
 from driftq.spark.pipelines import configuration
 from driftq.spark.pipelines.configuration import PIPELINES, BadConfiguration, checkpoint, identity, load, shown
-from driftq.spark.pipelines.sections import Configuration
+from driftq.spark.pipelines.settings import Configuration
 
 GIVEN = {"source.topics": ("orders",), "sink.table": "tables/orders", "sink.topic": "out"}
 

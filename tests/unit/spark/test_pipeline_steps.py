@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.spark.pipelines.steps import Event, Steps, advance, packed, rows, unpacked
+from driftq.spark.pipelines.steps import StepEvent, Steps, advance, packed, rows, unpacked
 
 LIFE = [
-    Event("produced", 3, 100, run_id="r1", step_id="s1", parent_step_id="s0", tenant_id="acme", task="t"),
-    Event("delivered", 3, 150, 1, "g", "w1", 1),
-    Event("failed", 3, 170, 2, "g", "w1", 1, "boom"),
-    Event("delivered", 3, 200, 3, "g", "w2", 2),
-    Event("acked", 3, 230, 4, "g", "w2", 2),
+    StepEvent("produced", 3, 100, run_id="r1", step_id="s1", parent_step_id="s0", tenant_id="acme", task="t"),
+    StepEvent("delivered", 3, 150, 1, "g", "w1", 1),
+    StepEvent("failed", 3, 170, 2, "g", "w1", 1, "boom"),
+    StepEvent("delivered", 3, 200, 3, "g", "w2", 2),
+    StepEvent("acked", 3, 230, 4, "g", "w2", 2),
 ]
 
 
-def told(events: list[Event]) -> list[dict[str, object]]:
+def told(events: list[StepEvent]) -> list[dict[str, object]]:
     steps: Steps = {}
     return rows(steps, advance(steps, events))
 
@@ -38,7 +38,7 @@ def test_a_message_that_nobody_took_waits_under_no_group() -> None:
 
 
 def test_each_group_has_a_row_of_its_own() -> None:
-    other = Event("delivered", 3, 300, 5, "other", "w3", 1)
+    other = StepEvent("delivered", 3, 300, 5, "other", "w3", 1)
 
     found = told([*LIFE, other])
 
@@ -46,21 +46,21 @@ def test_each_group_has_a_row_of_its_own() -> None:
 
 
 def test_a_dead_step_keeps_the_error_it_died_of() -> None:
-    (row,) = told([*LIFE[:3], Event("dead", 3, 180, 3, "g", "w1", 1, "boom")])
+    (row,) = told([*LIFE[:3], StepEvent("dead", 3, 180, 3, "g", "w1", 1, "boom")])
 
     assert (row["state"], row["error"], row["failures"]) == ("dead", "boom", 1)
 
 
 def test_a_lost_lease_counts_as_a_failure_with_a_name_and_a_release_as_none() -> None:
-    (expired,) = told([*LIFE[:2], Event("expired", 3, 190, 2, "g", "w1", 1)])
-    (released,) = told([*LIFE[:2], Event("released", 3, 190, 2, "g", "w1", 1)])
+    (expired,) = told([*LIFE[:2], StepEvent("expired", 3, 190, 2, "g", "w1", 1)])
+    (released,) = told([*LIFE[:2], StepEvent("released", 3, 190, 2, "g", "w1", 1)])
 
     assert (expired["state"], expired["error"], expired["failures"]) == ("retrying", "ack_timeout", 1)
     assert (released["state"], released["failures"]) == ("waiting", 0)
 
 
 @given(st.permutations(LIFE))
-def test_the_order_of_rows_within_a_batch_does_not_matter(events: list[Event]) -> None:
+def test_the_order_of_rows_within_a_batch_does_not_matter(events: list[StepEvent]) -> None:
     assert told(events) == told(LIFE)
 
 

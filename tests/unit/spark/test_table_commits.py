@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driftq.spark.tables.commits import CommitLog, TableDamaged
-from driftq.spark.tables.ledger import Commit, DataFile, Known, Ledger, Span, judge_batch
-from driftq.spark.tables.locks import TableBusy, held
+from driftq.spark.tables.commits import CommitLog, TableBusy, TableDamaged, held
+from driftq.spark.tables.ledger import BatchKnown, Commit, DataFile, FileSpan, Ledger, judge_batch
 
 ATTEMPTS = itertools.count()  # every attempt has a folder of its own
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -44,7 +43,7 @@ def log_in(folder: Path, strike: Callable[[str], None] = lambda _: None) -> Comm
 def append(log: CommitLog, batch_id: int) -> bool:
     """Bring a batch of two files. False when it was there."""
     with log.turn(1.0) as ledger:
-        if isinstance(judge_batch(ledger, "w", batch_id), Known):
+        if isinstance(judge_batch(ledger, "w", batch_id), BatchKnown):
             return False
         attempt = f"attempt-{next(ATTEMPTS)}"
         added = tuple(
@@ -72,7 +71,7 @@ def staged(log: CommitLog, attempt: str, path: str, offset: int) -> DataFile:
     target = log.staged(attempt) / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(f"{offset} ")
-    return DataFile(path, 1, 2, (Span("t", 0, offset, offset, 1, offset),))
+    return DataFile(path, 1, 2, (FileSpan("t", 0, offset, offset, 1, offset),))
 
 
 def seen(folder: Path) -> list[int]:

@@ -10,29 +10,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.spark.tables.compacting import Compaction, worth_compacting
 from driftq.spark.tables.ledger import (
+    BatchKnown,
+    BatchRefused,
     Commit,
+    Compaction,
     DataFile,
-    Known,
+    FileSpan,
+    HeldRange,
     Ledger,
-    Range,
-    Refused,
-    Span,
     fold,
     joined,
     judge_batch,
     judge_rows,
     merged,
+    worth_compacting,
 )
-from driftq.spark.tables.schemas import grown
+from driftq.spark.tables.table import grown
 
 
 def file_of(
     path: str, first: int, last: int, *, rows: int | None = None, size_bytes: int = 1, partition: int = 0
 ) -> DataFile:
     count = last - first + 1 if rows is None else rows
-    return DataFile(path, count, size_bytes, (Span("t", partition, first, last, count, 7),))
+    return DataFile(path, count, size_bytes, (FileSpan("t", partition, first, last, count, 7),))
 
 
 def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w") -> Ledger:
@@ -44,7 +45,7 @@ def schema(**columns: Any) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-def names_of(text: str | Refused) -> list[str]:
+def names_of(text: str | BatchRefused) -> list[str]:
     assert isinstance(text, str), text
     return [each["name"] for each in json.loads(text)["fields"]]
 
@@ -54,9 +55,9 @@ def test_a_batch_is_new_known_or_a_regression() -> None:
 
     assert judge_batch(ledger, "w", 5) is None
     assert judge_batch(ledger, "w", 7) is None
-    assert judge_batch(ledger, "w", 4) == Known("w", 4)
+    assert judge_batch(ledger, "w", 4) == BatchKnown("w", 4)
     refused = judge_batch(ledger, "w", 3)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BatchRefused)
     assert refused.code == "BATCH_REGRESSED"
     assert judge_batch(ledger, "another", 0) is None
 
@@ -66,7 +67,7 @@ def test_offsets_that_the_table_holds_are_refused_whoever_brings_them() -> None:
 
     for first, last in ((9, 9), (0, 0), (5, 20), (9, 12)):
         refused = judge_rows(ledger, [file_of("b", first, last)])
-        assert isinstance(refused, Refused), (first, last)
+        assert isinstance(refused, BatchRefused), (first, last)
         assert refused.code == "OFFSETS_HELD"
     assert judge_rows(ledger, [file_of("b", 10, 20)]) is None
     assert judge_rows(ledger, [file_of("b", 0, 9, partition=1)]) is None
@@ -75,7 +76,7 @@ def test_offsets_that_the_table_holds_are_refused_whoever_brings_them() -> None:
 def test_more_rows_than_offsets_are_refused() -> None:
     refused = judge_rows(Ledger(), [file_of("a", 0, 4), file_of("b", 3, 9)])
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BatchRefused)
     assert refused.code == "ROWS_REPEATED"
 
 
@@ -96,7 +97,7 @@ def test_a_compaction_changes_files_and_nothing_else() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8))))
 def test_joined_ranges_hold_the_same_offsets_in_order_and_apart(pairs: list[tuple[int, int]]) -> None:
-    ranges = [Range(first, first + more) for first, more in pairs]
+    ranges = [HeldRange(first, first + more) for first, more in pairs]
 
     done = joined(ranges)
 
@@ -106,7 +107,7 @@ def test_joined_ranges_hold_the_same_offsets_in_order_and_apart(pairs: list[tupl
 
 
 def test_the_sum_of_checksums_does_not_depend_on_how_rows_are_cut_into_files() -> None:
-    spans = [Span("t", 0, n, n, 1, (n * 0x9E3779B97F4A7C15) % 2**64) for n in range(10)]
+    spans = [FileSpan("t", 0, n, n, 1, (n * 0x9E3779B97F4A7C15) % 2**64) for n in range(10)]
 
     assert merged(spans) == merged(merged(spans[:3]) + merged(spans[3:]))
     assert merged(spans)[0].checksum < 2**64
@@ -129,7 +130,7 @@ def test_fields_are_added_inside_a_struct() -> None:
 
     assert [each["name"] for each in json.loads(str(both))["fields"][0]["type"]["fields"]] == ["x", "y"]
     refused = grown(str(both), schema(body=body(x="string")))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BatchRefused)
     assert "body.x is long in the table and string in the batch" in refused.message
 
 
@@ -137,7 +138,7 @@ def test_fields_are_added_inside_a_struct() -> None:
 def test_another_type_and_another_case_are_refused(other: str) -> None:
     refused = grown(str(grown("", schema(a="long"))), other)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, BatchRefused)
     assert refused.code == "SCHEMA_CHANGED"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from driftq.storage.disk import Disk, DiskFailed
 from driftq.storage.journal import Journal, WrongTail
-from driftq.storage.logstore import LogStore
+from driftq.storage.log_store import LogStore
 from driftq.wire import records
 
 STORE = bytes(range(16))

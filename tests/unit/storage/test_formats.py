@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from driftq.storage import blocks, headers, logfiles, snapshots
-from driftq.storage.folder import finish_folder, new_folder
+from driftq.storage import blocks, journal_files, log_segment, snapshots
+from driftq.storage.data_folder import finish_folder, new_folder
 from driftq.wire import records
 from tests.support.simdisk import SimDisk
 
@@ -37,12 +37,12 @@ def check(rows: list[tuple[int, int]], code_format: str, *, last_at: int) -> Non
 def test_the_tables_say_what_the_code_does() -> None:
     check(table("Batch"), records.HEADER.format, last_at=48)
     check(table("Block"), blocks.HEADER.format, last_at=28)
-    check(table("Journal segment"), headers._SEGMENT.format, last_at=headers.HEADER_BYTES - 4)
-    check(table("Watermark"), headers._SLOT.format, last_at=headers._SLOT.size)
+    check(table("Journal segment"), journal_files._SEGMENT.format, last_at=journal_files.HEADER_BYTES - 4)
+    check(table("Watermark"), journal_files._SLOT.format, last_at=journal_files._SLOT.size)
     check(table("Snapshot"), snapshots._HEADER.format, last_at=snapshots._HEADER.size)
-    check(table("Log segment and index"), logfiles._HEADER.format, last_at=logfiles._HEADER.size)
-    check(table("Log segment and index", 1), logfiles._INDEX.format, last_at=48)
-    assert logfiles._ENTRY.size == 32
+    check(table("Log segment and index"), log_segment._HEADER.format, last_at=log_segment._HEADER.size)
+    check(table("Log segment and index", 1), log_segment._INDEX.format, last_at=48)
+    assert log_segment._ENTRY.size == 32
 
 
 def test_the_format_file_looks_as_it_is_shown() -> None:

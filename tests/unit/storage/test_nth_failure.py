@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from driftq.storage import snapshots
+from driftq.storage.data_folder import find_folder, finish_folder, new_folder
 from driftq.storage.disk import DiskFailed, DiskFull
-from driftq.storage.folder import find_folder, finish_folder, new_folder
+from driftq.storage.file_journal import FileJournal
 from driftq.storage.journal import Unavailable
 from driftq.storage.segments import SegmentLogStore
-from driftq.storage.wal import FileJournal
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE, batch
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.storage.damage import CorruptJournal
-from driftq.storage.headers import HEADER_BYTES
-from driftq.storage.repair import Damage, FoundFrame, inspect, repair
-from driftq.storage.wal import FileJournal
+from driftq.repair.journal_scan import Damage, FoundFrame, inspect, repair
+from driftq.storage.corruption import CorruptJournal
+from driftq.storage.file_journal import FileJournal
+from driftq.storage.journal_files import HEADER_BYTES
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE
-from tests.unit.storage.test_wal import FOLDER, SEGMENT, create, filled, new_disk, reopen, segments
+from tests.unit.storage.test_file_journal import FOLDER, SEGMENT, create, filled, new_disk, reopen, segments
 
 
 def hole(first_lsn: int, last_lsn: int) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from driftq.storage import snapshots
-from driftq.storage.damage import CorruptSnapshot, FormatTooNew
+from driftq.storage.corruption import CorruptSnapshot, FormatTooNew
 from driftq.storage.disk import DiskFull
-from driftq.storage.headers import checksum
+from driftq.storage.journal_files import checksum
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE
 

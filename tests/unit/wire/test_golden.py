@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from driftq.core.facts import TopicCreated
-from driftq.core.frames import AnyFact, UnknownFact, decode, encode
+from driftq.core.model.facts import TopicCreated
+from driftq.core.model.frames import AnyFact, UnknownFact, decode, encode
 from driftq.wire.records import Record, check, pack, pack_one, stamp, unpack
 
 FOLDER = Path(__file__).parent / "golden"

@@ -8,26 +8,28 @@ becomes due when there was none for a while has not long to wait: nearly one mes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from driftq.core import choosing
-from driftq.core.activity import GroupCaughtUp
-from driftq.core.backlog import has_caught_up
-from driftq.core.case import EVENT_BYTES, Case
-from driftq.core.choosing import Fresh, Wanted
-from driftq.core.commands import Claim
-from driftq.core.facts import FAIR_TENANT, FilterNoted, Leased, Settled
-from driftq.core.groups import EVERYTHING, FILTERS_MAX, Filter, Group
-from driftq.core.logs import LaneKey, Log
-from driftq.core.progress import Progress
-from driftq.core.ranges import Range
-from driftq.core.replies import Claimed, Delivery, Rejected, Reply
-from driftq.core.rules.failing import bury, expire_leases
-from driftq.core.rules.skip import done_in, has_done, is_done, skip
+from driftq.core.context import EVENT_BYTES, DecisionContext
+from driftq.core.model.facts import FAIR_TENANT, FilterNoted, Leased, Settled
+from driftq.core.model.replies import Claimed, Delivery, Rejected, Reply
 from driftq.core.rules.topics import find_group
-from driftq.core.timeouts import leases, spans
+from driftq.core.state.backlog import has_caught_up
+from driftq.core.state.groups import EVERYTHING, FILTERS_MAX, Filter, Group, GroupCaughtUp
+from driftq.core.state.timeouts import leases, spans
+from driftq.core.transitions import claim_selection
+from driftq.core.transitions.claim_selection import ClaimFilter, FreshRun
+from driftq.core.transitions.retry import dead_letter, expire_leases
+from driftq.core.transitions.skip import done_in, has_done, is_done, skip
 from driftq.wire.errors import Code
+
+if TYPE_CHECKING:
+    from driftq.core.model.commands import Claim
+    from driftq.core.model.ranges import Range
+    from driftq.core.state.logs import LaneKey, Log
+    from driftq.core.state.progress import Progress
 
 WHOLE = 1_000  # balances are counted in thousandths of a message
 
@@ -48,106 +50,106 @@ class _Share:
         self.deliveries: list[Delivery] = []
 
 
-def claim(case: Case, command: Claim) -> Reply:
-    if not 1 <= command.max_messages <= case.limits.claim_max:
-        return Rejected(Code.INVALID_ARGUMENT, f"max must be 1 to {case.limits.claim_max}")
-    group = find_group(case, command.topic, command.group, command.start)
+def claim(ctx: DecisionContext, command: Claim) -> Reply:
+    if not 1 <= command.max_messages <= ctx.limits.claim_max:
+        return Rejected(Code.INVALID_ARGUMENT, f"max must be 1 to {ctx.limits.claim_max}")
+    group = find_group(ctx, command.topic, command.group, command.start)
     if isinstance(group, Rejected):
         return group
-    config = case.state.topics[command.topic].config
-    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or case.limits.lease_ms
-    refused = bad_lease(case, lease_ms)
+    config = ctx.state.topics[command.topic].config
+    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or ctx.limits.lease_ms
+    refused = bad_lease(ctx, lease_ms)
     if refused is not None:
         return refused
     if group.paused:
         return Claimed(group.group_id, (), "", 0)
-    if group.idle and has_caught_up(case.state, case.limits, group):
-        case.facts.append(GroupCaughtUp(group.group_id, case.now_ms))
-    shares = _shares(case, group, config.in_flight_max or case.limits.in_flight_max, config.fair == FAIR_TENANT)
+    if group.idle and has_caught_up(ctx.state, ctx.limits, group):
+        ctx.facts.append(GroupCaughtUp(group.group_id, ctx.now_ms))
+    shares = _shares(ctx, group, config.in_flight_max or ctx.limits.in_flight_max, config.fair == FAIR_TENANT)
     most = command.max_messages
     if config.history:
-        most = min(most, max(1, case.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
-    _note_filter(case, group, (command.task, command.label))
-    _fill(case, group, shares, most, Wanted(command.task, command.label))
-    return _hand_out(case, group, shares, command.owner, lease_ms)
+        most = min(most, max(1, ctx.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
+    _note_filter(ctx, group, (command.task, command.label))
+    _fill(ctx, group, shares, most, ClaimFilter(command.task, command.label))
+    return _hand_out(ctx, group, shares, command.owner, lease_ms)
 
 
-def _note_filter(case: Case, group: Group, wanted: Filter) -> None:
+def _note_filter(ctx: DecisionContext, group: Group, wanted: Filter) -> None:
     """Remember what the group asks for, so that other tasks do not count as its own. A group without a note asks for
     everything; so does one with too many."""
     known = group.filters
     if wanted in known or EVERYTHING in known or (wanted == EVERYTHING and not known):
         return
     task, label = wanted if len(known) < FILTERS_MAX else EVERYTHING
-    case.facts.append(FilterNoted(group.group_id, case.now_ms, task, label))
+    ctx.facts.append(FilterNoted(group.group_id, ctx.now_ms, task, label))
 
 
-def bad_lease(case: Case, lease_ms: int) -> Rejected | None:
-    low, high = case.limits.lease_ms_min, case.limits.lease_ms_max
+def bad_lease(ctx: DecisionContext, lease_ms: int) -> Rejected | None:
+    low, high = ctx.limits.lease_ms_min, ctx.limits.lease_ms_max
     if low <= lease_ms <= high:
         return None
     return Rejected(Code.INVALID_ARGUMENT, f"lease_ms must be {low} to {high}")
 
 
-def _shares(case: Case, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
+def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
     """The partitions in turn, each with its free slots. Lost leases are ended on the way and free theirs."""
     shares: list[_Share] = []
     count = len(group.progress)
     for step in range(count):
         progress = group.progress[(group.turn + step) % count]
-        lost = expire_leases(case, group, progress, case.limits.sweep_max) if progress.lease_heap else 0
+        lost = expire_leases(ctx, group, progress, ctx.limits.sweep_max) if progress.lease_heap else 0
         room = in_flight_max - progress.in_flight + lost
         if room > 0:
-            shares.append(_Share(case.state.logs[progress.log_id], progress, room, fair))
-            shares[-1].has_done = has_done(case, group)
+            shares.append(_Share(ctx.state.logs[progress.log_id], progress, room, fair))
+            shares[-1].has_done = has_done(ctx, group)
     return shares
 
 
-def _fill(case: Case, group: Group, shares: list[_Share], most: int, wanted: Wanted) -> None:
+def _fill(ctx: DecisionContext, group: Group, shares: list[_Share], most: int, wanted: ClaimFilter) -> None:
     for share in shares:
         if most <= 0:
             return
-        most -= _give(case, group, share, min(most, share.room), wanted)
+        most -= _give(ctx, group, share, min(most, share.room), wanted)
 
 
-def _give(case: Case, group: Group, share: _Share, most: int, wanted: Wanted) -> int:
+def _give(ctx: DecisionContext, group: Group, share: _Share, most: int, wanted: ClaimFilter) -> int:
     """Up to `most` messages of one partition. What retries get beyond their share, because nothing fresh is there, is
     not held against them."""
-    ratio = round(case.limits.retry_ratio * WHOLE)
-    due = _due(case, share, most, wanted)
+    ratio = round(ctx.limits.retry_ratio * WHOLE)
+    due = _due(ctx, share, most, wanted)
     quota = (WHOLE - 1 - share.retry_debt + ratio * most) // WHOLE
-    retries = _give_due(case, group, share, due, quota) if due else 0
-    fresh = _give_fresh(case, group, share, most - retries, wanted)
+    retries = _give_due(ctx, group, share, due, quota) if due else 0
+    fresh = _give_fresh(ctx, group, share, most - retries, wanted)
     if due:
-        retries += _give_due(case, group, share, due, most - retries - fresh)
+        retries += _give_due(ctx, group, share, due, most - retries - fresh)
     if retries or share.retry_debt:
         debt = share.retry_debt + WHOLE * retries - ratio * (retries + fresh)
         share.retry_debt = min(max(debt, 0), WHOLE - 1)
     return retries + fresh
 
 
-def _due(case: Case, share: _Share, most: int, wanted: Wanted) -> list[int]:
+def _due(ctx: DecisionContext, share: _Share, most: int, wanted: ClaimFilter) -> list[int]:
     if not share.progress.resting_heap:
         return []
-    end = case.reader.end(share.log.log_id)  # a short delay may be over before its message is durable
-    ageing_ms = case.limits.ageing_ms
-    return choosing.due(share.log, share.progress, end, min(most, share.room), case.now_ms, wanted, ageing_ms)
+    end = ctx.reader.end(share.log.log_id)  # a short delay may be over before its message is durable
+    ageing_ms = ctx.limits.ageing_ms
+    return claim_selection.due(share.log, share.progress, end, min(most, share.room), ctx.now_ms, wanted, ageing_ms)
 
 
-def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most: int) -> int:
+def _give_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[int], most: int) -> int:
     """Take from the front of `offsets`; what is taken is removed."""
     progress = share.progress
     given = 0
     while offsets and given < most and share.room:
         offset = offsets.pop(0)
         deadline_ms = share.log.deadline_of(offset) if share.log.deadline_offsets else 0
-        overdue = 0 < deadline_ms <= case.now_ms and not case.state.topics[group.topic].dead_of
-        if overdue and case.is_full():
+        overdue = 0 < deadline_ms <= ctx.now_ms and not ctx.state.topics[group.topic].dead_of
+        if overdue and ctx.is_full():
             break
-        if overdue and bury(case, group, progress, offset, "deadline_exceeded", ""):
+        if overdue and dead_letter(ctx, group, progress, offset, "deadline_exceeded", ""):
             continue
-        if share.has_done and is_done(case, group, share.log, offset):
-            skip(case, group, share.log, [offset])
+        if share.has_done and is_done(ctx, group, share.log, offset):
+            skip(ctx, group, share.log, [offset])
             continue
         entry = progress.entries[offset]
         share.ranges.setdefault(None, []).append((offset, offset + 1))
@@ -167,12 +169,12 @@ def _give_due(case: Case, group: Group, share: _Share, offsets: list[int], most:
     return given
 
 
-def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Wanted) -> int:
+def _give_fresh(ctx: DecisionContext, group: Group, share: _Share, most: int, wanted: ClaimFilter) -> int:
     log, progress = share.log, share.progress
     given = 0
     most = min(most, share.room)
-    picked = _without_overdue(case, group, share, _pick(case, share, most, wanted))
-    for lane, first, stop in _without_done(case, group, share, picked) if share.has_done else picked:
+    picked = _without_overdue(ctx, group, share, _pick(ctx, share, most, wanted))
+    for lane, first, stop in _without_done(ctx, group, share, picked) if share.has_done else picked:
         stop = min(stop, first + most - given)
         if first == stop:
             break
@@ -185,73 +187,73 @@ def _give_fresh(case: Case, group: Group, share: _Share, most: int, wanted: Want
     return given
 
 
-def _pick(case: Case, share: _Share, most: int, wanted: Wanted) -> list[Fresh]:
+def _pick(ctx: DecisionContext, share: _Share, most: int, wanted: ClaimFilter) -> list[FreshRun]:
     """Enough fresh messages that `most` are left when those past their deadline are taken out."""
-    log, progress, now_ms = share.log, share.progress, case.now_ms
-    end = min(log.end, case.reader.end(log.log_id))
+    log, progress, now_ms = share.log, share.progress, ctx.now_ms
+    end = min(log.end, ctx.reader.end(log.log_id))
     extra = 0
     while True:
-        picked = choosing.fresh(
-            log, progress, end, most + extra, now_ms, wanted, case.limits.ageing_ms, case.reader.time_of, share.fair
+        picked = claim_selection.fresh(
+            log, progress, end, most + extra, now_ms, wanted, ctx.limits.ageing_ms, ctx.reader.time_of, share.fair
         )
         if not log.deadline_offsets:
             return picked
         overdue = sum(len(log.overdue(first, stop, now_ms)) for _, first, stop in picked)
-        if overdue <= extra or overdue >= case.limits.sweep_max:
+        if overdue <= extra or overdue >= ctx.limits.sweep_max:
             return picked
         extra = overdue
 
 
-def _without_overdue(case: Case, group: Group, share: _Share, picked: list[Fresh]) -> list[Fresh]:
+def _without_overdue(ctx: DecisionContext, group: Group, share: _Share, picked: list[FreshRun]) -> list[FreshRun]:
     """Messages past their deadline go to the dead letters instead."""
-    if not share.log.deadline_offsets or case.state.topics[group.topic].dead_of:
+    if not share.log.deadline_offsets or ctx.state.topics[group.topic].dead_of:
         return picked
-    kept: list[Fresh] = []
+    kept: list[FreshRun] = []
     for lane, first, stop in picked:
-        for offset in share.log.overdue(first, stop, case.now_ms):
-            if case.is_full():  # the cursor may not pass what was not buried
-                return [*kept, Fresh(lane, first, offset)] if first < offset else kept
-            if not bury(case, group, share.progress, offset, "deadline_exceeded", ""):
+        for offset in share.log.overdue(first, stop, ctx.now_ms):
+            if ctx.is_full():  # the cursor may not pass what was not buried
+                return [*kept, FreshRun(lane, first, offset)] if first < offset else kept
+            if not dead_letter(ctx, group, share.progress, offset, "deadline_exceeded", ""):
                 continue
             if first < offset:
-                kept.append(Fresh(lane, first, offset))
+                kept.append(FreshRun(lane, first, offset))
             first = offset + 1
         if first < stop:
-            kept.append(Fresh(lane, first, stop))
-        if case.is_full():
+            kept.append(FreshRun(lane, first, stop))
+        if ctx.is_full():
             break
     return kept
 
 
-def _without_done(case: Case, group: Group, share: _Share, picked: list[Fresh]) -> list[Fresh]:
+def _without_done(ctx: DecisionContext, group: Group, share: _Share, picked: list[FreshRun]) -> list[FreshRun]:
     """Messages whose effect is committed are settled instead."""
-    kept: list[Fresh] = []
+    kept: list[FreshRun] = []
     done: list[int] = []
     for lane, first, stop in picked:
-        for offset in done_in(case, group, share.log, first, stop):
+        for offset in done_in(ctx, group, share.log, first, stop):
             done.append(offset)
             if first < offset:
-                kept.append(Fresh(lane, first, offset))
+                kept.append(FreshRun(lane, first, offset))
             first = offset + 1
         if first < stop:
-            kept.append(Fresh(lane, first, stop))
-    skip(case, group, share.log, sorted(done))
+            kept.append(FreshRun(lane, first, stop))
+    skip(ctx, group, share.log, sorted(done))
     return kept
 
 
-def _hand_out(case: Case, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
+def _hand_out(ctx: DecisionContext, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
     deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     if not deliveries:
         # Whoever only met messages past their deadline, as many as one frame buries, comes again at once.
-        buried = any(isinstance(fact, Settled) for fact in case.facts)
-        return Claimed(group.group_id, (), "", 0, case.now_ms if buried else _next_ms(group, case.now_ms))
-    token = case.chance.token()
-    now_ms, until_ms = case.now_ms, case.now_ms + lease_ms
+        buried = any(isinstance(fact, Settled) for fact in ctx.facts)
+        return Claimed(group.group_id, (), "", 0, ctx.now_ms if buried else _next_ms(group, ctx.now_ms))
+    token = ctx.chance.token()
+    now_ms, until_ms = ctx.now_ms, ctx.now_ms + lease_ms
     for share in shares:
         log = share.log
         for lane, ranges in share.ranges.items():
             for end_ms, some in leases(log, ranges, now_ms, until_ms):
-                case.facts.append(
+                ctx.facts.append(
                     Leased(
                         group.group_id, log.log_id, tuple(some), owner, token, now_ms, end_ms,
                         (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
@@ -271,5 +273,5 @@ def _cut(log: Log, delivery: Delivery, now_ms: int, until_ms: int) -> Iterator[D
 
 
 def _next_ms(group: Group, now_ms: int) -> int | None:
-    times = [ms for progress in group.progress if (ms := choosing.next_ms(progress, now_ms)) is not None]
+    times = [ms for progress in group.progress if (ms := claim_selection.next_ms(progress, now_ms)) is not None]
     return min(times, default=None)

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.case import Case
-from driftq.core.idempotency import Effect, Status, effect_scope
-from driftq.core.replies import AlreadyDone, Begun, Done, Rejected, Reply
-from driftq.core.rules.failing import bounded
+from typing import TYPE_CHECKING
+
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import AlreadyDone, Begun, Done, Rejected, Reply
 from driftq.core.rules.topics import bad_partition, group_of
+from driftq.core.state.idempotency import EffectRecord, EffectStatus, effect_scope
+from driftq.core.transitions.retry import bounded
 from driftq.wire.errors import Code
 
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
 
-def begin(case: Case, command: c.BeginEffect) -> Reply:
-    message = _message(case, command)
+
+def begin(ctx: DecisionContext, command: c.BeginEffect) -> Reply:
+    message = _message(ctx, command)
     if isinstance(message, Rejected):
         return message
     scope = effect_scope(command.key)
-    effect = case.state.effects.find(scope)
+    effect = ctx.state.effects.find(scope)
     token = command.token
-    if effect is not None and effect.status is Status.COMMITTED:
-        if not case.state.is_forgettable_at(effect, case.now_ms):
+    if effect is not None and effect.status is EffectStatus.COMMITTED:
+        if not ctx.state.is_forgettable_at(effect, ctx.now_ms):
             return AlreadyDone(effect.result, effect.at_ms)
-    if _has_lost_lease(case, command, message):
+    if _has_lost_lease(ctx, command, message):
         return Rejected(Code.NOT_OWNER, "not owner: the message is leased to another worker or settled; claim again")
     if effect is not None:
-        if effect.status is Status.PENDING and effect.until_ms > case.now_ms:
+        if effect.status is EffectStatus.PENDING and effect.until_ms > ctx.now_ms:
             if not _is_same_caller(effect, command, message):
-                wait_ms = effect.until_ms - case.now_ms
+                wait_ms = effect.until_ms - ctx.now_ms
                 return Rejected(
                     Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
                 )
             if command.fence is not None:  # it need not say again what it said then
                 token = token or effect.token
                 message = message if command.offset is not None else (effect.group_id, effect.log_id, effect.offset)
-    lease_ms = command.lease_ms if command.lease_ms is not None else case.limits.effect_lease_ms
-    until_ms = case.now_ms + lease_ms
-    fence = case.state.next_fence
-    case.facts.append(f.KeyBegun(scope, fence, command.owner, case.now_ms, until_ms, *message, token))
+    lease_ms = command.lease_ms if command.lease_ms is not None else ctx.limits.effect_lease_ms
+    until_ms = ctx.now_ms + lease_ms
+    fence = ctx.state.next_fence
+    ctx.facts.append(f.KeyBegun(scope, fence, command.owner, ctx.now_ms, until_ms, *message, token))
     return Begun(fence, until_ms)
 
 
-def _is_same_caller(effect: Effect, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
+def _is_same_caller(effect: EffectRecord, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
     """The caller that began may begin again: it lost the first reply. Its name is no proof, two processes may share
     one. The fence that it was given is, and so is the lease token together with the message: a claim of many messages
     has one token."""
@@ -52,61 +56,61 @@ def _is_same_caller(effect: Effect, command: c.BeginEffect, message: tuple[int, 
     )  # fmt: skip
 
 
-def _has_lost_lease(case: Case, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
+def _has_lost_lease(ctx: DecisionContext, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
     """Whether the caller shows a token that does not hold its message any more: its work would have no end that counts.
     A lease that ran out is held until the next delivery, as for an ack."""
     group_id, log_id, offset = message
     if not command.token or offset < 0:
         return False
-    _, lease, _ = case.state.progress_of(group_id, log_id).place_of(offset)
+    _, lease, _ = ctx.state.progress_of(group_id, log_id).place_of(offset)
     return lease is None or lease.token != command.token
 
 
-def _message(case: Case, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
+def _message(ctx: DecisionContext, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
     """(group, log, offset) of the message that the key belongs to, if one is named."""
     if command.offset is None or command.partition is None:
         return 0, 0, -1
-    group = group_of(case, command.key.topic, command.key.group)
+    group = group_of(ctx, command.key.topic, command.key.group)
     if isinstance(group, Rejected):
         return group
-    topic = case.state.topics[command.key.topic]
+    topic = ctx.state.topics[command.key.topic]
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
     return group.group_id, topic.log_ids[command.partition], command.offset
 
 
-def commit(case: Case, command: c.CommitEffect) -> Reply:
-    if len(command.result) > case.limits.result_bytes:
-        message = f"a result has at most {case.limits.result_bytes} bytes; store it elsewhere and keep its address"
-        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": case.limits.result_bytes})
-    effect = _held(case, command.key, command.fence)
+def commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
+    if len(command.result) > ctx.limits.result_bytes:
+        message = f"a result has at most {ctx.limits.result_bytes} bytes; store it elsewhere and keep its address"
+        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": ctx.limits.result_bytes})
+    effect = _held(ctx, command.key, command.fence)
     if isinstance(effect, Rejected):
         return effect
-    if effect.status is Status.COMMITTED:
+    if effect.status is EffectStatus.COMMITTED:
         return Done(changed=False)
-    expires_ms = case.now_ms + (command.ttl_ms or case.limits.effect_ttl_ms)
+    expires_ms = ctx.now_ms + (command.ttl_ms or ctx.limits.effect_ttl_ms)
     scope = effect_scope(command.key)
-    case.facts.append(f.KeyCommitted(scope, command.fence, case.now_ms, expires_ms, command.result))
+    ctx.facts.append(f.KeyCommitted(scope, command.fence, ctx.now_ms, expires_ms, command.result))
     return Done()
 
 
-def fail(case: Case, command: c.FailEffect) -> Reply:
-    effect = _held(case, command.key, command.fence)
+def fail(ctx: DecisionContext, command: c.FailEffect) -> Reply:
+    effect = _held(ctx, command.key, command.fence)
     if isinstance(effect, Rejected):
         return effect
-    if effect.status is Status.COMMITTED:
+    if effect.status is EffectStatus.COMMITTED:
         return Rejected(Code.CONFLICT, "the effect was committed; it cannot fail any more")
-    if effect.status is Status.FAILED:
+    if effect.status is EffectStatus.FAILED:
         return Done(changed=False)
-    expires_ms = case.now_ms + case.limits.effect_ttl_ms
-    error = bounded(command.error, case.limits.error_bytes)
-    case.facts.append(f.KeyFailed(effect_scope(command.key), command.fence, case.now_ms, expires_ms, error))
+    expires_ms = ctx.now_ms + ctx.limits.effect_ttl_ms
+    error = bounded(command.error, ctx.limits.error_bytes)
+    ctx.facts.append(f.KeyFailed(effect_scope(command.key), command.fence, ctx.now_ms, expires_ms, error))
     return Done()
 
 
-def _held(case: Case, key: c.EffectKey, fence: int) -> Effect | Rejected:
+def _held(ctx: DecisionContext, key: c.EffectKey, fence: int) -> EffectRecord | Rejected:
     """The effect, if the caller's fence is the newest. A lease that ran out still counts until somebody else begins."""
-    effect = case.state.effects.find(effect_scope(key))
+    effect = ctx.state.effects.find(effect_scope(key))
     if effect is None:
         return Rejected(Code.NOT_FOUND, f"nobody has begun {key.key!r}")
     if effect.fence != fence:

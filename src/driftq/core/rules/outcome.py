@@ -3,42 +3,45 @@ effects.
 
 An outcome is fenced and repeatable. Every ack must be of a lease that the caller holds, every commit of an effect that
 is not committed yet: a worker that lost its message changes nothing. The same outcome sent again is answered with the
-first result (`core.outcomes`), before anything is judged.
+first result (`core.state.outcomes`), before anything is judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from driftq.core import commands as c
-from driftq.core import outcomes
-from driftq.core.case import Case
-from driftq.core.produced_keys import produce_scope
-from driftq.core.replies import Done, OutcomeReply, Produced, Rejected, Reply, StreamAppended
+from driftq.core.model.replies import Done, OutcomeReply, Produced, Rejected, Reply, StreamAppended
 from driftq.core.rules import effects, settle, streams
 from driftq.core.rules.produce import produce
+from driftq.core.state import outcomes
+from driftq.core.state.produced_keys import produce_scope
 from driftq.wire.errors import Code
+
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
+    from driftq.core.model import commands as c
 
 NOTHING = "nothing of the outcome was done"
 
 
-def outcome(case: Case, command: c.Outcome) -> Reply:
+def outcome(ctx: DecisionContext, command: c.Outcome) -> Reply:
     refused = _named_twice(command)
     if refused is not None:
         return refused
     identity = outcomes.identity(command)
-    known = case.state.outcomes.find(identity, case.now_ms) if identity else None
+    known = ctx.state.outcomes.find(identity, ctx.now_ms) if identity else None
     if known is not None:
         return _repeated(command, known)
     for ack in command.acks:
-        refusal = settle.ack_held(case, ack)
+        refusal = settle.ack_held(ctx, ack)
         if isinstance(refusal, Rejected):
             return msgspec.structs.replace(refusal, message=f"{refusal.message}; {NOTHING}")
     produced: list[Produced] = []
     appended: list[StreamAppended] = []
-    for reply in _parts(case, command):
+    for reply in _parts(ctx, command):
         if isinstance(reply, Rejected):
             return reply
         if isinstance(reply, Produced):
@@ -46,9 +49,9 @@ def outcome(case: Case, command: c.Outcome) -> Reply:
         elif isinstance(reply, StreamAppended):
             appended.append(reply)
     if identity:
-        expires_ms = case.now_ms + case.limits.key_ttl_ms
+        expires_ms = ctx.now_ms + ctx.limits.key_ttl_ms
         result = outcomes.encode_result(produced, appended)
-        case.facts.append(outcomes.OutcomeRecorded(identity, outcomes.digest(command), expires_ms, case.now_ms, result))
+        ctx.facts.append(outcomes.OutcomeRecorded(identity, outcomes.digest(command), expires_ms, ctx.now_ms, result))
     return OutcomeReply(tuple(produced), tuple(appended))
 
 
@@ -62,18 +65,18 @@ def _repeated(command: c.Outcome, known: outcomes.KnownOutcome) -> Reply:
     return Rejected(Code.CONFLICT, f"{message}; {NOTHING}")
 
 
-def _parts(case: Case, command: c.Outcome) -> Iterable[Reply]:
+def _parts(ctx: DecisionContext, command: c.Outcome) -> Iterable[Reply]:
     for part in command.produces:
-        yield produce(case, part)
+        yield produce(ctx, part)
     for append in command.appends:
-        yield streams.append(case, append, keeps_producer=False)
+        yield streams.append(ctx, append, keeps_producer=False)
     for commit in command.commits:
-        yield _commit(case, commit)
+        yield _commit(ctx, commit)
 
 
-def _commit(case: Case, command: c.CommitEffect) -> Reply:
+def _commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
     """An effect is committed once, so an outcome that finds it committed is not the first."""
-    reply = effects.commit(case, command)
+    reply = effects.commit(ctx, command)
     if isinstance(reply, Done) and not reply.changed:
         return Rejected(Code.CONFLICT, f"effect {command.key.key!r} was committed before; {NOTHING}")
     return reply

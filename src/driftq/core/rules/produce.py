@@ -3,66 +3,70 @@ answered with the first result even when the partition is full."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from driftq.core.backlog import Backlog, backlog_of
-from driftq.core.case import Case
-from driftq.core.commands import Produce, ProduceKey
-from driftq.core.facts import FAIR_TENANT, Appending, ByProducer, Mark
-from driftq.core.groups import HISTORY_SUFFIX, Topic
-from driftq.core.logs import SHARED_TENANT, LaneKey, Log
-from driftq.core.produced_keys import CRC_END, ProducedKey, produce_scope
-from driftq.core.producers import Judgement, Verdict
-from driftq.core.replies import Produced, Rejected, Reply
-from driftq.core.routing import partition_of
+from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, ProducerSequence, RecordSchedule
+from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.core.rules.topics import bad_partition, no_such_topic, told_in
+from driftq.core.state.backlog import Backlog, backlog_of
+from driftq.core.state.groups import HISTORY_SUFFIX, Topic
+from driftq.core.state.logs import SHARED_TENANT, LaneKey, Log
+from driftq.core.state.produced_keys import CRC_END, ProducedKey, produce_scope
+from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.wire.errors import Code
 from driftq.wire.message import PRIORITY_MAX
+from driftq.wire.partitions import partition_of
+
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
+    from driftq.core.model.commands import Produce, ProduceKey
 
 
-def produce(case: Case, command: Produce) -> Reply:
-    topic = case.state.topics.get(command.topic)
+def produce(ctx: DecisionContext, command: Produce) -> Reply:
+    topic = ctx.state.topics.get(command.topic)
     if topic is None:
         return no_such_topic(command.topic)
-    log = target_log(case, topic, command.partition, command.key)
+    log = target_log(ctx, topic, command.partition, command.key)
     if isinstance(log, Rejected):
         return log
     for key in (command.once, command.job):
-        repeated = _repeated(case, key) if key is not None else None
+        repeated = _repeated(ctx, key) if key is not None else None
         if repeated is not None:
             return repeated
     by = command.producer
     if by is not None:
         judgement = log.producers.judge(by)
-        if judgement.verdict is not Verdict.ACCEPT:
+        if judgement.verdict is not SequenceVerdict.ACCEPT:
             return _answer(judgement, by, topic, log, command.count)
         if judgement.epoch != by.epoch:
-            by = ByProducer(by.producer, judgement.epoch, by.seq, by.digest)
-    refused = _refused(case, topic, log, command)
+            by = ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest)
+    refused = _refused(ctx, topic, log, command)
     if refused is not None:
         return refused
-    along = _along(case, log, command, by) if command.once or command.job or command.marks or by else None
-    first_offset = case.append(log, command.batch, command.count, command.payload_bytes, along)
+    along = _along(ctx, log, command, by) if command.once or command.job or command.marks or by else None
+    first_offset = ctx.append(log, command.batch, command.count, command.payload_bytes, along)
     return Produced(topic.name, log.partition, first_offset, command.count)
 
 
-def target_log(case: Case, topic: Topic, partition: int | None, key: bytes) -> Log | Rejected:
+def target_log(ctx: DecisionContext, topic: Topic, partition: int | None, key: bytes) -> Log | Rejected:
     """The partition's log: named, or by the key's hash."""
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
-    if topic.name.endswith(HISTORY_SUFFIX) and told_in(case, topic) is not None:
+    if topic.name.endswith(HISTORY_SUFFIX) and told_in(ctx, topic) is not None:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
     log_ids = topic.log_ids
     if partition is None:
         partition = partition_of(key, len(log_ids)) if key else 0
     elif not 0 <= partition < len(log_ids):
         return bad_partition(partition, topic)
-    return case.state.logs[log_ids[partition]]
+    return ctx.state.logs[log_ids[partition]]
 
 
-def _repeated(case: Case, once: ProduceKey) -> Reply | None:
-    first = case.state.keys.find(produce_scope(once), case.now_ms)
-    log = case.state.logs.get(first.log_id) if first is not None else None
+def _repeated(ctx: DecisionContext, once: ProduceKey) -> Reply | None:
+    first = ctx.state.keys.find(produce_scope(once), ctx.now_ms)
+    log = ctx.state.logs.get(first.log_id) if first is not None else None
     if first is None or log is None:
         return None  # never seen, over, or gone with its topic
     if once.strict and not _is_same_message(first, once):
@@ -80,68 +84,66 @@ def _is_same_message(first: ProducedKey, once: ProduceKey) -> bool:
     return first.digest == once.digest
 
 
-def _answer(judgement: Judgement, by: ByProducer, topic: Topic, log: Log, count: int) -> Reply:
-    if judgement.verdict is Verdict.DUPLICATE:
+def _answer(judgement: SequenceJudgement, by: ProducerSequence, topic: Topic, log: Log, count: int) -> Reply:
+    if judgement.verdict is SequenceVerdict.DUPLICATE:
         return Produced(topic.name, log.partition, judgement.first_offset, count, duplicate=True)
     return not_accepted(judgement, by)
 
 
-def not_accepted(judgement: Judgement, by: ByProducer) -> Rejected:
+def not_accepted(judgement: SequenceJudgement, by: ProducerSequence) -> Rejected:
     """The refusal that belongs to a verdict; the same words for topics and streams."""
     details = {"epoch": judgement.epoch, "expected_seq": judgement.seq + 1, "received_seq": by.seq}
     match judgement.verdict:
-        case Verdict.STALE_EPOCH:
+        case SequenceVerdict.STALE_EPOCH:
             message = (
                 f"producer {by.producer!r} has moved on to epoch {judgement.epoch}; epoch {by.epoch} may not write"
             )
             return Rejected(Code.STALE_EPOCH, message, details)
-        case Verdict.GAP:
+        case SequenceVerdict.GAP:
             message = f"producer {by.producer!r}: seq {judgement.seq + 1} comes next, not {by.seq}"
             return Rejected(Code.SEQUENCE_GAP, message, details)
-        case Verdict.EPOCH_NOT_AT_ZERO:
+        case SequenceVerdict.EPOCH_NOT_AT_ZERO:
             return Rejected(Code.INVALID_ARGUMENT, f"a new epoch starts at seq 0, not {by.seq}", details)
         case _:
             message = f"producer {by.producer!r}: seq {by.seq} was used with other bytes"
             return Rejected(Code.SEQUENCE_MISMATCH, message, details)
 
 
-def _refused(case: Case, topic: Topic, log: Log, command: Produce) -> Rejected | None:
-    limits = case.limits
+def _refused(ctx: DecisionContext, topic: Topic, log: Log, command: Produce) -> Rejected | None:
+    limits = ctx.limits
     most_bytes = topic.config.backlog_bytes_max or limits.partition_bytes
     size = command.payload_bytes
     if size > most_bytes or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
         largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
         return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
-    if (command.once or command.job) and len(case.state.keys) >= limits.keys_max:
-        return _overloaded(
-            case, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed"
-        )
+    if (command.once or command.job) and len(ctx.state.keys) >= limits.keys_max:
+        return _overloaded(ctx, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed")
     if command.marks:
-        refused = _bad_marks(case, log, command)
+        refused = _bad_marks(ctx, log, command)
         if refused is not None:
             return refused
     if not log.readers:
         return None  # nobody is behind: retention rules
     most = topic.config.backlog_messages_max or limits.partition_messages
-    end = case.ends.get(log.log_id, log.end) + command.count
+    end = ctx.ends.get(log.log_id, log.end) + command.count
     if end - log.low_floor <= most and log.bytes_from(log.low_floor) + size <= most_bytes:
         return None
-    backlog = backlog_of(case.state, limits, log)  # the noted floor may lag behind
+    backlog = backlog_of(ctx.state, limits, log)  # the noted floor may lag behind
     if backlog is None:
         return None
     if end - backlog.floor > most:
         waiting = end - command.count - backlog.floor
-        return _held_up(case, "partition_buffer_full", log, backlog, f"{waiting} of {most} messages", most)
+        return _held_up(ctx, "partition_buffer_full", log, backlog, f"{waiting} of {most} messages", most)
     if backlog.payload_bytes + size > most_bytes:
         why = f"{backlog.payload_bytes} of {most_bytes} bytes"
-        return _held_up(case, "partition_buffer_bytes_full", log, backlog, why, most_bytes)
+        return _held_up(ctx, "partition_buffer_bytes_full", log, backlog, why, most_bytes)
     return None
 
 
-def _held_up(case: Case, reason: str, log: Log, backlog: Backlog, waits: str, limit: int) -> Rejected:
+def _held_up(ctx: DecisionContext, reason: str, log: Log, backlog: Backlog, waits: str, limit: int) -> Rejected:
     """A refusal that names the group which holds the producers up, and what helps."""
     delete, seek, raise_limit = backlog.remedies()
-    idle = "" if case.limits.groups_idle_ms else "; the setting groups.idle_ms ignores groups that are not used"
+    idle = "" if ctx.limits.groups_idle_ms else "; the setting groups.idle_ms ignores groups that are not used"
     why = (
         f"{waits} wait for group {backlog.group.name} in partition {log.partition} of {log.topic}). "
         f"Start its consumers, or: `{delete}` if it is not used any more; `{seek}` to skip what waits; "
@@ -149,7 +151,7 @@ def _held_up(case: Case, reason: str, log: Log, backlog: Backlog, waits: str, li
     )
     details = {
         "reason": reason,
-        "retry_after_ms": case.limits.overload_retry_ms,
+        "retry_after_ms": ctx.limits.overload_retry_ms,
         "topic": log.topic,
         "partition": log.partition,
         "group": backlog.group.name,
@@ -160,12 +162,12 @@ def _held_up(case: Case, reason: str, log: Log, backlog: Backlog, waits: str, li
     return Rejected(Code.OVERLOADED, f"producer overload: {reason} ({why}", details)
 
 
-def _overloaded(case: Case, reason: str, why: str) -> Rejected:
-    details = {"reason": reason, "retry_after_ms": case.limits.overload_retry_ms}
+def _overloaded(ctx: DecisionContext, reason: str, why: str) -> Rejected:
+    details = {"reason": reason, "retry_after_ms": ctx.limits.overload_retry_ms}
     return Rejected(Code.OVERLOADED, f"producer overload: {reason} ({why})", details)
 
 
-def _bad_marks(case: Case, log: Log, command: Produce) -> Rejected | None:
+def _bad_marks(ctx: DecisionContext, log: Log, command: Produce) -> Rejected | None:
     last = -1
     for mark in command.marks:
         if not last < mark.index < command.count:
@@ -173,34 +175,34 @@ def _bad_marks(case: Case, log: Log, command: Produce) -> Rejected | None:
         last = mark.index
         if not 0 <= mark.priority <= PRIORITY_MAX:
             return Rejected(Code.INVALID_ARGUMENT, f"priority must be 0 to {PRIORITY_MAX}")
-        if mark.deadline_ms and mark.deadline_ms <= case.now_ms:
+        if mark.deadline_ms and mark.deadline_ms <= ctx.now_ms:
             return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
-    if len(log.lanes) + len(command.marks) <= case.limits.lanes_per_log_max:
+    if len(log.lanes) + len(command.marks) <= ctx.limits.lanes_per_log_max:
         return None
-    lanes = {_lane(mark) for mark in kept_marks(case, log, command.marks)} - {_lane(Mark(0))}
-    if len(log.lanes) + sum(key not in log.lanes for key in lanes) > case.limits.lanes_per_log_max:
-        message = f"a partition holds at most {case.limits.lanes_per_log_max} different tasks, labels and priorities"
+    lanes = {_lane(mark) for mark in kept_marks(ctx, log, command.marks)} - {_lane(RecordSchedule(0))}
+    if len(log.lanes) + sum(key not in log.lanes for key in lanes) > ctx.limits.lanes_per_log_max:
+        message = f"a partition holds at most {ctx.limits.lanes_per_log_max} different tasks, labels and priorities"
         return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
     return None
 
 
-def _lane(mark: Mark) -> LaneKey:
+def _lane(mark: RecordSchedule) -> LaneKey:
     return LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
 
 
-def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...]:
+def kept_marks(ctx: DecisionContext, log: Log, marks: tuple[RecordSchedule, ...]) -> tuple[RecordSchedule, ...]:
     """Only a fair topic tells tenants apart. There a tenant has lanes of its own, or shares them with others once there
     are many; it never has both, so that its messages keep their order."""
     if not any(mark.tenant for mark in marks):
         return marks
-    if case.state.topics[log.topic].config.fair != FAIR_TENANT:
+    if ctx.state.topics[log.topic].config.fair != FAIR_TENANT:
         without = (msgspec.structs.replace(mark, tenant="") for mark in marks)
-        return tuple(mark for mark in without if mark != Mark(mark.index))
+        return tuple(mark for mark in without if mark != RecordSchedule(mark.index))
     known = set(log.tenants)
-    kept: list[Mark] = []
+    kept: list[RecordSchedule] = []
     for mark in marks:
         if mark.tenant and mark.tenant not in known:
-            full = len(log.lanes) + len(known) - len(log.tenants) >= case.limits.tenant_lanes_max
+            full = len(log.lanes) + len(known) - len(log.tenants) >= ctx.limits.tenant_lanes_max
             tenant = SHARED_TENANT if full or SHARED_TENANT in known else mark.tenant
             known.add(tenant)
             mark = msgspec.structs.replace(mark, tenant=tenant)
@@ -208,22 +210,22 @@ def kept_marks(case: Case, log: Log, marks: tuple[Mark, ...]) -> tuple[Mark, ...
     return tuple(kept)
 
 
-def _along(case: Case, log: Log, command: Produce, by: ByProducer | None) -> Appending:
+def _along(ctx: DecisionContext, log: Log, command: Produce, by: ProducerSequence | None) -> AppendMetadata:
     once, job = command.once, command.job
-    marks = kept_marks(case, log, command.marks) if command.marks else ()
+    marks = kept_marks(ctx, log, command.marks) if command.marks else ()
     if once is None and job is None:
-        return Appending(producer=by, marks=marks)
+        return AppendMetadata(producer=by, marks=marks)
     digest = once.digest if once is not None else job.digest if job is not None else 0
-    return Appending(
+    return AppendMetadata(
         producer=by,
         key=produce_scope(once) if once is not None else "",
         key_digest=digest,
-        key_expires_ms=case.now_ms + _ttl_ms(case, once) if once is not None else 0,
+        key_expires_ms=ctx.now_ms + _ttl_ms(ctx, once) if once is not None else 0,
         marks=marks,
         job=produce_scope(job) if job is not None else "",
-        job_ttl_ms=_ttl_ms(case, job) if job is not None else 0,
+        job_ttl_ms=_ttl_ms(ctx, job) if job is not None else 0,
     )
 
 
-def _ttl_ms(case: Case, key: ProduceKey) -> int:
-    return key.ttl_ms or case.limits.key_ttl_ms
+def _ttl_ms(ctx: DecisionContext, key: ProduceKey) -> int:
+    return key.ttl_ms or ctx.limits.key_ttl_ms

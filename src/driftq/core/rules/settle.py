@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from driftq.core import commands as c
-from driftq.core import facts as f
-from driftq.core.case import Case
-from driftq.core.groups import Group
-from driftq.core.holding import Lease
-from driftq.core.progress import Place, Progress
-from driftq.core.ranges import Range
-from driftq.core.replies import Done, Refusal, Rejected, Reply, Settlement
+from driftq.core.model import commands as c
+from driftq.core.model import facts as f
+from driftq.core.model.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.rules.claim import bad_lease
-from driftq.core.rules.failing import bounded, bury, fail
 from driftq.core.rules.topics import bad_partition, group_of, no_such_topic
-from driftq.core.timeouts import extensions
+from driftq.core.state.progress import MessageState, Progress
+from driftq.core.state.timeouts import extensions
+from driftq.core.transitions.retry import bounded, dead_letter, fail
 from driftq.wire.errors import Code
+
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
+    from driftq.core.model.ranges import Range
+    from driftq.core.state.groups import Group
+    from driftq.core.state.leases import Lease
 
 Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
 
@@ -38,13 +41,13 @@ class _Sorted:
         self.refused: list[Refusal] = []
 
 
-def _sort(case: Case, group: Group, command: Settling, *, fenced: bool = False) -> _Sorted | Rejected:
+def _sort(ctx: DecisionContext, group: Group, command: Settling, *, fenced: bool = False) -> _Sorted | Rejected:
     found = _Sorted(fenced)
     if len(command.held) > 1 and _overlap(command.held):
         return Rejected(Code.INVALID_ARGUMENT, "a message is named twice in one call")
     for held in command.held:
         if not 0 <= held.partition < len(group.progress):
-            return bad_partition(held.partition, case.state.topics[group.topic])
+            return bad_partition(held.partition, ctx.state.topics[group.topic])
         if not 0 <= held.first < held.end:
             return Rejected(Code.INVALID_ARGUMENT, "offset cannot be negative, and a range has at least one")
         progress = group.progress[held.partition]
@@ -54,7 +57,7 @@ def _sort(case: Case, group: Group, command: Settling, *, fenced: bool = False) 
                 found.held.append((progress, (held.first, held.end)))
                 continue
         # One offset past the end of the log is enough to say that the rest was never delivered.
-        stop = max(held.first, case.state.logs[progress.log_id].end) + 1
+        stop = max(held.first, ctx.state.logs[progress.log_id].end) + 1
         for offset in range(held.first, min(held.end, stop)):
             _sort_one(found, progress, held, offset, command)
     return found
@@ -83,17 +86,17 @@ def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, com
     place, lease, entry = progress.place_of(offset)
     refusal = ""
     code = Code.NOT_OWNER
-    if place is Place.SETTLED:
+    if place is MessageState.SETTLED:
         refusal = _already_settled(found, progress, held, offset, command)
         if not refusal:
             return
     elif lease is None:
         refusal = "not owner: the message was given back"
-        if place is not Place.RESTING:
+        if place is not MessageState.RESTING:
             refusal, code = "message was not delivered to this group", Code.NOT_DELIVERED
     elif not _is_holder(lease, held.token, command.owner):
         refusal = "not owner"
-    elif place is Place.HELD:
+    elif place is MessageState.HELD:
         found.held.append((progress, (offset, offset + 1)))
         return
     elif found.fenced and entry is not None and not entry.lost:
@@ -120,11 +123,11 @@ def _is_holder(lease: Lease, token: str, owner: str) -> bool:
     return lease.token == token if token else lease.owner == owner
 
 
-def _settling(case: Case, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
-    group = group_of(case, command.topic, command.group)
+def _settling(ctx: DecisionContext, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
+    group = group_of(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    found = _sort(case, group, command)
+    found = _sort(ctx, group, command)
     if isinstance(found, Rejected):
         return found
     act(group, found)
@@ -142,171 +145,171 @@ def _by_log(held: list[tuple[Progress, Range]]) -> dict[int, list[Range]]:
     return ranges
 
 
-def _too_much(case: Case, progress: Progress, offset: int) -> Refusal:
-    partition = case.state.logs[progress.log_id].partition
+def _too_much(ctx: DecisionContext, progress: Progress, offset: int) -> Refusal:
+    partition = ctx.state.logs[progress.log_id].partition
     return Refusal(partition, offset, Code.OVERLOADED, "too much for one call; send the rest again")
 
 
-def ack(case: Case, command: c.Ack) -> Reply:
+def ack(ctx: DecisionContext, command: c.Ack) -> Reply:
     """A late ack counts as long as nobody else got the message."""
-    return _settling(case, command, lambda group, found: _ack(case, group, found))
+    return _settling(ctx, command, lambda group, found: _ack(ctx, group, found))
 
 
-def _ack(case: Case, group: Group, found: _Sorted) -> None:
+def _ack(ctx: DecisionContext, group: Group, found: _Sorted) -> None:
     late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
     for log_id, ranges in _by_log(found.held + late).items():
-        case.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, case.now_ms))
+        ctx.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, ctx.now_ms))
 
 
-def ack_held(case: Case, command: c.Ack) -> Rejected | None:
+def ack_held(ctx: DecisionContext, command: c.Ack) -> Rejected | None:
     """An ack as a part of an outcome: the caller holds everything it names, or nothing is done. A lease that ran out
     counts until the message is delivered again; what its holder gave back, or what is settled, does not."""
-    group = group_of(case, command.topic, command.group)
+    group = group_of(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    found = _sort(case, group, command, fenced=True)
+    found = _sort(ctx, group, command, fenced=True)
     if isinstance(found, Rejected):
         return found
     if found.refused:
         first = found.refused[0]
         return Rejected(first.code, first.message, {"partition": first.partition, "offset": first.offset})
-    _ack(case, group, found)
+    _ack(ctx, group, found)
     return None
 
 
-def nack(case: Case, command: c.Nack) -> Reply:
+def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
     """A repeated nack finds the message resting already: nothing more happens. One that comes after the lease ran out
     says why."""
 
     def act(group: Group, found: _Sorted) -> None:
         for progress, offset in found.resting:
-            if case.is_full():
-                found.refused.append(_too_much(case, progress, offset))
+            if ctx.is_full():
+                found.refused.append(_too_much(ctx, progress, offset))
             elif progress.entries[offset].lost:
-                _explain(case, group, progress, offset, command)
+                _explain(ctx, group, progress, offset, command)
         for progress, (first, end) in found.held:
             for offset in range(first, end):
-                if case.is_full():
-                    found.refused.append(_too_much(case, progress, offset))
+                if ctx.is_full():
+                    found.refused.append(_too_much(ctx, progress, offset))
                     continue
-                fail(case, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
+                fail(ctx, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
 
-    return _settling(case, command, act)
+    return _settling(ctx, command, act)
 
 
-def _explain(case: Case, group: Group, progress: Progress, offset: int, command: c.Nack) -> None:
+def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int, command: c.Nack) -> None:
     """The attempt has ended already, so nothing is counted; the reason replaces the one that the broker assumed."""
-    error = bounded(command.reason or "nack", case.limits.error_bytes)
+    error = bounded(command.reason or "nack", ctx.limits.error_bytes)
     retry_at_ms = progress.entries[offset].retry_at_ms
     if command.delay_ms is not None:
-        retry_at_ms = case.now_ms + command.delay_ms
-    case.expect_event(case.state.logs[progress.log_id], error)
-    case.facts.append(f.FailureExplained(group.group_id, progress.log_id, offset, case.now_ms, retry_at_ms, error))
+        retry_at_ms = ctx.now_ms + command.delay_ms
+    ctx.expect_event(ctx.state.logs[progress.log_id], error)
+    ctx.facts.append(f.FailureExplained(group.group_id, progress.log_id, offset, ctx.now_ms, retry_at_ms, error))
 
 
-def reject(case: Case, command: c.Reject) -> Reply:
+def reject(ctx: DecisionContext, command: c.Reject) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
         late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
         for progress, (first, end) in found.held + late:
             for offset in range(first, end):
-                if case.is_full():
-                    found.refused.append(_too_much(case, progress, offset))
+                if ctx.is_full():
+                    found.refused.append(_too_much(ctx, progress, offset))
                     continue
-                if case.state.topics[group.topic].dead_of:  # no dead letters of dead letters
+                if ctx.state.topics[group.topic].dead_of:  # no dead letters of dead letters
                     run = ((offset, offset + 1),)
-                    error = bounded(command.reason, case.limits.error_bytes)
-                    case.facts.append(f.Settled(group.group_id, progress.log_id, run, f.DEAD, case.now_ms, error))
-                elif not bury(case, group, progress, offset, "rejected", command.reason):
-                    partition = case.state.logs[progress.log_id].partition
+                    error = bounded(command.reason, ctx.limits.error_bytes)
+                    ctx.facts.append(f.Settled(group.group_id, progress.log_id, run, f.DEAD, ctx.now_ms, error))
+                elif not dead_letter(ctx, group, progress, offset, "rejected", command.reason):
+                    partition = ctx.state.logs[progress.log_id].partition
                     message = "the record cannot be read, so it cannot become a dead letter"
                     found.refused.append(Refusal(partition, offset, Code.DATA_CORRUPT, message))
 
-    return _settling(case, command, act)
+    return _settling(ctx, command, act)
 
 
-def release(case: Case, command: c.Release) -> Reply:
+def release(ctx: DecisionContext, command: c.Release) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
-        retry_at_ms = case.now_ms + command.delay_ms
+        retry_at_ms = ctx.now_ms + command.delay_ms
         for log_id, ranges in _by_log(found.held).items():
-            case.facts.append(f.Released(group.group_id, log_id, tuple(ranges), retry_at_ms, command.sent))
+            ctx.facts.append(f.Released(group.group_id, log_id, tuple(ranges), retry_at_ms, command.sent))
 
-    return _settling(case, command, act)
+    return _settling(ctx, command, act)
 
 
-def extend(case: Case, command: c.Extend) -> Reply:
+def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
     """Only a live lease can be extended: a message that rests after a lost one is lost to this holder."""
-    group = group_of(case, command.topic, command.group)
+    group = group_of(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    config = case.state.topics[command.topic].config
-    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or case.limits.lease_ms
-    refused = bad_lease(case, lease_ms)
+    config = ctx.state.topics[command.topic].config
+    lease_ms = command.lease_ms if command.lease_ms is not None else config.lease_ms or ctx.limits.lease_ms
+    refused = bad_lease(ctx, lease_ms)
     if refused is not None:
         return refused
-    found = _sort(case, group, command)
+    found = _sort(ctx, group, command)
     if isinstance(found, Rejected):
         return found
-    until_ms = case.now_ms + lease_ms
+    until_ms = ctx.now_ms + lease_ms
     for log_id, ranges in _by_log(found.held).items():
-        progress = case.state.progress_of(group.group_id, log_id)
-        for end_ms, some in extensions(case.state.logs[log_id], progress, ranges, case.now_ms + lease_ms).items():
-            case.facts.append(f.Extended(group.group_id, log_id, tuple(some), end_ms))
+        progress = ctx.state.progress_of(group.group_id, log_id)
+        for end_ms, some in extensions(ctx.state.logs[log_id], progress, ranges, ctx.now_ms + lease_ms).items():
+            ctx.facts.append(f.Extended(group.group_id, log_id, tuple(some), end_ms))
             until_ms = min(until_ms, end_ms)
     lost = list(found.refused)
     for progress, offset in found.resting:
-        partition = case.state.logs[progress.log_id].partition
+        partition = ctx.state.logs[progress.log_id].partition
         lost.append(Refusal(partition, offset, Code.NOT_OWNER, "the lease was lost"))
-    lost.extend(_settled_before(case, group, command))
+    lost.extend(_settled_before(ctx, group, command))
     return Settlement(tuple(lost), until_ms)
 
 
-def _settled_before(case: Case, group: Group, command: c.Extend) -> list[Refusal]:
+def _settled_before(ctx: DecisionContext, group: Group, command: c.Extend) -> list[Refusal]:
     """A heartbeat for something that is settled tells the worker to stop."""
     found: list[Refusal] = []
     for held in command.held:
         progress = group.progress[held.partition]
-        for offset in range(held.first, min(held.end, case.state.logs[progress.log_id].end)):
-            if progress.place_of(offset)[0] is Place.SETTLED:
+        for offset in range(held.first, min(held.end, ctx.state.logs[progress.log_id].end)):
+            if progress.place_of(offset)[0] is MessageState.SETTLED:
                 found.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
     return found
 
 
-def ack_through(case: Case, command: c.AckThrough) -> Reply:
-    group = group_of(case, command.topic, command.group)
+def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
+    group = group_of(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     if not 0 <= command.partition < len(group.progress):
-        return bad_partition(command.partition, case.state.topics[group.topic])
+        return bad_partition(command.partition, ctx.state.topics[group.topic])
     progress = group.progress[command.partition]
     end = command.offset + 1
     if end <= progress.floor:
         return Settlement()
     for offset in range(progress.floor, end):
         place, lease, _ = progress.place_of(offset)
-        if place is Place.SETTLED:
+        if place is MessageState.SETTLED:
             continue
-        if place is not Place.HELD or lease is None:
+        if place is not MessageState.HELD or lease is None:
             return Rejected(Code.NOT_DELIVERED, f"offset {offset} is not in flight; nothing was acked")
         if not _is_holder(lease, command.token, command.owner):
             return Rejected(Code.NOT_OWNER, f"not owner of offset {offset}; nothing was acked")
-    case.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED, case.now_ms))
+    ctx.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED, ctx.now_ms))
     return Settlement()
 
 
-def cancel(case: Case, command: c.Cancel) -> Reply:
-    topic = case.state.topics.get(command.topic)
+def cancel(ctx: DecisionContext, command: c.Cancel) -> Reply:
+    topic = ctx.state.topics.get(command.topic)
     if topic is None:
         return no_such_topic(command.topic)
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
-    log = case.state.logs[topic.log_ids[command.partition]]
+    log = ctx.state.logs[topic.log_ids[command.partition]]
     if not log.start <= command.offset < log.end:
         return Rejected(Code.NOT_FOUND, f"offset {command.offset} is not in the log ({log.start} to {log.end})")
-    if not case.state.tenure.is_unfinished(log.log_id, command.offset):
+    if not ctx.state.tenure.is_unfinished(log.log_id, command.offset):
         return Done(changed=False)
     for group in topic.groups.values():
         if not group.progress[command.partition].is_settled(command.offset):
             run = ((command.offset, command.offset + 1),)
-            case.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, case.now_ms))
-    case.facts.append(f.Cancelled(log.log_id, command.offset, case.now_ms))  # groups may come later
+            ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, ctx.now_ms))
+    ctx.facts.append(f.Cancelled(log.log_id, command.offset, ctx.now_ms))  # groups may come later
     return Done()

@@ -4,11 +4,11 @@ It knows nothing of what is served. A handler gets a complete `Request` and retu
 `Streaming`, a `Deferred`, a future of one of the first three, or is a coroutine function.
 """
 
-from driftq.server.http.limits import Limits
+from driftq.server.http.limits import HttpLimits
 from driftq.server.http.listener import Listener, serve
 from driftq.server.http.request import BadRequest, Request, query_pairs
 from driftq.server.http.response import Answer, Deferred, FileResponse, Handler, Reply, Response, Streaming, reply_of
-from driftq.server.http.stream import Stream
+from driftq.server.http.stream import ResponseStream
 
 __all__ = [
     "Answer",
@@ -16,12 +16,12 @@ __all__ = [
     "Deferred",
     "FileResponse",
     "Handler",
-    "Limits",
+    "HttpLimits",
     "Listener",
     "Reply",
     "Request",
     "Response",
-    "Stream",
+    "ResponseStream",
     "Streaming",
     "query_pairs",
     "reply_of",

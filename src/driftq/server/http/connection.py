@@ -1,30 +1,32 @@
 """One connection: requests are started as they come, answers leave in the order of the requests.
 
-Owns keep-alive, the bounds on work started ahead, and the deadlines. Reading is `Incoming`'s, the order of answers is
-`Answering`'s, waiting for one is `Exchange`'s. Knows nothing of what requests mean.
+Owns keep-alive, the bounds on work started ahead, and the deadlines. Reading is `RequestParser`'s, the order of answers
+is `ResponseQueue`'s, waiting for one is `HttpExchange`'s. Knows nothing of what requests mean.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from driftq.server.http.answering import Answering
-from driftq.server.http.exchange import Exchange
-from driftq.server.http.incoming import Incoming
-from driftq.server.http.outgoing import Outgoing
-from driftq.server.http.pace import BODY, IDLE, Late
-from driftq.server.http.request import Head, Request
+from driftq.server.http.exchange import HttpExchange
+from driftq.server.http.limits import BODY, IDLE, Late
+from driftq.server.http.request import Request, RequestHead
+from driftq.server.http.request_parser import RequestParser
 from driftq.server.http.response import Response
-from driftq.server.http.service import Service
-from driftq.server.http.stream import Stream
+from driftq.server.http.response_queue import ResponseQueue
+from driftq.server.http.stream import ResponseStream
+from driftq.server.http.write_buffer import WriteBuffer
+
+if TYPE_CHECKING:
+    from driftq.server.http.service import Service
 
 # A server that stops does not wait long for peers that do not close.
 STOP_LINGER_S: Final = 0.2
-_REFUSED = Head("", b"", {}, keep_alive=False)
+_REFUSED = RequestHead("", b"", {}, keep_alive=False)
 
 
-class Connection(Answering):
+class Connection(ResponseQueue):
     """The protocol object of the event loop."""
 
     __slots__ = ("_busy", "_handler", "_held", "_limits", "_peer")
@@ -45,8 +47,10 @@ class Connection(Answering):
         is_inet = isinstance(address, tuple)
         self._peer = str(address[0]) if is_inet else "unix"
         service = self._service
-        self._incoming = Incoming(self._limits, service.body_budget, service.known_heads, self._peer, self._deliver)
-        self._out = Outgoing(service, self._transport, self._room)
+        self._incoming = RequestParser(
+            self._limits, service.body_budget, service.known_heads, self._peer, self._deliver
+        )
+        self._out = WriteBuffer(service, self._transport, self._room)
         reason = service.admit(self, self._peer, is_inet)
         if reason is not None:
             self._incoming.refuse(503, reason)
@@ -133,7 +137,7 @@ class Connection(Answering):
         if type(answer) is Response and not self._queue:
             self._send(request, answer)
         else:
-            exchange = Exchange(self, request)
+            exchange = HttpExchange(self, request)
             self._queue.append(exchange)
             exchange.wait_for(answer)
 
@@ -151,7 +155,7 @@ class Connection(Answering):
         refusal, self._incoming.refusal = self._incoming.refusal, None
         assert refusal is not None
         self._lingers = lingers
-        exchange = Exchange(self, Request(_REFUSED, b"", self._peer))
+        exchange = HttpExchange(self, Request(_REFUSED, b"", self._peer))
         self._queue.append(exchange)
         exchange.settle(self._service.refusal_response(*refusal))
 
@@ -227,7 +231,7 @@ class Connection(Answering):
             self._close()
 
     def is_streaming(self) -> bool:
-        return bool(self._queue) and type(self._queue[0].outlet) is Stream
+        return bool(self._queue) and type(self._queue[0].outlet) is ResponseStream
 
     def cut(self) -> None:
         """The grace of a stop is over."""

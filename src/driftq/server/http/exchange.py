@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.server.http.request import BadRequest, Request
 from driftq.server.http.response import Deferred, FileResponse, Reply, Response, Streaming
-from driftq.server.http.stream import FilePump, Stream
 
 if TYPE_CHECKING:
-    from driftq.server.http.answering import Answering
+    from driftq.server.http.response_queue import ResponseQueue
+    from driftq.server.http.stream import FilePump, ResponseStream
 
 
 async def _result_of(awaitable: Awaitable[Reply]) -> Reply:
     return await awaitable
 
 
-class Exchange:
+class HttpExchange:
     """`reply` is None until it is known; `outlet` is what is writing it, for answers that take time to write."""
 
     __slots__ = ("_connection", "_task", "outlet", "reply", "request")
 
-    def __init__(self, connection: Answering, request: Request) -> None:
-        self._connection: Answering | None = connection
+    def __init__(self, connection: ResponseQueue, request: Request) -> None:
+        self._connection: ResponseQueue | None = connection
         self._task: asyncio.Task[Any] | None = None
         self.request = request
         self.reply: Reply | None = None
-        self.outlet: Stream | FilePump | None = None
+        self.outlet: ResponseStream | FilePump | None = None
 
     def wait_for(self, answer: object) -> None:
         """`answer` is what the handler returned: an `Answer` if it keeps to its type, which is checked here."""
@@ -65,7 +65,7 @@ class Exchange:
         self.reply = connection.failure(self.request, error)
         connection.settled(self)
 
-    def produce(self, stream: Stream, streaming: Streaming) -> None:
+    def produce(self, stream: ResponseStream, streaming: Streaming) -> None:
         """Runs the producer of a stream; the end of its task is the end of the stream."""
         self.outlet = stream
         self._task = asyncio.ensure_future(streaming.producer(stream))

@@ -11,11 +11,14 @@ import contextlib
 import errno
 import socket
 import ssl as tls
+from typing import TYPE_CHECKING
 
 from driftq.server.http.connection import Connection
-from driftq.server.http.limits import Limits
-from driftq.server.http.response import Handler
+from driftq.server.http.limits import HttpLimits
 from driftq.server.http.service import OnAnswer, OnBadRequest, OnError, Service, plain_bad_request, plain_error
+
+if TYPE_CHECKING:
+    from driftq.server.http.response import Handler
 
 
 class CannotListen(Exception):
@@ -143,7 +146,7 @@ class Listener:
         return True
 
 
-def prepare(listening: socket.socket, limits: Limits) -> None:
+def prepare(listening: socket.socket, limits: HttpLimits) -> None:
     """Options of a listening socket; accepted ones inherit them, so that a connection costs no calls for it."""
     listening.setblocking(False)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -166,7 +169,7 @@ async def serve(
     handler: Handler,
     host: str | None = "127.0.0.1",
     port: int = 0,
-    limits: Limits | None = None,
+    limits: HttpLimits | None = None,
     ssl: tls.SSLContext | None = None,
     unix: str | None = None,
     on_bad_request: OnBadRequest = plain_bad_request,
@@ -178,7 +181,7 @@ async def serve(
         raise ValueError("TLS below 1.2 is not served: set minimum_version of the SSLContext")
     if host is None and unix is None:
         raise ValueError("nothing to listen on")
-    service = Service(handler, limits or Limits(), asyncio.get_running_loop(), on_bad_request, on_error, on_answer)
+    service = Service(handler, limits or HttpLimits(), asyncio.get_running_loop(), on_bad_request, on_error, on_answer)
     listener = Listener(service)
     try:
         if host is not None:

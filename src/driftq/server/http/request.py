@@ -61,8 +61,9 @@ def query_pairs(raw: bytes) -> list[tuple[str, str]]:
     return pairs
 
 
-class Head:
-    """Everything of a request but its body. Decoded parts are kept, and requests with the same head share one `Head`.
+class RequestHead:
+    """Everything of a request but its body. Decoded parts are kept, and requests with the same head share one
+    `RequestHead`.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. Nothing here may be
     changed, but whoever serves may note in `handler` whom requests with this head are for, and in `cross_origin` the
@@ -142,7 +143,7 @@ class Request:
         "version",
     )  # fmt: skip
 
-    def __init__(self, head: Head, body: bytes, peer: str) -> None:
+    def __init__(self, head: RequestHead, body: bytes, peer: str) -> None:
         self.head = head
         self.method = head.method
         self.raw_path = head.raw_path

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from driftq.server.http.request import Request
 
 if TYPE_CHECKING:
-    from driftq.server.http.stream import Stream
+    from driftq.server.http.stream import ResponseStream
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -137,7 +137,9 @@ class Streaming:
 
     __slots__ = ("cancel_when_gone", "producer")
 
-    def __init__(self, producer: Callable[[Stream], Coroutine[Any, Any, None]], cancel_when_gone: bool = True) -> None:
+    def __init__(
+        self, producer: Callable[[ResponseStream], Coroutine[Any, Any, None]], cancel_when_gone: bool = True
+    ) -> None:
         self.producer = producer
         self.cancel_when_gone = cancel_when_gone
 

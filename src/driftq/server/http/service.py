@@ -11,14 +11,14 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from driftq.server.http.heads import KnownHeads
-from driftq.server.http.incoming import BodyBudget
-from driftq.server.http.limits import Limits
 from driftq.server.http.request import Request
+from driftq.server.http.request_head import HeadCache
+from driftq.server.http.request_parser import BodyBudget
 from driftq.server.http.response import Handler, Response
 
 if TYPE_CHECKING:
     from driftq.server.http.connection import Connection
+    from driftq.server.http.limits import HttpLimits
 
 OnBadRequest: TypeAlias = Callable[[int, str], Response]
 OnError: TypeAlias = Callable[[Request, BaseException], Response]
@@ -43,7 +43,7 @@ class Service:
     def __init__(
         self,
         handler: Handler,
-        limits: Limits,
+        limits: HttpLimits,
         loop: asyncio.AbstractEventLoop,
         on_bad_request: OnBadRequest = plain_bad_request,
         on_error: OnError = plain_error,
@@ -58,7 +58,7 @@ class Service:
         # One buffer is enough: the loop asks for it, fills it and hands it over without doing anything in between.
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self.body_budget = BodyBudget(limits.bodies_total_bytes)
-        self.known_heads = KnownHeads()
+        self.known_heads = HeadCache()
         self.connections: set[Connection] = set()
         self.peers: dict[str, int] = {}
         self.stopping = False

@@ -1,4 +1,4 @@
-"""Answers that are written over time: `Stream` for a producer coroutine, `FilePump` for a range of a file.
+"""Answers that are written over time: `ResponseStream` for a producer coroutine, `FilePump` for a range of a file.
 
 Owns chunk framing, the joining of small writes and back-pressure towards whoever produces. Knows nothing of requests
 or of what is streamed. Both write through an `Outlet`, which is the connection seen from here.
@@ -33,7 +33,7 @@ class Outlet(Protocol):
     def abort(self) -> None: ...
 
 
-class Stream:
+class ResponseStream:
     """One response in the making. Nothing should be produced while `writable` is false; `drain` waits for that.
 
     `closed`: the client is gone, nothing written now arrives. `stopping`: the server asks for a clean end. `over`:

@@ -1,1 +1,1 @@
-"""Routers: what may decide, at produce, where a message goes and which label it carries."""
+"""The old path of `driftq.server.router`, for programs that import from it."""

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from driftq.core import commands as c
-from driftq.core.facts import ByProducer
-from driftq.core.producers import SERVER_EPOCH
+from driftq.core.model import commands as c
+from driftq.core.model.facts import ProducerSequence
+from driftq.core.state.producers import SERVER_EPOCH
 from driftq.server.http import BadRequest, Request
 from driftq.server.http.request import percent_decoded
 from driftq.wire import streams as w
+from driftq.wire.message import from_rfc3339
 from driftq.wire.records import COUNT_MAX, pack_columns, pack_one
-from driftq.wire.times import from_rfc3339
 
 PATH_BYTES_MAX = 1_024
 PRODUCER_BYTES_MAX = 256
@@ -42,14 +42,14 @@ class Dialect(Enum):
     MANAGED = "X-Producer-*: the server may manage epochs"
 
 
-class Packed(NamedTuple):
+class PackedBody(NamedTuple):
     """A body as records."""
 
     batch: bytes
     count: int  # type: ignore[assignment]  # a tuple has a method of that name; nobody counts fields here
 
 
-NOTHING = Packed(b"", 0)
+NOTHING = PackedBody(b"", 0)
 
 
 def field(request: Request, name: str) -> str | None:
@@ -154,10 +154,10 @@ def _size(request: Request, name: str) -> int:
 # --- appending --------------------------------------------------------------------------------------------------------
 
 
-def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) -> Packed:
+def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) -> PackedBody:
     """A body as the records of one append. JSON is cut into its messages, anything else is one piece."""
     if not w.is_json(content_type):
-        return Packed(pack_one(body), 1)
+        return PackedBody(pack_one(body), 1)
     try:
         messages = w.json_messages(body)
     except w.NotJson as error:
@@ -167,29 +167,29 @@ def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) 
             return NOTHING
         raise BadRequest("an empty array appends nothing")
     if len(messages) == 1:
-        return Packed(pack_one(bytes(messages[0])), 1)
+        return PackedBody(pack_one(bytes(messages[0])), 1)
     if len(messages) > COUNT_MAX:
         raise BadRequest(f"{len(messages)} messages in one append; at most {COUNT_MAX} are allowed", 413)
-    return Packed(pack_columns(messages), len(messages))
+    return PackedBody(pack_columns(messages), len(messages))
 
 
-def packed_for(stream_type: str | None, content_type: str, body: bytes) -> Packed:
+def packed_for(stream_type: str | None, content_type: str, body: bytes) -> PackedBody:
     """A body as the records of an append to a stream that holds `stream_type`. One of another type is refused whatever
     it holds, so it is not looked at."""
     fits = stream_type == content_type or (
         stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
     )
-    return packed_body(content_type, body) if fits else Packed(pack_one(body), 1)
+    return packed_body(content_type, body) if fits else PackedBody(pack_one(body), 1)
 
 
-class Appending(NamedTuple):
+class AppendRequest(NamedTuple):
     """An append and the dialect its answer must speak."""
 
     command: c.AppendStream
     dialect: Dialect
 
 
-def append_command(request: Request, path: str, stream_type: str | None) -> Appending:
+def append_command(request: Request, path: str, stream_type: str | None) -> AppendRequest:
     """`stream_type` is what the stream holds, None if there is nothing to compare with: then the broker refuses."""
     close = is_true(field(request, w.CLOSED))
     producer, dialect = _producer(request)
@@ -208,10 +208,10 @@ def append_command(request: Request, path: str, stream_type: str | None) -> Appe
     command = c.AppendStream(
         path, content_type, packed.batch, packed.count, len(body), producer, stream_seq, _if_match(request), close
     )
-    return Appending(command, dialect)
+    return AppendRequest(command, dialect)
 
 
-def _producer(request: Request) -> tuple[ByProducer | None, Dialect]:
+def _producer(request: Request) -> tuple[ProducerSequence | None, Dialect]:
     fields = request.head.fields
     if _DECLARED.isdisjoint(fields) and _MANAGED.isdisjoint(fields):
         return None, Dialect.PLAIN
@@ -228,7 +228,7 @@ def _producer(request: Request) -> tuple[ByProducer | None, Dialect]:
     return _by(request, managed), Dialect.MANAGED
 
 
-def _by(request: Request, values: list[bytes | None]) -> ByProducer:
+def _by(request: Request, values: list[bytes | None]) -> ProducerSequence:
     name, epoch_text, seq_text = ((value or b"").strip(b" \t").decode("utf-8", "replace") for value in values)
     if not name or len(name.encode()) > PRODUCER_BYTES_MAX:
         raise BadRequest(f"a producer's id has 1 to {PRODUCER_BYTES_MAX} bytes")
@@ -239,7 +239,7 @@ def _by(request: Request, values: list[bytes | None]) -> ByProducer:
     # A session's name counts as a part of every batch: a restart whose first batch is the same is then told apart.
     session = request.head.fields.get(b"x-producer-session", b"") if epoch == SERVER_EPOCH else b""
     digest = google_crc32c.value(session + b"\0" + request.body if session else request.body)
-    return ByProducer(name, epoch, seq, digest)
+    return ProducerSequence(name, epoch, seq, digest)
 
 
 def _if_match(request: Request) -> int | None:

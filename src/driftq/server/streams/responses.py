@@ -6,18 +6,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from random import randint
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import json
 
-from driftq.core.commands import AppendStream
-from driftq.core.replies import ProducerView, Rejected, StreamAppended, StreamReady, StreamView
 from driftq.server.http import Deferred, Reply, Request, Response
 from driftq.server.http.response import Buffer, header_lines
 from driftq.server.streams.requests import Dialect
 from driftq.wire import streams as w
 from driftq.wire.errors import Code
-from driftq.wire.times import to_rfc3339
+from driftq.wire.message import to_rfc3339
+
+if TYPE_CHECKING:
+    from driftq.core.model.commands import AppendStream
+    from driftq.core.model.replies import ProducerView, Rejected, StreamAppended, StreamReady, StreamView
 
 Headers = list[tuple[str, str]]
 
@@ -82,7 +84,7 @@ def failure(status: int, message: str, headers: Headers | None = None) -> Respon
 
 
 def preflight(methods: str = METHODS) -> Response:
-    """What may be asked. Which origins may ask is for `server.guard`: without its line this allows nothing."""
+    """What may be asked. Which origins may ask is for `server.access.guard`: without its line this allows nothing."""
     allow: Headers = [
         ("Access-Control-Allow-Methods", methods),
         ("Access-Control-Allow-Headers", REQUEST_HEADERS),

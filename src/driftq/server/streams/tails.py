@@ -7,12 +7,14 @@ full leaves, catches up from the log by itself and comes back. Nothing is polled
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from driftq.core import facts as f
-from driftq.core.replies import StreamView
-from driftq.engine.engine import Engine
-from driftq.server.streams.reading import Chunk, Form, Lost, read_chunk
+from driftq.core.model import facts as f
+from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, read_chunk
+
+if TYPE_CHECKING:
+    from driftq.core.model.replies import StreamView
+    from driftq.engine.engine import Engine
 
 
 class Arrival:
@@ -20,7 +22,7 @@ class Arrival:
 
     __slots__ = ("chunk", "closed", "encoded", "end", "first")
 
-    def __init__(self, first: int, end: int, chunk: Chunk | None, closed: bool) -> None:
+    def __init__(self, first: int, end: int, chunk: StreamChunk | None, closed: bool) -> None:
         self.first = first
         self.end = end
         self.chunk = chunk
@@ -40,7 +42,7 @@ class Reader(Protocol):
         """The log is gone."""
 
 
-class Tail:
+class LiveTail:
     """One log's live end. `end` and `closed` are durable."""
 
     def __init__(self, engine: Engine, log_id: int, form: Form, max_bytes: int) -> None:
@@ -92,7 +94,7 @@ class Tail:
         while self._readers and self.view is not None and self._shown < self.end:
             try:
                 chunk = read_chunk(self._engine, self.view, self.form, self._shown, self.end, self._max_bytes)
-            except Lost:
+            except RecordsUnreadable:
                 self._scatter()
                 break
             if chunk.end == self._shown:
@@ -117,24 +119,24 @@ class Tail:
             reader.take(arrival)
 
 
-class Tails:
+class LiveTails:
     """The tails in use, by log. An observer of durable facts."""
 
     def __init__(self, engine: Engine, max_bytes: int) -> None:
         self._engine = engine
         self._max_bytes = max_bytes
-        self._by_log: dict[int, Tail] = {}
+        self._by_log: dict[int, LiveTail] = {}
         engine.sequencer.observers.append(self.observe)
 
-    def enter(self, log_id: int, form: Form) -> Tail:
+    def enter(self, log_id: int, form: Form) -> LiveTail:
         """Begin to follow a log, before asking about it: nothing that becomes durable meanwhile is missed."""
         tail = self._by_log.get(log_id)
         if tail is None:
-            tail = self._by_log[log_id] = Tail(self._engine, log_id, form, self._max_bytes)
+            tail = self._by_log[log_id] = LiveTail(self._engine, log_id, form, self._max_bytes)
         tail.users += 1
         return tail
 
-    def leave(self, tail: Tail) -> None:
+    def leave(self, tail: LiveTail) -> None:
         tail.users -= 1
         if not tail.users and self._by_log.get(tail.log_id) is tail:
             del self._by_log[tail.log_id]

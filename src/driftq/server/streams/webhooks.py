@@ -8,25 +8,30 @@ calls that may be under way, so a slow one delays no other. Where a call may go 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import logging
 import ssl
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import uniform
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from driftq.core import wakes
-from driftq.core.facts import Fact
-from driftq.core.replies import Reply
-from driftq.core.subscriptions import Subscription
+from driftq.core.model import subscriptions
 from driftq.engine.engine import Engine, EngineStopped
-from driftq.server.addresses import Refused
-from driftq.server.outbound import Outbound, OutboundFailed, Target, literal, target_of
-from driftq.server.streams.signing import Signer
+from driftq.server.outbound import Outbound, OutboundFailed, Refused, Target, literal, target_of
 from driftq.wire import streams as w
+
+if TYPE_CHECKING:
+    from driftq.core.model.facts import Fact
+    from driftq.core.model.replies import Reply
+    from driftq.core.state.subscriptions import SubscriptionRecord
 
 logger = logging.getLogger("driftq.webhooks")
 
@@ -36,7 +41,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 
 
-class Answer(NamedTuple):
+class WebhookAnswer(NamedTuple):
     """Of a receiver that took the call."""
 
     done: bool
@@ -111,17 +116,17 @@ class Webhooks:
 
     def _observe(self, lsn: int, facts: list[Fact]) -> None:
         for fact in facts:
-            if type(fact) is wakes.WakeMade:
+            if type(fact) is subscriptions.WakeMade:
                 self._durable[fact.number] = fact.generation
                 self._start(fact.number)
-            elif type(fact) is wakes.SubscriptionDeleted:
+            elif type(fact) is subscriptions.SubscriptionDeleted:
                 self._durable.pop(fact.number, None)
                 self._failures.pop(fact.number, None)
 
     def _start(self, number: int) -> None:
         """At most one task for a subscription: it goes on for as long as there are wakes to call for."""
         subscription = self._engine.latest_state.subscriptions.by_number.get(number)
-        if subscription is None or subscription.config.kind != wakes.WEBHOOK:
+        if subscription is None or subscription.config.kind != subscriptions.WEBHOOK:
             return
         task = self._tasks.get(number)
         if task is None or task.done():
@@ -155,7 +160,7 @@ class Webhooks:
         pause_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 10))
         return pause_s * uniform(0.8, 1.2)
 
-    async def _call(self, subscription: Subscription) -> Answer | None:
+    async def _call(self, subscription: SubscriptionRecord) -> WebhookAnswer | None:
         """The answer of a receiver that took the call; None if it has to be called again."""
         try:
             target = check_url(subscription.config.url, self._outbound)
@@ -170,15 +175,15 @@ class Webhooks:
         logger.info("webhook of %s failed: %s", subscription.created.subscription, failure)
         return None
 
-    async def _post(self, target: Target, body: bytes) -> Answer | None:
+    async def _post(self, target: Target, body: bytes) -> WebhookAnswer | None:
         signature = self._signer.signature(body, int(time.time()))
         head = target.head("driftq-webhook", f"{w.WEBHOOK_SIGNATURE}: {signature}", "Connection: close")
         tls = self._tls if target.tls else None
         request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         status, answer = await self._outbound.post(target, tls, request)
-        return Answer(_says_done(answer)) if 200 <= status < 300 else None
+        return WebhookAnswer(_says_done(answer)) if 200 <= status < 300 else None
 
-    def _body(self, subscription: Subscription) -> bytes:
+    def _body(self, subscription: SubscriptionRecord) -> bytes:
         name = subscription.created.subscription
         tails = dict(subscription.tails)
         root = subscription.created.origin + w.ROOT
@@ -203,9 +208,52 @@ class Webhooks:
             }
         )
 
-    async def _finish(self, subscription: Subscription, generation: int) -> None:
-        command = wakes.FinishWake(subscription.created.subscription, generation)
+    async def _finish(self, subscription: SubscriptionRecord, generation: int) -> None:
+        command = subscriptions.FinishWake(subscription.created.subscription, generation)
         try:
             _: Reply = await self._engine.submit(command)  # a refusal means that the wake was over already
         except EngineStopped:
             return
+
+
+# --- Signs webhooks with Ed25519 and makes the tokens of callbacks, both from one secret that the journal keeps ---
+
+
+SEED_BYTES = 32
+
+
+def _base64url(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+class Signer:
+    """One key pair and the key of tokens."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"webhook signing" + seed).digest())
+        self._token_key = hashlib.sha256(b"callback tokens" + seed).digest()
+        public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        self.kid = "ds_" + hashlib.sha256(public).hexdigest()[:16]
+        self.jwks = {
+            "keys": [
+                {"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig", "kid": self.kid, "x": _base64url(public)}
+            ]
+        }
+
+    def signature(self, body: bytes, at_s: int) -> str:
+        """The value of `Webhook-Signature`."""
+        signed = self._private.sign(b"%d.%b" % (at_s, body))
+        return f"t={at_s},kid={self.kid},ed25519={_base64url(signed)}"
+
+    def token(self, subscription: str, generation: int) -> str:
+        proof = hmac.new(self._token_key, f"{generation}:{subscription}".encode(), hashlib.sha256).digest()
+        return f"{generation}.{_base64url(proof)}"
+
+    def generation_of(self, token: str, subscription: str) -> int | None:
+        """The generation a token of ours was made for; None for any other."""
+        number = token.partition(".")[0]
+        if not (number.isascii() and number.isdigit() and len(number) < 16):
+            return None
+        if not hmac.compare_digest(token.encode(), self.token(subscription, int(number)).encode()):
+            return None
+        return int(number)

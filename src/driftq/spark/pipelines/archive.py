@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,13 +21,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
-from driftq.client.api import DriftQ
 from driftq.client.errors import NotFound
-from driftq.spark.options import EARLIEST
 from driftq.spark.pipelines.configuration import BadConfiguration, checkpoint, identity
-from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.pipelines.wiring import broker_of, read_stream
-from driftq.spark.tables import Compaction, Refused, Table, TableRefused, open_table
+from driftq.spark.pipelines.io import broker_of, read_stream
+from driftq.spark.source.options import EARLIEST
+from driftq.spark.tables import BatchRefused, Compaction, Table, TableRefused, open_table
+
+if TYPE_CHECKING:
+    from driftq.client.api import DriftQ
+    from driftq.spark.pipelines.query_monitor import Say, Stop
+    from driftq.spark.pipelines.settings import Configuration
 
 PARTITION_BY = ("topic", "date")
 BODY = "body"
@@ -35,7 +39,7 @@ _CORRUPT = "_does_not_fit"
 _QUERY_ID = "sql.streaming.queryId"
 
 
-class Target(Struct, frozen=True):
+class ArchiveTarget(Struct, frozen=True):
     """Where rows go, and how. `schema` is what JSON values look like, as in CREATE TABLE; empty: leave them alone."""
 
     table: str
@@ -105,7 +109,7 @@ def unfitting(rows: DataFrame) -> DataFrame:
 # --- one micro-batch --------------------------------------------------------------------------------------------------
 
 
-def committer(target: Target) -> Callable[[DataFrame, int], None]:
+def committer(target: ArchiveTarget) -> Callable[[DataFrame, int], None]:
     """What a query calls with each micro-batch. A refusal of the table ends the query and says why."""
 
     def commit(rows: DataFrame, batch_id: int) -> None:
@@ -116,7 +120,7 @@ def committer(target: Target) -> Callable[[DataFrame, int], None]:
     return commit
 
 
-def commit_batch(rows: DataFrame, target: Target, writer: str, batch_id: int) -> None:
+def commit_batch(rows: DataFrame, target: ArchiveTarget, writer: str, batch_id: int) -> None:
     """Rows that fit into the table, others into the quarantine, each once; the quarantine first. A batch that comes
     again after a crash between the two finds one of them done."""
     spark = rows.sparkSession
@@ -133,9 +137,9 @@ def commit_batch(rows: DataFrame, target: Target, writer: str, batch_id: int) ->
         told.unpersist()
 
 
-def _put(table: Table, target: Target, writer: str, batch_id: int, rows: DataFrame) -> None:
+def _put(table: Table, target: ArchiveTarget, writer: str, batch_id: int, rows: DataFrame) -> None:
     outcome = table.commit(writer, batch_id, rows)
-    if isinstance(outcome, Refused):
+    if isinstance(outcome, BatchRefused):
         raise TableRefused(table.path, outcome)
     if target.compact_files:
         table.compact(Compaction(files_min=target.compact_files))
@@ -162,9 +166,9 @@ def start_archive(spark: SparkSession, configuration: Configuration) -> Streamin
     return writer.queryName(identity(configuration)).option("checkpointLocation", place).start()
 
 
-def target_of(configuration: Configuration) -> Target:
+def target_of(configuration: Configuration) -> ArchiveTarget:
     settings = configuration.archive
-    return Target(
+    return ArchiveTarget(
         configuration.sink.table,
         configuration.sink.format,
         settings.schema,
@@ -181,7 +185,7 @@ def began(place: str) -> bool:
     return offsets.is_dir() and any(path.name.isdigit() for path in offsets.iterdir())
 
 
-def positions(spark: SparkSession, target: Target) -> dict[str, dict[int, int]]:
+def positions(spark: SparkSession, target: ArchiveTarget) -> dict[str, dict[int, int]]:
     """Where table and quarantine together end, for each topic and partition."""
     found: dict[str, dict[int, int]] = {}
     for path in (target.table, target.unfit):
@@ -213,3 +217,19 @@ def resumed(held: Mapping[str, Mapping[int, int]], partitions: Mapping[str, list
         for topic, numbers in partitions.items()
     }
     return json.dumps(offsets)
+
+
+# --- Puts the small files of a table together, by itself: for tables whose pipelines do not, or have ended ---
+
+
+def finish_compact(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
+    """Compact the table of a configuration and say what was done."""
+    table = open_table(spark, configuration.sink.table, format=configuration.sink.format)
+    while not stop.wanted:
+        done = table.compact(Compaction(files_min=configuration.compact.files_min))
+        if not done.files:
+            break
+        say(f"{table.path}: {done.files:,} files became {done.into:,} ({done.size_bytes / (1 << 20):,.1f} MiB)")
+        if done.into >= done.files:
+            break  # The session cuts files smaller than we would; going on would never end.
+    return 0

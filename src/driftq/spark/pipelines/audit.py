@@ -11,33 +11,36 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from driftq.client.api import DriftQ
 from driftq.client.errors import NotFound
 from driftq.spark.pipelines.archive import target_of
-from driftq.spark.pipelines.running import Say, Stop
-from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.pipelines.verdicts import (
+from driftq.spark.pipelines.audit_report import (
+    AuditReport,
     BucketName,
     Extent,
     Kind,
     LogName,
     Mismatch,
-    Report,
     Total,
     comparable,
     differing,
     judged,
     whole,
 )
-from driftq.spark.pipelines.wiring import broker_of, reach
+from driftq.spark.pipelines.io import broker_of, reach
 from driftq.spark.tables import ParquetTable, Table, open_table
-from driftq.spark.tables.checksum import checksum_of, row_hash, totals
-from driftq.spark.tables.ledger import Span, merged
+from driftq.spark.tables.commits import checksum_of, row_hash, totals
+from driftq.spark.tables.ledger import FileSpan, merged
+
+if TYPE_CHECKING:
+    from driftq.client.api import DriftQ
+    from driftq.spark.pipelines.query_monitor import Say, Stop
+    from driftq.spark.pipelines.settings import Configuration
 
 COLUMNS = ("topic", "partition", "offset", "key", "value")
 LOG_SCHEMA = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY"
@@ -54,7 +57,7 @@ def audit(
     *,
     topics: Sequence[str] = (),
     mismatches: int = 20,
-) -> Report:
+) -> AuditReport:
     """Compare tables that together hold topics (an archive and its quarantine) with the log. `options` say which
     broker; `topics` leave out the others. Retention that passes during the comparison makes it begin again."""
     with ExitStack() as held:
@@ -77,7 +80,7 @@ class TableSide:
 
     def __init__(self, tables: Sequence[Table], topics: Sequence[str]) -> None:
         self.problems: list[str] = []
-        self._spans: list[Span] | None = []
+        self._spans: list[FileSpan] | None = []
         parts = [part for table in tables for part in self._part(table, topics)]
         self.rows = functools.reduce(DataFrame.unionByName, parts) if parts else None
         self.buckets: dict[BucketName, Total] = {} if self.rows is None else bucketed(self.rows)
@@ -103,7 +106,7 @@ class TableSide:
         mine = rows.select(*COLUMNS)
         return [mine.where(F.col("topic").isin(*topics)) if topics else mine]
 
-    def _compare_with_commits(self, spans: Sequence[Span]) -> None:
+    def _compare_with_commits(self, spans: Sequence[FileSpan]) -> None:
         """Rows that are not those which were committed, whatever the log says."""
         committed = {(span.topic, span.partition): (span.rows, span.checksum) for span in spans}
         for name in sorted(committed.keys() | self.whole.keys()):
@@ -117,7 +120,7 @@ class TableSide:
                 )
 
 
-def _asked(span: Span, topics: Sequence[str]) -> bool:
+def _asked(span: FileSpan, topics: Sequence[str]) -> bool:
     return not topics or span.topic in topics
 
 
@@ -140,9 +143,9 @@ def extents(broker: DriftQ, logs: Mapping[LogName, Total]) -> dict[LogName, Exte
 
 def _compared(
     spark: SparkSession, side: TableSide, log: Mapping[LogName, Extent], options: Mapping[str, str], mismatches: int
-) -> Report:
+) -> AuditReport:
     if side.rows is None or not side.whole:
-        return Report(problems=tuple(side.problems), doubts=("the table holds no rows",))
+        return AuditReport(problems=tuple(side.problems), doubts=("the table holds no rows",))
     ranges = comparable(side.whole, log)
     rows = _within(side.rows, side.whole, log)
     table_buckets = side.buckets if rows is side.rows else bucketed(rows)
@@ -154,7 +157,7 @@ def _compared(
     looked_into = different[:BUCKETS_LOOKED_INTO]
     kinds, examples = _mismatches(spark, rows, log_rows, looked_into, mismatches) if different else ({}, [])
     more = len(different) > len(looked_into)
-    return Report(partitions, tuple(examples), kinds, more, tuple(side.problems))
+    return AuditReport(partitions, tuple(examples), kinds, more, tuple(side.problems))
 
 
 def _within(rows: DataFrame, table: Mapping[LogName, Total], log: Mapping[LogName, Extent]) -> DataFrame:

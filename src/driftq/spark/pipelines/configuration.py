@@ -26,12 +26,12 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import msgspec
 from msgspec import Meta
 
-from driftq.spark.pipelines.sections import Configuration, Section
+from driftq.spark.pipelines.settings import Configuration, Section
 
 SHARED_SECTIONS = ("pipeline", "source", "sink")
 
 
-class Known(NamedTuple):
+class PipelineSpec(NamedTuple):
     """A pipeline: a line about it, what it cannot do without, and whether it goes on until it is stopped."""
 
     summary: str
@@ -40,17 +40,19 @@ class Known(NamedTuple):
 
 
 TOPICS = "source.topics"
-PIPELINES: Mapping[str, Known] = {
-    "archive": Known("Topics into a table, each message once.", (TOPICS, "sink.table")),
-    "audit": Known("Prove that a table holds exactly what the log holds.", (TOPICS, "sink.table"), endless=False),
-    "dedupe": Known("Leave out repeats of an idempotency key.", (TOPICS, "sink.topic")),
-    "route": Known("Send the messages of a topic where rules or a function say.", (TOPICS,)),
-    "runs": Known("What happened in each agent run, step by step.", (TOPICS, "sink.table")),
-    "metrics": Known("Counts, error rates and latencies in windows of time.", (TOPICS, "sink.table")),
-    "deadletters": Known("Dead letters by kind of error; send them back at a rate.", (TOPICS,), endless=False),
-    "replay": Known("A table or a range of a topic into a topic again.", ("sink.topic",), endless=False),
-    "transform": Known("Topic to topic through a function of your own.", (TOPICS, "sink.topic")),
-    "compact": Known("Put the small files of a table together.", ("sink.table",), endless=False),
+PIPELINES: Mapping[str, PipelineSpec] = {
+    "archive": PipelineSpec("Topics into a table, each message once.", (TOPICS, "sink.table")),
+    "audit": PipelineSpec(
+        "Prove that a table holds exactly what the log holds.", (TOPICS, "sink.table"), endless=False
+    ),
+    "dedupe": PipelineSpec("Leave out repeats of an idempotency key.", (TOPICS, "sink.topic")),
+    "route": PipelineSpec("Send the messages of a topic where rules or a function say.", (TOPICS,)),
+    "runs": PipelineSpec("What happened in each agent run, step by step.", (TOPICS, "sink.table")),
+    "metrics": PipelineSpec("Counts, error rates and latencies in windows of time.", (TOPICS, "sink.table")),
+    "deadletters": PipelineSpec("Dead letters by kind of error; send them back at a rate.", (TOPICS,), endless=False),
+    "replay": PipelineSpec("A table or a range of a topic into a topic again.", ("sink.topic",), endless=False),
+    "transform": PipelineSpec("Topic to topic through a function of your own.", (TOPICS, "sink.topic")),
+    "compact": PipelineSpec("Put the small files of a table together.", ("sink.table",), endless=False),
 }
 
 

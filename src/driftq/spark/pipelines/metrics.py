@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from driftq.spark.pipelines import histories
+from driftq.spark.pipelines import history
 
 PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 _ACCURACY = 1_000
@@ -18,7 +18,7 @@ _ACCURACY = 1_000
 
 def arrivals(source: DataFrame, watermark: str = "1 minute") -> DataFrame:
     """Messages as events of the kind `produced`."""
-    sent = histories.messages(source).select(
+    sent = history.messages(source).select(
         F.col("timestamp").alias("at"),
         "topic",
         F.coalesce("tenant_id", F.lit("")).alias("tenant_id"),
@@ -34,7 +34,7 @@ def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "
     """Ends and failures, with the tenant and label of their messages. An end that comes more than `latency_max` after
     its message is not counted: that is how long Spark remembers messages, and how long it holds windows back."""
     sent = (
-        histories.messages(source)
+        history.messages(source)
         .select(
             F.col("topic").alias("m_topic"),
             F.col("partition").alias("m_partition"),
@@ -46,8 +46,8 @@ def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "
         .withWatermark("sent_at", watermark)
     )
     happened = (
-        histories.events(source)
-        .where(F.col("event").isin(*histories.FAILED, *histories.ENDS))
+        history.events(source)
+        .where(F.col("event").isin(*history.FAILED, *history.ENDS))
         .select("topic", "partition", "offset", "event", "at")
         .withWatermark("at", watermark)
     )
@@ -75,7 +75,7 @@ def windowed(happened: DataFrame, window: str = "1 minute") -> DataFrame:
         _count("produced").alias("produced"),
         F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("size_bytes"),
         _count("acked").alias("acked"),
-        _count(*histories.FAILED).alias("failed"),
+        _count(*history.FAILED).alias("failed"),
         _count("dead").alias("dead"),
         F.percentile_approx("latency_ms", list(PERCENTILES.values()), _ACCURACY).alias("latency"),
         F.max("latency_ms").alias("max_ms"),

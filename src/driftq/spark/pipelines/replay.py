@@ -11,22 +11,24 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from driftq.client.api import DriftQ
 from driftq.client.errors import NotFound
+from driftq.spark.pipelines.audit_report import Extent, LogName
 from driftq.spark.pipelines.configuration import BadConfiguration
-from driftq.spark.pipelines.running import Say, Stop
-from driftq.spark.pipelines.sections import Configuration
-from driftq.spark.pipelines.verdicts import Extent, LogName
-from driftq.spark.pipelines.wiring import broker_of, options, reach
+from driftq.spark.pipelines.io import broker_of, options, reach
 from driftq.spark.tables import open_table
 from driftq.spark.tables.parquet import local_folder
-from driftq.wire.admin import TopicInfo
-from driftq.wire.times import from_rfc3339
+from driftq.wire.message import from_rfc3339
+
+if TYPE_CHECKING:
+    from driftq.client.api import DriftQ
+    from driftq.spark.pipelines.query_monitor import Say, Stop
+    from driftq.spark.pipelines.settings import Configuration
+    from driftq.wire.admin import TopicInfo
 
 OFFSET_MAX = (1 << 62) - 1
 CARRIED = (
@@ -44,7 +46,7 @@ CARRIED = (
 JOBS = ("task", "priority")
 
 
-class Wanted(NamedTuple):
+class ReplayRequest(NamedTuple):
     """What to replay, and where to. Offsets count in every partition; ends are not included; times are milliseconds."""
 
     target: str
@@ -63,7 +65,7 @@ class Wanted(NamedTuple):
         return f"replay-{self.target[:100]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-class Part(NamedTuple):
+class ReplayPart(NamedTuple):
     """What a replay takes from one partition."""
 
     topic: str
@@ -85,7 +87,7 @@ class Part(NamedTuple):
 # --- functions from frame to frame ------------------------------------------------------------------------------------
 
 
-def chosen(rows: DataFrame, wanted: Wanted) -> DataFrame:
+def chosen(rows: DataFrame, wanted: ReplayRequest) -> DataFrame:
     """The rows that were asked for."""
     if wanted.topics:
         rows = rows.where(F.col("topic").isin(*wanted.topics))
@@ -107,7 +109,7 @@ def replayed(rows: DataFrame, *, jobs: bool = False) -> DataFrame:
     return ordered.select(*(name for name in CARRIED if name in rows.columns and (jobs or name not in JOBS)))
 
 
-def survey(rows: DataFrame) -> list[Part]:
+def survey(rows: DataFrame) -> list[ReplayPart]:
     """What is there, partition by partition."""
     is_job = F.lit(False)
     if set(JOBS) <= set(rows.columns):
@@ -120,14 +122,14 @@ def survey(rows: DataFrame) -> list[Part]:
         F.max("timestamp").alias("last_at"),
         F.count(F.when(is_job, 1)).alias("jobs"),
     )
-    return sorted(Part(*row) for row in found.collect())
+    return sorted(ReplayPart(*row) for row in found.collect())
 
 
 # --- the wiring -------------------------------------------------------------------------------------------------------
 
 
 def source(
-    spark: SparkSession, wanted: Wanted, asked: Mapping[str, str], logs: Mapping[LogName, Extent]
+    spark: SparkSession, wanted: ReplayRequest, asked: Mapping[str, str], logs: Mapping[LogName, Extent]
 ) -> DataFrame:  # fmt: skip
     """The rows that were asked for: from the table, or from the logs, of which no more is read than needed."""
     if wanted.table:
@@ -168,7 +170,7 @@ def _described(broker: DriftQ, topic: str) -> TopicInfo:
         raise BadConfiguration(f"there is no topic {topic}; make it with: driftq topics create {topic}") from None
 
 
-def write(rows: DataFrame, wanted: Wanted, asked: Mapping[str, str], *, direct: bool = False) -> None:
+def write(rows: DataFrame, wanted: ReplayRequest, asked: Mapping[str, str], *, direct: bool = False) -> None:
     """Write everything once. Raises what the sink says when the same replay was done before with other rows."""
     # Direct mode needs the same rows in the same order in a repeat: one task that reads them sorted.
     some = replayed(rows.coalesce(1) if direct else rows, jobs=direct)
@@ -177,14 +179,14 @@ def write(rows: DataFrame, wanted: Wanted, asked: Mapping[str, str], *, direct: 
     (some.coalesce(1) if direct else some).write.format("driftq").mode("append").options(**found).save()
 
 
-def wanted_of(configuration: Configuration) -> Wanted:
+def wanted_of(configuration: Configuration) -> ReplayRequest:
     settings = configuration.replay
     topics = configuration.source.topics
     if not settings.table and not topics:
         raise BadConfiguration("replay needs replay.table or source.topics (--topic NAME): what is to be replayed")
     if configuration.sink.topic in topics and not settings.table:
         raise BadConfiguration(f"replaying {configuration.sink.topic!r} into itself doubles it; name another topic")
-    return Wanted(
+    return ReplayRequest(
         configuration.sink.topic,
         topics,
         absolute(settings.table),

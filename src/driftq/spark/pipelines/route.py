@@ -1,8 +1,8 @@
 """The router hook over a whole topic: rules, a function of single messages, or a function of pandas frames decides.
 
-What a decision means is what it means at produce: the same `Message`, the same `Decision`, the same rules. A message
-gets its target topic, partition, label and meta; who writes it there is the sink's business. Deciders travel to the
-executors, so they are made of texts and get ready where they are asked.
+What a decision means is what it means at produce: the same `RouteInput`, the same `RouteDecision`, the same rules. A
+message gets its target topic, partition, label and meta; who writes it there is the sink's business. Deciders travel to
+the executors, so they are made of texts and get ready where they are asked.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from driftq.spark.pipelines.transform import PLACE, NoFunction, named
-from driftq.wire import rules
+from driftq.spark.pipelines.dedupe import PLACE, NoFunction, named
+from driftq.wire import router_rules
 from driftq.wire.message import Envelope
-from driftq.wire.routing import Decision, Message, checked
+from driftq.wire.router import RouteDecision, RouteInput, checked
 
 _TEXTS = ("tenant_id", "run_id", "step_id", "parent_step_id", "idempotency_key")
 _SEEN = ("topic", "value", "key", *_TEXTS, "labels", "task")
@@ -36,7 +36,7 @@ _ARROW = [pa.string(), pa.int32(), pa.string(), pa.map_(pa.string(), pa.string()
 class Decider(Protocol):
     """Decides about the messages of one batch, in their order. Must be picklable."""
 
-    def decisions(self, batch: pa.RecordBatch) -> Sequence[Decision | None]: ...
+    def decisions(self, batch: pa.RecordBatch) -> Sequence[RouteDecision | None]: ...
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class ByRules:
     path: str = "rules"
 
     @cached_property
-    def _rules(self) -> rules.Rules:
-        return rules.parse(self.text, self.path)
+    def _rules(self) -> router_rules.Rules:
+        return router_rules.parse(self.text, self.path)
 
-    def decisions(self, batch: pa.RecordBatch) -> list[Decision | None]:
+    def decisions(self, batch: pa.RecordBatch) -> list[RouteDecision | None]:
         return [self._rules.decide(message) for message in messages_of(batch)]
 
     def __getstate__(self) -> dict[str, str]:
@@ -59,11 +59,12 @@ class ByRules:
 
 @dataclass(frozen=True)
 class ByFunction:
-    """A function from `Message` to `Decision`, a mapping like one, or None: a router written for the broker works."""
+    """A function from `RouteInput` to `RouteDecision`, a mapping like one, or None: a router written for the broker
+    works."""
 
     target: str
 
-    def decisions(self, batch: pa.RecordBatch) -> list[Decision | None]:
+    def decisions(self, batch: pa.RecordBatch) -> list[RouteDecision | None]:
         function = _function(self.target)
         return [checked(function(message)) for message in messages_of(batch)]
 
@@ -75,7 +76,7 @@ class ByFrames:
 
     target: str
 
-    def decisions(self, batch: pa.RecordBatch) -> list[Decision | None]:
+    def decisions(self, batch: pa.RecordBatch) -> list[RouteDecision | None]:
         made = named(self.target)(batch.to_pandas())
         if len(made) != batch.num_rows:
             raise NoFunction(f"{self.target} gave {len(made)} rows for {batch.num_rows} messages")
@@ -101,7 +102,7 @@ def routed(messages: DataFrame, decider: Decider, *, default: str = "", unrouted
     return messages.mapInArrow(each_batch, schema).where(F.col("topic").isNotNull())
 
 
-def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
+def messages_of(batch: pa.RecordBatch) -> Iterator[RouteInput]:
     """The rows of a batch as a router sees them."""
     there = [name for name in _SEEN if name in batch.schema.names]
     columns = [batch.column(batch.schema.names.index(name)).to_pylist() for name in there]
@@ -110,20 +111,20 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[Message]:
         labels = dict(row["labels"]) if row.get("labels") else None
         envelope = Envelope(**{name: row.get(name, "") for name in _TEXTS}, labels=labels)
         key = row.get("key", b"").decode("utf-8", "replace")
-        yield Message(row["topic"], row.get("value", b""), key, envelope, row.get("task", ""))
+        yield RouteInput(row["topic"], row.get("value", b""), key, envelope, row.get("task", ""))
 
 
-def _function(target: str) -> Callable[[Message], Any]:
+def _function(target: str) -> Callable[[RouteInput], Any]:
     """A function, or a class or object with a method `route`, as the broker takes them."""
     found = named(target)
     if isinstance(found, type):
         found = found()
-    route: Callable[[Message], Any] = getattr(found, "route", found)
+    route: Callable[[RouteInput], Any] = getattr(found, "route", found)
     return route
 
 
 def _applied(
-    batch: pa.RecordBatch, decisions: Sequence[Decision | None], names: list[str], default: str, unrouted: str
+    batch: pa.RecordBatch, decisions: Sequence[RouteDecision | None], names: list[str], default: str, unrouted: str
 ) -> pa.RecordBatch:
     froms = batch.column(batch.schema.names.index("topic")).to_pylist()
     columns: list[list[Any]] = [[], [], [], []]

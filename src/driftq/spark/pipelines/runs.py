@@ -7,7 +7,9 @@ queries over the table of these rows. Knows nothing of sessions and sinks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -15,8 +17,9 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
 
-from driftq.spark.pipelines import histories
-from driftq.spark.pipelines.steps import Event, advance, packed, rows, unpacked
+from driftq.spark.pipelines import history
+from driftq.spark.pipelines.query_monitor import sheltered
+from driftq.spark.pipelines.steps import StepEvent, advance, packed, rows, unpacked
 
 BLOCK_MESSAGES = 128
 # Not called `offset`: a table takes rows with topic, partition and offset for a log, where an offset comes once.
@@ -28,19 +31,19 @@ _STEP = (
     "owner STRING, error STRING, produced_ms BIGINT, started_ms BIGINT, ended_ms BIGINT, busy_ms BIGINT, version INT"
 )
 _NAMES = [part.strip().split(" ")[0].strip("`") for part in _STEP.split(",")]
-_EVENT_NAMES = Event.__struct_fields__
+_EVENT_NAMES = StepEvent.__struct_fields__
 
 
 def events(source: DataFrame) -> DataFrame:
     """Messages and history events of a source with the envelope, in one shape."""
     none = F.lit("")
-    produced = histories.messages(source).select(
+    produced = history.messages(source).select(
         "topic", "partition", F.lit("produced").alias("kind"), "offset", F.unix_millis("timestamp").alias("at_ms"),
         F.col("offset").alias("order"), none.alias("group"), none.alias("owner"), F.lit(0).alias("attempt"),
         none.alias("error"),
         *(F.coalesce(name, none).alias(name) for name in ("run_id", "step_id", "parent_step_id", "tenant_id", "task")),
     )  # fmt: skip
-    told = histories.events(source).select(
+    told = history.events(source).select(
         "topic", "partition", F.col("event").alias("kind"), "offset", F.unix_millis("at").alias("at_ms"),
         F.col("seen").alias("order"), F.coalesce("group", none).alias("group"),
         F.coalesce("owner", none).alias("owner"), F.coalesce("attempt", F.lit(0)).alias("attempt"),
@@ -60,7 +63,9 @@ def steps(happened: DataFrame, keep: str = "24 hours") -> DataFrame:
             state.remove()
             return
         known = unpacked(bytes(state.get[0])) if state.exists else {}
-        happened = [Event(*values) for frame in frames for values in frame[list(_EVENT_NAMES)].itertuples(index=False)]
+        happened = [
+            StepEvent(*values) for frame in frames for values in frame[list(_EVENT_NAMES)].itertuples(index=False)
+        ]
         changed = rows(known, advance(known, happened))
         state.update((packed(known),))
         last_ms = max((event.at_ms for event in happened), default=0)
@@ -162,3 +167,30 @@ def _line(row: Row, depth: int) -> str:
     if row["error"]:
         what.append(f"error: {row['error'].splitlines()[0][:120]}")
     return f"{'  ' * depth}{name}: {', '.join(what)}"
+
+
+# --- Questions to the tables that pipelines write, for people at a terminal ---
+
+
+class NoStory(Exception):
+    """There is nothing at this place that runs could be told from."""
+
+
+def tell_story(run_id: str, table: str) -> list[str]:
+    """What happened in a run, as lines; none if the table does not know it."""
+    if "://" not in table and not Path(table).is_dir():
+        raise NoStory(f"there is no table at {table}")  # and no need to start Spark
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  # not a path of anybody's
+        spark = sheltered("local[2]", "driftq-story", {"spark.sql.shuffle.partitions": "1"}, nowhere)
+    # Here and not above: these modules need Spark's.
+    from driftq.spark.tables import NoTable, open_table  # noqa: PLC0415
+
+    try:
+        rows = open_table(spark, table).read()
+        if "step_id" not in rows.columns:
+            raise NoStory(f"{table} is no table of the pipeline `runs`: its rows are no steps")
+        return story(rows, run_id)
+    except NoTable as error:
+        raise NoStory(str(error)) from None
+    finally:
+        spark.stop()

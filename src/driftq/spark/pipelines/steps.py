@@ -14,7 +14,7 @@ from msgspec import Struct, field, msgpack, structs
 ERROR_MAX = 2_000
 
 
-class Event(Struct, frozen=True, gc=False):
+class StepEvent(Struct, frozen=True, gc=False):
     """Something that happened to a message. `produced` carries what the envelope says; the others a group."""
 
     kind: str
@@ -72,7 +72,7 @@ def unpacked(data: bytes) -> Steps:
     return _decoder.decode(data) if data else {}
 
 
-def advance(steps: Steps, events: Iterable[Event]) -> list[tuple[int, str]]:
+def advance(steps: Steps, events: Iterable[StepEvent]) -> list[tuple[int, str]]:
     """Apply events; gives the (offset, group) pairs that changed, each once, in order. A message that no group has
     touched yet is told under the empty group, which ends as soon as there is a real one."""
     changed: dict[tuple[int, str], None] = {}
@@ -89,14 +89,14 @@ def advance(steps: Steps, events: Iterable[Event]) -> list[tuple[int, str]]:
     return sorted(changed)
 
 
-def _produced(step: Step, event: Event) -> None:
+def _produced(step: Step, event: StepEvent) -> None:
     step.run_id, step.step_id, step.parent_step_id = event.run_id, event.step_id, event.parent_step_id
     step.tenant_id, step.task, step.produced_ms = event.tenant_id, event.task, event.at_ms
     if not step.works:
         step.works[""] = Work()
 
 
-def _worked(step: Step, event: Event) -> None:
+def _worked(step: Step, event: StepEvent) -> None:
     waiting = step.works.pop("", None)
     work = step.works.get(event.group)
     if work is None:

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from driftq.spark.tables.commits import NoTable as NoTable
+from driftq.spark.tables.commits import TableBusy as TableBusy
 from driftq.spark.tables.commits import TableDamaged as TableDamaged
-from driftq.spark.tables.compacting import Compaction as Compaction
 from driftq.spark.tables.delta import DeltaTable
 from driftq.spark.tables.delta import FormatMissing as FormatMissing
-from driftq.spark.tables.ledger import Known as Known
-from driftq.spark.tables.ledger import Refused as Refused
-from driftq.spark.tables.locks import TableBusy as TableBusy
+from driftq.spark.tables.ledger import BatchKnown as BatchKnown
+from driftq.spark.tables.ledger import BatchRefused as BatchRefused
+from driftq.spark.tables.ledger import Compaction as Compaction
 from driftq.spark.tables.parquet import ParquetTable as ParquetTable
-from driftq.spark.tables.seam import Committed as Committed
-from driftq.spark.tables.seam import Compacted as Compacted
-from driftq.spark.tables.seam import Outcome as Outcome
-from driftq.spark.tables.seam import Table as Table
-from driftq.spark.tables.seam import TableRefused as TableRefused
+from driftq.spark.tables.table import Committed as Committed
+from driftq.spark.tables.table import Compacted as Compacted
+from driftq.spark.tables.table import Outcome as Outcome
+from driftq.spark.tables.table import Table as Table
+from driftq.spark.tables.table import TableRefused as TableRefused
 
 FORMATS = ("parquet", "delta")
 

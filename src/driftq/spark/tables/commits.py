@@ -1,29 +1,61 @@
-"""A table's commits on disk: one file for each version, created once and durable before any data file is shown.
+"""Who may touch a table's folder: one writer's turn at a time, a door for short changes, and readers who stay.
 
-    _driftq/commits/00000000000000000007.json   one version; creating it is the commit
-    _driftq/snapshot.json                       the fold of all versions up to one; those files are gone
-    _driftq/staging/<attempt>/…                 data files that no commit names yet, or names and has not moved yet
-    topic=…/date=…/*.parquet                    what everybody sees
-
-Order is everything: stage and sync, commit, move into place, forget the staging folder. Whoever opens the table after a
-crash finishes the moving. Each change is announced to `strike` by name, so that a test can end the process there.
-Knows nothing of Spark and of what is inside a data file.
+Locks are `flock` on small files, so they end with the process that holds them, however it ends. They keep order among
+processes that share the folder; that a batch is committed once does not rest on them but on the commit file, which
+only one can create.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import MsgspecError, json
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
-from driftq.spark.tables.ledger import FORMAT, Commit, Ledger, fold
-from driftq.spark.tables.locks import TableBusy, held
+from driftq.spark.tables.ledger import CHECKSUM_MODULUS, FORMAT, Commit, FileSpan, Ledger, fold
+
+POLL_S = 0.02
+
+
+class TableBusy(RuntimeError):
+    """Somebody else had the table for longer than the caller was ready to wait."""
+
+
+@contextmanager
+def held(path: Path, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[None]:
+    """Hold a lock for the time of a block. Raises `TableBusy` after `wait_s`."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _take(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, path, wait_s)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, how: int, path: Path, wait_s: float) -> None:
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                raise TableBusy(f"{path.parent.parent}: somebody else is at it ({path.name})") from None
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+# --- A table's commits on disk: one file for each version, created once and durable before any data file is shown ---
+
 
 SNAPSHOT_EVERY = 64
 DOOR_WAIT_S = 60.0
@@ -217,3 +249,40 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# --- One number for many rows, whatever their order: the sum of a 64-bit hash of offset, key and value ---
+
+
+LOG_COLUMNS = ("topic", "partition", "offset")
+
+
+def row_hash(columns: Sequence[str]) -> Column:
+    """The hash of one row, of those of offset, key and value that are there."""
+    parts: list[Column] = [F.col("offset")]
+    for name in ("key", "value"):
+        if name in columns:
+            parts += [F.col(name).isNull(), F.col(name)]
+    return F.xxhash64(*parts)
+
+
+def totals(rows: DataFrame, by: Sequence[Column]) -> DataFrame:
+    """For each group: `first`, `last`, `rows` and the two halves of the checksum. Halves are summed apart because a
+    sum of 64-bit numbers would overflow, and decimals are slow."""
+    hashed = rows.withColumn("_hash", row_hash(rows.columns))
+    return hashed.groupBy(*by).agg(
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.count(F.lit(1)).alias("rows"),
+        F.sum(F.shiftright("_hash", 32)).alias("high"),
+        F.sum(F.col("_hash").bitwiseAND(F.lit(0xFFFFFFFF))).alias("low"),
+    )
+
+
+def checksum_of(row: Any) -> int:
+    """The checksum in a row that `totals` made."""
+    return ((int(row["high"]) << 32) + int(row["low"])) % CHECKSUM_MODULUS
+
+
+def span_of(row: Any) -> FileSpan:
+    return FileSpan(row["topic"], row["partition"], row["first"], row["last"], row["rows"], checksum_of(row))

@@ -7,13 +7,16 @@ that. Offsets are not tracked, so a lost checkpoint is noticed by `audit` and no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from driftq.spark.tables.compacting import Compaction
-from driftq.spark.tables.seam import Committed, Compacted, Outcome
+from driftq.spark.tables.table import Committed, Compacted, Outcome
+
+if TYPE_CHECKING:
+    from driftq.spark.tables.ledger import Compaction
 
 HINT = (
     "format 'delta' needs Delta's jars on Spark's classpath: start Spark with "

@@ -21,13 +21,20 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from driftq.spark.tables.checksum import LOG_COLUMNS, span_of, totals
-from driftq.spark.tables.commits import CommitLog, NoTable, TableDamaged
-from driftq.spark.tables.compacting import Compaction, worth_compacting
-from driftq.spark.tables.ledger import Commit, DataFile, Ledger, Refused, Span, judge_batch, judge_rows, merged
-from driftq.spark.tables.locks import TableBusy, held
-from driftq.spark.tables.schemas import grown
-from driftq.spark.tables.seam import Committed, Compacted, Outcome
+from driftq.spark.tables.commits import LOG_COLUMNS, CommitLog, NoTable, TableBusy, TableDamaged, held, span_of, totals
+from driftq.spark.tables.ledger import (
+    BatchRefused,
+    Commit,
+    Compaction,
+    DataFile,
+    FileSpan,
+    Ledger,
+    judge_batch,
+    judge_rows,
+    merged,
+    worth_compacting,
+)
+from driftq.spark.tables.table import Committed, Compacted, Outcome, grown
 
 TURN_WAIT_S = 600.0
 ONE_TASK_BYTES = 8 << 20
@@ -64,7 +71,7 @@ class ParquetTable:
             if early is not None:
                 return early
             schema = grown(ledger.schema, rows.schema.json())
-            if isinstance(schema, Refused):
+            if isinstance(schema, BatchRefused):
                 return schema
             attempt = uuid.uuid4().hex
             by = ledger.partitioned_by or self._partition_by
@@ -205,12 +212,12 @@ class ParquetTable:
             if name in described  # A file without rows says nothing and is left behind.
         ]
 
-    def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[Span]]]:
+    def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[FileSpan]]]:
         kind = StructType.fromJson(json.decode(schema))
         rows = self._reader(kind, folder).parquet(str(folder)).withColumn("_file", F.col("_metadata.file_path"))
         if sum(path.stat().st_size for path in folder.rglob("*.parquet")) < ONE_TASK_BYTES:
             rows = rows.coalesce(1)  # One task and no shuffle: most of what a small batch costs is the number of tasks.
-        found: defaultdict[str, list[Span]] = defaultdict(list)
+        found: defaultdict[str, list[FileSpan]] = defaultdict(list)
         counts: defaultdict[str, int] = defaultdict(int)
         if set(LOG_COLUMNS) <= set(kind.names):
             for row in totals(rows, [F.col("_file"), F.col("topic"), F.col("partition")]).collect():
@@ -226,7 +233,7 @@ def _relative(row: Any, folder: Path) -> str:
     return str(Path(unquote(urlsplit(row["_file"]).path)).relative_to(folder))
 
 
-def _content(files: Sequence[DataFile]) -> tuple[int, list[Span]]:
+def _content(files: Sequence[DataFile]) -> tuple[int, list[FileSpan]]:
     return sum(file.rows for file in files), merged(span for file in files for span in file.spans)
 
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.server.http import BadRequest, Request, query_pairs
-from driftq.server.http.request import Head, percent_decoded
+from driftq.server.http.request import RequestHead, percent_decoded
 
 
 def request(target: bytes, fields: dict[bytes, bytes] | None = None) -> Request:
-    return Request(Head("GET", target, fields or {}), b"", "127.0.0.1")
+    return Request(RequestHead("GET", target, fields or {}), b"", "127.0.0.1")
 
 
 @given(st.text())

@@ -1,0 +1,396 @@
+"""What every command that talks to a server shares: which server, in what form to answer, what to say when it fails.
+
+    @command.command()
+    @click.argument("name")
+    @asks
+    def show(asked: Asked, name: str) -> None: ...
+
+`asks` goes next to the function, so that its options come last. It knows no single command.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from driftq.cli import context_file
+from driftq.cli.output import ReaderLeft
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from driftq.client.api import DriftQ
+    from driftq.client.errors import DriftQError, Refused
+import errno
+from enum import IntEnum
+from pathlib import Path
+
+ANSWER_MS = 15_000
+ONCE_MS = 5_000
+MAKING = ("produce", "consume", "claim", "enqueue", "route", "set")  # commands that make sense with a new topic
+COMPLETION_MS = 400  # a key press waits no longer for a server
+
+
+class Invocation:
+    """One call of one command."""
+
+    def __init__(self, place: context_file.ServerAddress, as_json: bool) -> None:
+        self.place = place
+        self.as_json = as_json
+
+    @cached_property
+    def broker(self) -> DriftQ:
+        return _connect(self.place, ANSWER_MS)
+
+    def close(self) -> None:
+        if "broker" in vars(self):
+            self.broker.close()
+
+
+def _connect(place: context_file.ServerAddress, answer_ms: int) -> DriftQ:
+    """Nobody being there is said at once: a person can press a key again."""
+    import driftq
+    from driftq.client.transport.sansio import RetryOptions
+
+    patience = RetryOptions(timeout_ms=answer_ms, deadline_ms=answer_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, patience=patience)
+
+
+def connect_once(place: context_file.ServerAddress) -> DriftQ:
+    """For a question whose answer may be no: nothing is asked twice."""
+    import driftq
+    from driftq.client.transport.sansio import RetryOptions
+
+    # A pause that is longer than the deadline is one that nobody waits for.
+    pause_ms = 4 * ONCE_MS
+    patience = RetryOptions(ONCE_MS, ONCE_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, patience=patience)
+
+
+def asks(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--url`, `--context`, `--json` and its first argument, an `Invocation`."""
+
+    @click.option("--url", metavar="URL", help="The server (default: DRIFTQ_URL, the context, this machine).")
+    @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="A server by name.")
+    @as_json_option
+    @functools.wraps(function)
+    def run(*, url: str | None, context_name: str | None, as_json: bool, **words: Any) -> None:
+        root = click.get_current_context().find_root().params
+        if not (url or context_name):
+            url, context_name = root.get("url"), root.get("context")
+        with ended_well(as_json):
+            asked = Invocation(context_file.resolve(url, context_name), as_json)
+            try:
+                with _answered(asked, words):
+                    function(asked, **words)
+            finally:
+                asked.close()
+
+    return run
+
+
+def as_json_option(function: Callable[..., None]) -> Callable[..., None]:
+    """`--json`, here or before the name of the command."""
+    return click.option(
+        "--json", "as_json", is_flag=True, callback=lambda _, __, value: wants_json(value), help="JSON instead of text."
+    )(function)
+
+
+def wants_json(as_json: bool) -> bool:
+    """Whether JSON was asked for, here or before the name of the command."""
+    return as_json or bool(click.get_current_context().find_root().params.get("as_json"))
+
+
+@contextmanager
+def ended_well(as_json: bool = False) -> Iterator[None]:
+    """Ends that any command may have: Ctrl-C, a reader that has seen enough, a context that is not there."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, ReaderLeft):
+        _mute()
+        sys.exit(Exit.OK)
+    except KeyboardInterrupt:
+        _mute()
+        sys.exit(Exit.INTERRUPTED)
+    except context_file.BadContexts as error:
+        fail(Exit.USAGE, str(error), as_json=as_json)
+
+
+def _mute() -> None:
+    """What is left in the buffer has nobody to read it, and Python would complain about that at its end."""
+    try:
+        sys.stdout.flush()
+    except (BrokenPipeError, KeyboardInterrupt):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _answered(asked: Invocation, words: dict[str, Any]) -> Iterator[None]:
+    """Turn what the client raises into one sentence, what to do, and an exit code."""
+    from driftq.client import errors
+
+    try:
+        yield
+    except errors.NotConnected as error:
+        hint = "Is the server running? Start one with `driftq serve`, or name another with --url or --context."
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            hint = "The server answers, but its certificate is not trusted. Name the one to trust: SSL_CERT_FILE=ca.pem"
+        elif "[SSL" in str(error):
+            hint = "Something answers, but not with TLS. A server without a certificate has an http:// URL."
+        reason = str(error).partition(";")[0]
+        fail(Exit.UNREACHABLE, f"{reason}, given by {asked.place.origin}", hint, error=error, as_json=asked.as_json)
+    except errors.NotFound as error:
+        fail(Exit.NOTHING_THERE, error.message, near(asked, words), error=error, as_json=asked.as_json)
+    except errors.Refused as error:
+        fail(_number(error), error.message, _remedy(error), error=error, as_json=asked.as_json)
+    except errors.OutcomeUnknown as error:
+        hint = "It may have happened, or not. Look before you repeat it, or give it an idempotency key."
+        if asked.place.url.startswith("http://"):
+            hint += "\n  If the server has a certificate, its URL begins with https://."
+        fail(Exit.UNREACHABLE, str(error), hint, error=error, as_json=asked.as_json)
+    except errors.DriftQError as error:
+        fail(Exit.REFUSED, str(error), error=error, as_json=asked.as_json)
+
+
+def _number(error: Refused) -> Exit:
+    from driftq.client import errors
+
+    if isinstance(error, errors.NotAllowed):
+        return Exit.NOT_ALLOWED
+    if isinstance(error, errors.ServerFailed):
+        return Exit.FAILED
+    if isinstance(error, errors.InvalidCall):
+        return Exit.USAGE
+    return Exit.IN_USE if error.retryable else Exit.REFUSED
+
+
+def _remedy(error: Refused) -> str:
+    from driftq.wire.errors import Code, Remedy
+
+    if error.status in (401, 403):
+        return "Give a token: DRIFTQ_TOKEN, or `driftq context add NAME URL --token …`."
+    if error.details.get("commands"):
+        return ""  # the message says what helps
+    if error.code is Code.DEADLINE_EXCEEDED:
+        return "The deadline of this message has passed already. Give a later --deadline, or none."
+    known = {
+        Remedy.RETRY_LATER: "Try again later.",
+        Remedy.CLAIM_AGAIN: "The lease is over or somebody else's: claim the message again.",
+        Remedy.READ_AGAIN: "Somebody was quicker: read the end and decide again.",
+    }
+    return known.get(error.remedy, "")
+
+
+def near(asked: Invocation, words: dict[str, Any]) -> str:
+    """What was probably meant, or how to make what is not there."""
+    from difflib import get_close_matches
+
+    from driftq.client.errors import DriftQError
+
+    topic, group = words.get("topic"), words.get("group")
+    if words.get("path") and not topic:
+        return f"Make it: driftq streams create {words['path']}. `driftq streams list` shows those there are."
+    try:
+        if topic:
+            names = asked.broker.topics.list()
+            if topic not in names:
+                found = get_close_matches(topic, names, 3)
+                writes = click.get_current_context().info_name in MAKING
+                cure = f"Make it: driftq topics create {topic}" if writes else "`driftq topics list` shows the topics."
+                return f"Did you mean {' or '.join(found)}? {cure}" if found else cure
+        if topic and group:
+            names = [each.group for each in asked.broker.groups.list(topic)]
+            found = get_close_matches(group, names, 3) or names[:5]
+            return f"Groups of {topic}: {', '.join(found)}" if found else f"Nobody has claimed from {topic} yet."
+    except DriftQError:
+        pass  # the refusal stands as it is; this was only to say more
+    return ""
+
+
+def fail(
+    code: Exit,
+    message: str,
+    hint: str = "",
+    *,
+    error: DriftQError | None = None,
+    details: Mapping[str, Any] | None = None,
+    as_json: bool = False,
+) -> NoReturn:
+    """Print what went wrong to stderr, and end. Notes that a command added to the error are part of the hint."""
+    _mute()
+    hint = "\n  ".join(filter(None, [hint, *getattr(error, "__notes__", ())]))
+    if as_json:
+        import msgspec
+
+        body: dict[str, Any] = {"error": str(getattr(error, "code", "") or code.name), "message": message}
+        if hint:
+            body["hint"] = hint
+        body |= details or {}
+        click.echo(msgspec.json.encode(body).decode(), err=True)
+    else:
+        click.echo(f"driftq: {message}" + (f"\n  {hint}" if hint else ""), err=True)
+    sys.exit(code)
+
+
+def confirmed(what: str, yes: bool) -> None:
+    """What cannot be undone is asked for once more, if there is somebody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{what}: this cannot be undone. Repeat with --yes.")
+    click.confirm(f"{what}. This cannot be undone. Go on?", abort=True, err=True)
+
+
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        return _items(sorted(context_file.load().known), incomplete)
+    except context_file.BadContexts:
+        return []
+
+
+def topic_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _offered(ctx, incomplete, lambda broker: broker.topics.list())
+
+
+def group_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    topic = ctx.params.get("topic") or ""
+    return _offered(ctx, incomplete, lambda broker: [each.group for each in broker.groups.list(topic)])
+
+
+def stream_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _offered(ctx, incomplete, lambda broker: [each.stream for each in broker.streams.list(incomplete).streams])
+
+
+def _offered(ctx: click.Context, incomplete: str, names: Callable[[DriftQ], Sequence[str]]) -> list[CompletionItem]:
+    from driftq.client.errors import DriftQError
+
+    root = ctx.find_root().params
+    try:
+        place = context_file.resolve(
+            ctx.params.get("url") or root.get("url"), ctx.params.get("context_name") or root.get("context")
+        )
+        with _connect(place, COMPLETION_MS) as broker:
+            return _items(sorted(set(names(broker))), incomplete)
+    except (DriftQError, context_file.BadContexts):
+        return []
+
+
+def _items(names: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+topic_argument = click.argument("topic", shell_complete=topic_names)
+group_argument = click.argument("group", shell_complete=group_names)
+
+
+# --- What the process ends with: one number for each kind of end, and the one place that chooses it ---
+
+
+LINES_MAX = 10
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST})
+
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    OK = 0  # It did what was asked.
+    REFUSED = 1  # The server said no, or did only a part of it.
+    USAGE = 2  # The command line or the settings are wrong.
+    BAD_INPUT = 65  # What was read from a file or a pipe cannot be understood.
+    NOTHING_THERE = 66  # There is no data folder at this place, or no topic, group, job or stream of this name.
+    UNREACHABLE = 69  # No server answers, or a server cannot listen at its address.
+    FAILED = 70  # The disk failed, or a bug was met: nothing more was acknowledged.
+    FILES_MOVED = 72  # Files of the data folder were removed or replaced while the broker was running.
+    CANNOT_CREATE = 73  # The data folder cannot be made or written.
+    DAMAGED = 74  # The data folder is damaged; nothing was changed.
+    IN_USE = 75  # Later: another process works in the data folder, or the server is busy, full or starting.
+    NOT_ALLOWED = 77  # The server wants a token, or another one.
+    TOO_NEW = 78  # The data folder was written by a later version.
+    INTERRUPTED = 130  # Ctrl-C.
+
+
+@contextmanager
+def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Turn what went wrong inside into one line and the right number. `report` prints the line somewhere else."""
+
+    def end(code: Exit, message: str) -> NoReturn:
+        if report is None:
+            stop(code, message)
+        report(message)
+        sys.exit(code)
+
+    from driftq.core.model.frames import UnknownFact
+    from driftq.engine.engine import EngineStopped
+    from driftq.repair.verify import NoDataFolder
+    from driftq.server.http.listener import CannotListen
+    from driftq.storage.corruption import Damaged, FilesMoved, FormatTooNew
+    from driftq.storage.data_folder import FolderInUse, FolderUnusable, ForeignFolder
+    from driftq.storage.disk import DiskFailed, DiskFull
+
+    try:
+        yield
+    except FolderInUse as error:
+        end(Exit.IN_USE, str(error))
+    except CannotListen as error:
+        end(Exit.UNREACHABLE, str(error))
+    except (ForeignFolder, FolderUnusable) as error:
+        end(Exit.CANNOT_CREATE, str(error))
+    except NoDataFolder as error:
+        end(Exit.NOTHING_THERE, str(error))
+    except Damaged as error:
+        end(Exit.DAMAGED, "\n  ".join([str(error), *_affected(error)]))
+    except (FormatTooNew, UnknownFact) as error:
+        end(Exit.TOO_NEW, str(error))
+    except FilesMoved as error:
+        end(Exit.FILES_MOVED, str(error))
+    except (DiskFailed, EngineStopped) as error:
+        if isinstance(error.__cause__, FilesMoved):
+            end(Exit.FILES_MOVED, str(error))
+        end(Exit.FAILED, f"stopped, because the disk cannot be trusted any more: {error}")
+    except DiskFull as error:
+        end(Exit.CANNOT_CREATE, f"no room on the disk: {error}")
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(Exit.OK)
+    except OSError as error:
+        end(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
+
+
+def _affected(error: Exception) -> list[str]:
+    """What the damage means for topics and offsets, as far as what is left can tell."""
+    from driftq.cli.inspect import losses
+    from driftq.repair import repair
+    from driftq.repair.names import Names
+    from driftq.storage.corruption import CorruptJournal
+    from driftq.storage.disk import OsDisk
+
+    if not isinstance(error, CorruptJournal):
+        return []
+    try:
+        plan = repair.plan(OsDisk(), str(Path(error.file).parents[1]))
+    except Exception:  # the refusal stands as it is; this was only to say more
+        return []
+    lines = losses(plan.losses, Names.of(plan.broker.state))
+    return lines if len(lines) <= LINES_MAX else [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} more"]
+
+
+def stop(code: Exit, message: str) -> NoReturn:
+
+    context = click.get_current_context(silent=True)
+    params = {**context.find_root().params, **context.params} if context is not None else {}
+    fail(code, message, as_json=bool(params.get("as_json")))

@@ -1,0 +1,116 @@
+"""How durations, sizes, times, places and labels are written on a command line. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import click
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII)
+_RUN = re.compile(r"(\d+):(\d+)(?:-(\d+))?", re.ASCII)
+
+
+def duration_ms(text: str) -> int | None:
+    found = _DURATION.fullmatch(text)
+    if text == "0":
+        return 0
+    return int(float(found[1]) * _UNITS_MS[found[2]]) if found else None
+
+
+class Duration(click.ParamType[Any]):
+    """`500ms`, `30s`, `5m`, `2h`, `7d`; becomes milliseconds. A number alone would leave the unit to chance."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = duration_ms(value)
+        if found is None:
+            self.fail(f"{value!r} is no duration; write it like 500ms, 30s, 5m, 2h or 7d", param, ctx)
+        return found
+
+
+class Size(click.ParamType[Any]):
+    """`100`, `64kB`, `10MB`, `1GiB`; becomes bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value)
+        if not found:
+            self.fail(f"{value!r} is no size; write it like 500, 64kB, 10MB or 1GiB", param, ctx)
+        base = 1_024 if found[3] else 1_000
+        return int(float(found[1]) * base ** " kMGT".index(found[2] or " "))
+
+
+class Moment(click.ParamType[Any]):
+    """A time: RFC 3339 with a zone, or a duration from now, backwards or forwards; becomes RFC 3339."""
+
+    name = "WHEN"
+
+    def __init__(self, *, ahead: bool = False, words: tuple[str, ...] = ()) -> None:
+        self._sign = 1 if ahead else -1
+        self._words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in self._words:
+            return str(value)
+        if (found := duration_ms(value)) is not None:
+            at = datetime.now(UTC) + self._sign * timedelta(milliseconds=found)
+            return at.isoformat(timespec="milliseconds")
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            which = "ahead" if self._sign > 0 else "ago"
+            also = "".join(f", {word}" for word in self._words)
+            self.fail(f"{value!r} is no time; write 2030-01-31T12:00:00Z, or 10m ({which}){also}", param, ctx)
+        if moment.tzinfo is None:
+            self.fail(f"{value!r} has no zone; write {value}Z if it is UTC", param, ctx)
+        return moment.isoformat(timespec="milliseconds")
+
+
+class OffsetRun(NamedTuple):
+    """Messages of a partition, from `offset` to before `end`."""
+
+    partition: int
+    offset: int
+    end: int
+
+
+class OffsetRuns(click.ParamType[Any]):
+    """`PARTITION:OFFSET`, or `PARTITION:FIRST-LAST`."""
+
+    name = "PLACE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OffsetRun:
+        if isinstance(value, OffsetRun):
+            return value
+        found = _RUN.fullmatch(value)
+        if not found or (found[3] and int(found[3]) < int(found[2])):
+            self.fail(f"{value!r} is no place; write PARTITION:OFFSET like 0:12, or a run like 0:12-20", param, ctx)
+        return OffsetRun(int(found[1]), int(found[2]), int(found[3] or found[2]) + 1)
+
+
+class Pair(click.ParamType[Any]):
+    """`NAME=VALUE`."""
+
+    name = "NAME=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, found, text = value.partition("=")
+        if not found or not name:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+DURATION, SIZE, RUN, PAIR = Duration(), Size(), OffsetRuns(), Pair()
+AGO, AHEAD = Moment(), Moment(ahead=True)

@@ -1,0 +1,350 @@
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from driftq.client.calls.pages import Page, Pages
+from driftq.client.calls.queue import (
+    Value,
+    body_of,
+    decoded,
+    encode,
+    get,
+    given,
+    is_keyed,
+    item,
+    nothing,
+    plain,
+    post,
+    reading,
+    refusal,
+    segment,
+    time_text,
+)
+from driftq.client.errors import InvalidCall
+from driftq.client.transport.sansio import Call
+from driftq.wire.admin import ClockInfo, GroupInfo, TopicChange, TopicInfo
+from driftq.wire.message import Envelope, read_head
+from driftq.wire.queue import Delivered, ProduceItem, TopicReply, TopicsReply
+
+if TYPE_CHECKING:
+    from driftq.client.transport.http import HttpReply
+    from driftq.wire.records import Record
+
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class GroupsReply(msgspec.Struct):
+    groups: list[GroupInfo]
+    after: str | None = None
+
+
+class PartitionOffsets(msgspec.Struct):
+    partition: int
+    start: int
+    end: int
+    at: int | None = None
+
+
+class OffsetsReply(msgspec.Struct):
+    topic: str
+    partitions: list[PartitionOffsets]
+
+
+class Enqueued(msgspec.Struct):
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    duplicate: bool = False
+
+
+class LettersReply(msgspec.Struct):
+    messages: list[Delivered]
+    after: str | None = None
+
+
+class ErrorsReply(msgspec.Struct):
+    errors: list[dict[str, Any]]
+    after: str | None = None
+
+
+def _pages(
+    path: str, kind: type[R], page: Callable[[R], Page[T]], query: dict[str, Any], limit: int | None = None
+) -> Pages[T]:
+    def call(after: str, size: int) -> Call[Page[T]]:
+        asked = get(path, kind, {**query, "after": after, "limit": size})
+        return Call("GET", asked.path, lambda reply: page(asked.read(reply)), refusal=refusal, repeatable=True)
+
+    return Pages(call, limit)
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def version() -> Call[dict[str, Any]]:
+    """What the broker is and how durable."""
+    return get("/v1/version", dict[str, Any])
+
+
+def healthy() -> Call[dict[str, Any]]:
+    return get("/v1/healthz", dict[str, Any])
+
+
+def ready() -> Call[dict[str, Any]]:
+    return get("/v1/readyz", dict[str, Any])
+
+
+def read_clock() -> Call[ClockInfo]:
+    """The broker's time and its machine's."""
+    return get("/v1/clock", ClockInfo)
+
+
+def accept_clock() -> Call[ClockInfo]:
+    """Accept the machine's clock as the broker's time."""
+    return Call("POST", "/v1/clock/accept", reading(ClockInfo), refusal=refusal, repeatable=True)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
+    """Make a topic. Making it again with the same count changes nothing. Settings: those of `change`."""
+    body = {"name": name, "partitions": partitions, **settings}
+    return post("/v1/topics", body, reading(TopicReply), repeatable=True)
+
+
+def list_topics() -> Pages[str]:
+    """The names of all topics."""
+    return _pages("/v1/topics", TopicsReply, lambda reply: Page(reply.topics, reply.after), {})
+
+
+def describe_topic(name: str) -> Call[TopicInfo]:
+    """Partitions, groups, settings, dead letters."""
+    return get(f"/v1/topics/{segment(name)}", TopicInfo)
+
+
+def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
+    """Change `retention_ms`, `retention_bytes`, `lease_ms`, `in_flight_max`, `backlog_messages_max`,
+    `backlog_bytes_max`, `retry`, `history`, `fair`; 0 (None for `retry`) goes back to the broker's own. With
+    `fair="tenant"` messages of tenants go out in turns; `""` goes back to offset order."""
+    unknown = settings.keys() - set(TopicChange.__struct_fields__)
+    if unknown:
+        raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
+    path = f"/v1/topics/{segment(name)}"
+    return Call("PATCH", path, reading(TopicInfo), refusal=refusal, body=encode(settings), repeatable=True)
+
+
+def delete_topic(name: str) -> Call[None]:
+    """Its messages, dead letters and groups go with it."""
+    return plain("DELETE", f"/v1/topics/{segment(name)}")
+
+
+def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsReply]:
+    """Start and end of each partition; with a time also the first offset at or after it."""
+    return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, {"at": time_text(at)})
+
+
+def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[Delivered]]:
+    """Look at messages without claiming them; by default at the last ones."""
+    call = get(
+        f"/v1/topics/{segment(topic)}/partitions/{partition}/messages",
+        LettersReply,
+        {"offset": offset, "limit": limit},
+    )
+    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, repeatable=True)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _group(topic: str, group: str) -> str:
+    return f"/v1/topics/{segment(topic)}/groups/{segment(group)}"
+
+
+def list_groups(topic: str = "") -> Pages[GroupInfo]:
+    """Every group, or those of a topic, with lag."""
+    return _pages("/v1/groups", GroupsReply, lambda reply: Page(reply.groups, reply.after), {"topic": topic})
+
+
+def describe_group(topic: str, group: str) -> Call[GroupInfo]:
+    return get(_group(topic, group), GroupInfo)
+
+
+def delete_group(topic: str, group: str) -> Call[None]:
+    return plain("DELETE", _group(topic, group))
+
+
+def pause_group(topic: str, group: str) -> Call[None]:
+    return plain("POST", f"{_group(topic, group)}/pause")
+
+
+def resume_group(topic: str, group: str) -> Call[None]:
+    return plain("POST", f"{_group(topic, group)}/resume")
+
+
+def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: int | None = None) -> Call[None]:
+    """To "earliest", "latest", a time, or with `partition` to an offset."""
+    place = to if isinstance(to, int) else time_text(to)
+    return post(f"{_group(topic, group)}/seek", given(to=place, partition=partition), nothing, repeatable=True)
+
+
+# --- dead letters and jobs --------------------------------------------------------------------------------------------
+
+
+def list_letters(
+    topic: str,
+    *,
+    group: str = "",
+    error: str = "",
+    reason: str = "",
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    limit: int | None = 100,
+) -> Pages[Delivered]:
+    """Dead letters of a topic that were not sent back yet; all of them with `limit=None`."""
+    query = {
+        "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
+    }  # fmt: skip
+    path = f"/v1/dlq/{segment(topic)}"
+    return _pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query, limit)
+
+
+def letter_errors(topic: str) -> Call[dict[str, Any]]:
+    """How many letters of each kind of error, for the thousand most frequent kinds."""
+    return get(f"/v1/dlq/{segment(topic)}/errors", dict[str, Any])
+
+
+def each_error(topic: str) -> Pages[dict[str, Any]]:
+    """How many letters of each kind of error, most frequent first."""
+    path = f"/v1/dlq/{segment(topic)}/errors"
+    return _pages(path, ErrorsReply, lambda reply: Page(reply.errors, reply.after), {})
+
+
+def redrive(
+    topic: str,
+    *,
+    group: str = "",
+    error: str = "",
+    reason: str = "",
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    offsets: Sequence[tuple[int, int]] | None = None,
+    dry_run: bool = False,
+    limit: int = 1_000,
+    rate_per_s: int = 0,
+    value: str | None = None,
+    key: str | None = None,
+    all_groups: bool = False,
+    keep_deadline: bool = False,
+) -> Call[dict[str, Any]]:
+    """Send dead letters back, each to the group in which it died or to all groups of its topic. Repeating it never
+    doubles one. A deadline that has passed is dropped unless it is kept."""
+    body = given(
+        group=group, error=error, reason=reason, since=time_text(since), until=time_text(until), offsets=offsets,
+        dry_run=dry_run, limit=limit, rate_per_s=rate_per_s, value=value, key=key,
+        all_groups=all_groups or None, keep_deadline=keep_deadline or None,
+    )  # fmt: skip
+    wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
+    path = f"/v1/dlq/{segment(topic)}/redrive"
+    return post(path, body, reading(dict[str, Any]), repeatable=True, wait_ms=wait_ms)
+
+
+def enqueue(topic: str, message: ProduceItem) -> Call[Enqueued]:
+    return post("/v1/jobs", body_of(message, topic=topic), reading(Enqueued), repeatable=is_keyed(message))
+
+
+def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
+    """A job's state for each group."""
+    return get(f"/v1/jobs/{segment(topic)}/{segment(id)}", dict[str, Any], {"tenant_id": tenant})
+
+
+def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
+    """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
+    path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
+    return post(path, {}, lambda reply: bool(decoded(reply, dict[str, Any])["cancelled"]), repeatable=True)
+
+
+# --- Calls that only look, as pure functions: why a message waits, where one would go, what a partition holds ---
+
+
+READ_BYTES = 1 << 20
+
+
+class Fetched(NamedTuple):
+    """Messages of a partition from an offset on, and where to read on."""
+
+    messages: list[Delivered]
+    next_offset: int
+    start_offset: int
+    end_offset: int
+
+
+def explain(
+    topic: str, partition: int, offset: int, *, group: str = "", task: str = "", label: str = ""
+) -> Call[dict[str, Any]]:
+    """Every gate that keeps a message from being delivered now, and when each opens; for one group or for all."""
+    query = {"topic": topic, "partition": partition, "offset": offset, "group": group, "task": task, "label": label}
+    return get("/v1/explain", dict[str, Any], query)
+
+
+def route(
+    topic: str, value: Value, *, key: str = "", envelope: Envelope | None = None, task: str = "", **words: Any
+) -> Call[dict[str, Any]]:
+    """Where a message would go, and why, without producing it. Takes the words of `send`."""
+    message = item(value, key=key, envelope=envelope, task=task, **words)
+    return post("/v1/route", body_of(message, topic=topic), reading(dict[str, Any]), repeatable=True)
+
+
+def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_bytes: int = READ_BYTES) -> Call[Fetched]:
+    """Read a partition without a group. Waits up to `wait_ms` for something at `offset`."""
+    path = f"/v1/topics/{segment(topic)}/partitions/{partition}/records"
+    path += f"?offset={offset}&wait_ms={wait_ms}&max_bytes={max_bytes}"
+
+    def read(reply: HttpReply) -> Fetched:
+        places = [int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end")]
+        return Fetched(_messages(bytes(reply.body), partition, offset), *places)
+
+    return Call("GET", path, read, refusal=refusal, repeatable=True, wait_ms=wait_ms)
+
+
+def _messages(data: bytes, partition: int, offset: int) -> list[Delivered]:
+    """The first batch may begin before what was asked for."""
+    from driftq.wire import records  # noqa: PLC0415  # checksums and compression, for those who read packed records
+
+    found: list[Delivered] = []
+    for batch in records.split(data):
+        header = records.read_header(batch)
+        skipped = max(0, offset - header.first_offset)
+        for index, record in enumerate(records.unpack(batch, header, first=skipped), header.first_offset + skipped):
+            found.append(_delivered(record, partition, index, header.at_ms))
+    return found
+
+
+def _delivered(record: Record, partition: int, offset: int, at_ms: int) -> Delivered:
+    head = read_head(record.head)
+    try:
+        value, packed = record.value.decode(), None
+    except UnicodeDecodeError:
+        value, packed = "", base64.b64encode(record.value).decode("ascii")
+    return Delivered(
+        partition,
+        offset,
+        attempts=0,
+        timestamp_ms=at_ms,
+        key=record.key.decode("utf-8", "replace"),
+        value=value,
+        value_base64=packed,
+        envelope=head.envelope,
+        routing=head.routing,
+        job=head.job,
+        dlq=head.dlq,
+    )

@@ -1,0 +1,1 @@
+"""Producers: batches, sequence windows, and the connection that sends them."""

@@ -1,0 +1,1 @@
+"""Durable streams: create, append, read, follow."""

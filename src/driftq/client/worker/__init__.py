@@ -1,0 +1,1 @@
+"""Workers: a function over the messages of a group, the loop that feeds it, and tasks."""

@@ -1,0 +1,49 @@
+"""The numbers that say no, and the defaults that shape answers. Settings fill them; the core only reads them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from driftq.wire.message import RetryPolicy
+
+MIB = 1 << 20
+
+
+class BrokerLimits(Struct, frozen=True):
+    """Bounds and defaults of one broker."""
+
+    topics_max: int = 10_000
+    partitions_max: int = 1_024
+    groups_per_topic_max: int = 1_000
+    lanes_per_log_max: int = 1_000
+    tenant_lanes_max: int = 500  # past it, new tenants share a lane
+    message_bytes: int = MIB
+    batch_bytes: int = 16 * MIB
+    partition_messages: int = 1_000_000
+    partition_bytes: int = 1 << 30
+    overload_retry_ms: int = 1_000
+    groups_idle_ms: int = 0  # a group that does nothing for so long stops to hold producers up; 0: never
+
+    in_flight_max: int = 1_000
+    claim_max: int = 10_000
+    lease_ms: int = 30_000
+    lease_ms_min: int = 100
+    lease_ms_max: int = 12 * 3_600_000
+    error_bytes: int = 1_024
+    retry_ratio: float = 0.2
+    ageing_ms: int = 60_000
+    retry: RetryPolicy = RetryPolicy(max_attempts=0, backoff_ms=500, max_backoff_ms=30_000, jitter="full")
+    job_attempts_max: int = 4
+    retry_floor_ms: int = 50
+
+    key_ttl_ms: int = 600_000
+    effect_ttl_ms: int = 600_000
+    effect_lease_ms: int = 30_000
+    result_bytes: int = 64 * 1024
+    keys_max: int = 5_000_000
+
+    streams_max: int = 1_000_000
+    touch_ms: int = 1_000
+    stage_ttl_ms: int = 3_600_000
+    stages_bytes_max: int = 4 << 30
+    sweep_max: int = 1_000

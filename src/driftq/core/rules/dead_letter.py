@@ -1,0 +1,89 @@
+"""Sending a dead letter back: produced again and settled in one frame, so that a repeated redrive never doubles it.
+
+A mark that names a group directs the message to it: for every other group it is settled in the same frame, as skipped,
+and groups that start later pass over it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from driftq.core.model import facts as f
+from driftq.core.model.commands import Produce, ProduceKey, Redrive
+from driftq.core.model.replies import Done, Produced, Rejected, Reply
+from driftq.core.rules.produce import produce
+from driftq.core.rules.topics import bad_partition, find_group
+from driftq.core.state.produced_keys import job_key, produce_scope
+from driftq.core.state.progress import MessageState
+from driftq.wire.errors import Code
+from driftq.wire.message import read_head
+
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
+
+
+def redrive(ctx: DecisionContext, command: Redrive) -> Reply:
+    group = find_group(ctx, command.topic, command.group, "earliest")
+    if isinstance(group, Rejected):
+        return group
+    topic = ctx.state.topics[command.topic]
+    if not 0 <= command.partition < len(topic.log_ids):
+        return bad_partition(command.partition, topic)
+    progress = group.progress[command.partition]
+    if not 0 <= command.offset < ctx.reader.end(progress.log_id):
+        return Rejected(Code.NOT_FOUND, f"there is no dead letter at offset {command.offset}")
+    if progress.place_of(command.offset)[0] is MessageState.SETTLED:
+        return Done(changed=False)
+    reply = produce(ctx, command.produce)
+    if not isinstance(reply, Produced):
+        return reply
+    _keep_id(ctx, progress.log_id, command.offset)
+    refused = _direct(ctx, command.produce, reply)
+    if refused is not None:
+        return refused
+    run = ((command.offset, command.offset + 1),)
+    ctx.facts.append(f.Settled(group.group_id, progress.log_id, run, f.ACKED, ctx.now_ms))
+    return reply
+
+
+def _keep_id(ctx: DecisionContext, dead_log_id: int, offset: int) -> None:
+    """A job that runs again takes its id with it, unless that belongs to another job, or to the same one as long as
+    other groups have not finished it."""
+    head = read_head(ctx.reader.record(dead_log_id, offset).head)
+    state, letter, job = ctx.state, head.dlq, head.job
+    topic = state.topics.get(letter.topic) if letter is not None else None
+    if letter is None or topic is None or job is None or not job.id or letter.partition >= len(topic.log_ids):
+        return
+    log_id = topic.log_ids[letter.partition]
+    scope, ttl_ms = state.keys.job_at(log_id, letter.offset), ctx.limits.key_ttl_ms
+    if scope:
+        if state.tenure.is_unfinished(log_id, letter.offset):
+            return
+        ttl_ms = state.keys.ttl_ms(scope)
+    else:
+        tenant = head.envelope.tenant_id if head.envelope is not None else ""
+        scope = produce_scope(ProduceKey(tenant, letter.topic, job_key(job.id)))
+        if state.keys.find(scope, ctx.now_ms) is not None:
+            return
+    again = ctx.facts[-1]
+    assert isinstance(again, f.Appended)
+    ctx.facts[-1] = replace(again, along=replace(again.along or f.AppendMetadata(), job=scope, job_ttl_ms=ttl_ms))
+
+
+def _direct(ctx: DecisionContext, again: Produce, reply: Produced) -> Rejected | None:
+    """Settle what is meant for one group for all the others."""
+    topic = ctx.state.topics[reply.topic]
+    for mark in again.marks:
+        if not mark.group:
+            continue
+        if mark.group not in topic.groups:
+            message = f"group {mark.group} of topic {topic.name} is gone: create it, or redrive to all groups"
+            return Rejected(Code.NOT_FOUND, message)
+        run = ((reply.first_offset + mark.index, reply.first_offset + mark.index + 1),)
+        for group in topic.groups.values():
+            if group.name != mark.group:
+                log_id = topic.log_ids[reply.partition]
+                ctx.facts.append(f.Settled(group.group_id, log_id, run, f.SKIPPED, ctx.now_ms))
+    return None

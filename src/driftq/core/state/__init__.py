@@ -1,0 +1,1 @@
+"""The broker's state, a fold of facts. One module for each table."""

@@ -1,0 +1,80 @@
+"""What a correction of the clock means for times that are written down already.
+
+Running timers (leases of messages, effects and wakes, backoffs) keep the time that was left of them, whether the clock
+went forward or back. Moments that a client chose or that mean an age stay what they are: `not_before`, deadlines,
+expiry of keys, stages and streams, time stamps of records. After a step back they are reached later, never earlier.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from driftq.core.model.facts import Fact
+from driftq.core.state.idempotency import EffectStatus
+
+if TYPE_CHECKING:
+    from driftq.core.state.progress import Progress
+    from driftq.core.state.state import State
+
+
+class ClockSet(Fact, tag=14, frozen=True):
+    """The broker's time was `from_ms` and is `at_ms` from here on. They are equal where an idle broker only notes the
+    time, so that the next start can tell how long it was down."""
+
+    at_ms: int
+    from_ms: int
+
+
+def set_clock(state: State, fact: ClockSet) -> None:
+    """Fold a correction, or a mere note of the time."""
+    state.last_ms = fact.at_ms
+    if fact.at_ms != fact.from_ms:
+        _shift_timers(state, fact)
+
+
+def _shift_timers(state: State, fact: ClockSet) -> None:
+    """Move what runs at `from_ms` along with the clock. Walks through the whole state: corrections are rare."""
+    for group in state.groups.values():
+        for progress in group.progress:
+            _shift_progress(progress, fact)
+            state.schedule(progress)
+    for effect in state.effects:
+        if effect.status is EffectStatus.PENDING:
+            effect.until_ms = shifted(effect.until_ms, fact)
+    for subscription in state.subscriptions.by_number.values():
+        if subscription.until_ms:
+            subscription.until_ms = shifted(subscription.until_ms, fact)
+            state.subscriptions.schedule(subscription)
+    for stream in state.streams.by_log.values():
+        if stream.touched_ms > fact.at_ms:
+            stream.touched_ms = fact.at_ms  # a sliding lifetime starts over, instead of lasting longer by the step
+            state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
+
+
+def shifted(timer_ms: int, fact: ClockSet) -> int:
+    """When a timer ends by the new time. One that has run out by the old time has run out by the new one, too."""
+    if timer_ms > fact.from_ms:
+        return timer_ms + fact.at_ms - fact.from_ms
+    return min(timer_ms, fact.at_ms)
+
+
+def _shift_progress(progress: Progress, fact: ClockSet) -> None:
+    # A lease may be in the heap twice, and a message in backoff may share one with others or have it alone, as after a
+    # restart: each is shifted once, wherever it is.
+    live = {lease: number for _, number, lease in progress.lease_heap if lease.live}
+    known = dict.fromkeys(entry.lease for entry in progress.entries.values() if entry.lease is not None)
+    for lease in {**live, **known}:
+        lease.at_ms += fact.at_ms - fact.from_ms  # the time limit of an attempt runs, too
+        lease.until_ms = shifted(lease.until_ms, fact)
+    progress.lease_heap = [(lease.until_ms, number, lease) for lease, number in live.items()]
+    heapq.heapify(progress.lease_heap)
+    rests: list[tuple[int, int]] = []
+    for offset, entry in progress.entries.items():
+        if entry.held:
+            continue
+        if entry.was_delivered():
+            entry.retry_at_ms = shifted(entry.retry_at_ms, fact)
+        rests.append((entry.retry_at_ms, offset))
+    heapq.heapify(rests)
+    progress.resting_heap = rests

@@ -1,0 +1,303 @@
+"""Keys of produces: where the message of an idempotency key or of a job id went, and how long that is remembered.
+
+A plain key is taken until its time. A job id is taken while its message is unfinished, and for its `ttl_ms` after the
+end: `expires_ms` is then only the time of the next look. Whether a message is unfinished is the business of `Tenure`;
+nothing here knows groups.
+
+Keys are indexed by the time at which they are looked at, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
+first, so it costs what it drops and never walks over the rest:
+
+    bucket 7: k1 k2 job-1     now = 7 * BUCKET_MS: k1, k2 are dropped; job-1 is dropped if it ended a ttl ago,
+    bucket 8: k3              else it moves to the bucket in which it is looked at next
+
+A key that moved leaves a stale name in its old bucket; `_counts` counts the others, and a bucket without others goes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from driftq.core.model.snapshot_facts import KeyState
+
+if TYPE_CHECKING:
+    from driftq.core.model.commands import ProduceKey
+    from driftq.core.model.ranges import Range
+
+CRC_END = 1 << 32  # digests below are checksums of older versions, fingerprints of messages lie above
+BUCKET_MS = 250
+BUCKET_LOOKS_MAX = 5_000  # job ids that are looked at again together
+SWEPT_AT_ONCE = 10_000
+OLD_JOB_TTL_MS = 600_000  # of a job id in a snapshot that did not store it
+
+_SEPARATOR = "\x1f"
+_JOB = "job\x1e"
+
+
+class ProducedKey(Struct, frozen=True, gc=False):
+    """Where the message of a key went. There may be millions: the collector of cycles must not walk through them."""
+
+    log_id: int
+    offset: int
+    records: int
+    digest: int
+    expires_ms: int  # a job id: taken until then at least
+    ttl_ms: int = 0  # of a job id: how long it stays taken after the job's end; 0 for other keys
+
+
+class Tenure(Protocol):
+    """What the state knows of the message of a job id."""
+
+    def is_unfinished(self, log_id: int, offset: int) -> bool: ...
+
+    def ended_ms(self, log_id: int) -> int:
+        """When something other than settling may have ended jobs of this log for the last time."""
+
+    def topic_of(self, log_id: int) -> str: ...
+
+
+def produce_scope(once: ProduceKey) -> str:
+    return _SEPARATOR.join((once.tenant, once.topic, once.key))
+
+
+def job_key(job_id: str) -> str:
+    """A job's id is unique in its topic: it is a key of its own kind."""
+    return _JOB + job_id
+
+
+def is_job(scope: str) -> bool:
+    return scope.split(_SEPARATOR, 2)[-1].startswith(_JOB)
+
+
+def _routed_scope(scope: str, topic: str) -> str:
+    """The scope that a job would have had in the topic to which it was routed."""
+    tenant, _, key = scope.split(_SEPARATOR, 2)
+    return _SEPARATOR.join((tenant, topic, key))
+
+
+class _JobOffsets:
+    """The job ids of one log, by offset, ascending. Forgotten ones leave a None until half of them are."""
+
+    __slots__ = ("forgotten", "offsets", "scopes")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.scopes: list[str | None] = []
+        self.forgotten = 0
+
+    def add(self, offset: int, scope: str) -> None:
+        self.offsets.append(offset)
+        self.scopes.append(scope)
+
+    def forget(self, offset: int) -> None:
+        index = bisect_left(self.offsets, offset)
+        self.scopes[index] = None
+        self.forgotten += 1
+        if self.forgotten > 64 and 2 * self.forgotten > len(self.scopes):
+            kept = [(at, scope) for at, scope in zip(self.offsets, self.scopes, strict=True) if scope is not None]
+            self.offsets = array("q", (at for at, _ in kept))
+            self.scopes = [scope for _, scope in kept]
+            self.forgotten = 0
+
+    def within(self, first: int, end: int) -> Iterator[str]:
+        for index in range(bisect_left(self.offsets, first), bisect_left(self.offsets, end)):
+            scope = self.scopes[index]
+            if scope is not None:
+                yield scope
+
+
+class ProducedKeyTable:
+    """All keys of produces, by scope."""
+
+    __slots__ = ("_buckets", "_counts", "_jobs", "_keys", "_routed", "_tenure", "_times")
+
+    def __init__(self, tenure: Tenure) -> None:
+        self._tenure = tenure
+        self._keys: dict[str, ProducedKey] = {}
+        self._buckets: dict[int, list[str]] = {}
+        self._counts: dict[int, int] = {}  # how many names of a bucket are not stale
+        self._times: list[int] = []  # heap of the buckets
+        self._jobs: dict[int, _JobOffsets] = {}  # by log
+        self._routed: dict[str, str] = {}  # scopes in the topics to which jobs were routed: their own scopes
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    # --- questions ---
+
+    def find(self, scope: str, now_ms: int) -> ProducedKey | None:
+        found = self._keys.get(scope)
+        return found if found is not None and self._until_ms(found, now_ms) > now_ms else None
+
+    def find_job(self, scope: str, now_ms: int) -> ProducedKey | None:
+        """The job of this id, or the one that was routed here under it."""
+        found = self.find(scope, now_ms)
+        requested = self._routed.get(scope) if found is None else None
+        return self.find(requested, now_ms) if requested is not None else found
+
+    def _until_ms(self, key: ProducedKey, now_ms: int) -> int:
+        """Until when a key is taken, as far as is known now."""
+        if not key.ttl_ms or key.expires_ms > now_ms:
+            return key.expires_ms
+        if self._tenure.is_unfinished(key.log_id, key.offset):
+            return now_ms + key.ttl_ms
+        return self._tenure.ended_ms(key.log_id) + key.ttl_ms
+
+    def job_at(self, log_id: int, offset: int) -> str:
+        """The scope of the job at an offset; empty if its id is not known any more."""
+        jobs = self._jobs.get(log_id)
+        return next(jobs.within(offset, offset + 1), "") if jobs is not None else ""
+
+    def ttl_ms(self, scope: str) -> int:
+        """How long the id of a job that is known stays taken after the job's end."""
+        return self._keys[scope].ttl_ms
+
+    def live(self, now_ms: int) -> int:
+        """How many keys there are, without those whose time is over and that wait to be swept."""
+        return len(self._keys) - sum(count for bucket, count in self._counts.items() if bucket * BUCKET_MS <= now_ms)
+
+    def next_ms(self) -> int | None:
+        """When the next sweep is due."""
+        return self._times[0] * BUCKET_MS if self._times else None
+
+    def due_ms(self, now_ms: int) -> int:
+        """Up to when a sweep goes: about `SWEPT_AT_ONCE` keys, at least a bucket; 0 if nothing is due."""
+        due = sorted(bucket for bucket in self._counts if bucket * BUCKET_MS <= now_ms)
+        until = count = 0
+        for bucket in due:
+            count += self._counts[bucket]
+            if until and count > SWEPT_AT_ONCE:
+                break
+            until = bucket
+        return until * BUCKET_MS
+
+    # --- folding ---
+
+    def remember(self, scope: str, key: ProducedKey) -> None:
+        """The newest is last, so that the offsets of a log's job ids ascend."""
+        self.forget(scope)
+        self._keys[scope] = key
+        self._push(scope, key.expires_ms)
+        if key.ttl_ms:
+            jobs = self._jobs.get(key.log_id)
+            if jobs is None:
+                jobs = self._jobs[key.log_id] = _JobOffsets()
+            jobs.add(key.offset, scope)
+            routed = _routed_scope(scope, self._tenure.topic_of(key.log_id))
+            if routed != scope:
+                self._routed[routed] = scope
+
+    def forget(self, scope: str) -> None:
+        key = self._keys.pop(scope, None)
+        if key is None:
+            return
+        self._leave(_bucket(key.expires_ms))
+        if key.ttl_ms:
+            self._jobs[key.log_id].forget(key.offset)
+            routed = _routed_scope(scope, self._tenure.topic_of(key.log_id))
+            if self._routed.get(routed) == scope:
+                del self._routed[routed]
+
+    def forget_log(self, log_id: int) -> None:
+        """The log goes, and its job ids with it."""
+        jobs = self._jobs.get(log_id)
+        if jobs is not None:
+            for scope in list(jobs.within(0, 1 << 62)):
+                self.forget(scope)
+            del self._jobs[log_id]
+
+    def end_jobs(self, log_id: int, ranges: Iterable[Range], at_ms: int) -> None:
+        """Messages were settled or cancelled: jobs that are finished with it stay known for their time."""
+        jobs = self._jobs.get(log_id)
+        if jobs is None:
+            return
+        for first, end in ranges:
+            for scope in list(jobs.within(first, end)):
+                key = self._keys[scope]
+                if not self._tenure.is_unfinished(log_id, key.offset):
+                    self._move(scope, key, max(key.expires_ms, at_ms + key.ttl_ms))
+
+    def unfinished(self, log_id: int, first: int, end: int) -> list[str]:
+        """The ids of unfinished jobs of a range."""
+        jobs = self._jobs.get(log_id)
+        if jobs is None:
+            return []
+        return [s for s in jobs.within(first, end) if self._tenure.is_unfinished(log_id, self._keys[s].offset)]
+
+    def end(self, scopes: list[str], at_ms: int) -> None:
+        """Jobs ended with their messages."""
+        for scope in scopes:
+            key = self._keys[scope]
+            self._move(scope, key, max(key.expires_ms, at_ms + key.ttl_ms))
+
+    def sweep(self, until_ms: int, at_ms: int) -> None:
+        """Drop the keys of the buckets up to `until_ms`; jobs that are unfinished are looked at again later."""
+        slots: dict[int, int] = {}
+        while self._times and self._times[0] * BUCKET_MS <= until_ms:
+            bucket = self._times[0]
+            for scope in self._buckets[bucket]:
+                key = self._keys.get(scope)
+                if key is None or _bucket(key.expires_ms) != bucket:
+                    continue  # stale
+                next_ms = self._until_ms(key, at_ms)
+                if next_ms <= at_ms:
+                    self.forget(scope)
+                else:
+                    self._move(scope, key, self._look_ms(next_ms, key.ttl_ms, slots))
+
+    def _look_ms(self, next_ms: int, ttl_ms: int, slots: dict[int, int]) -> int:
+        """When to look at a job id again: together with others, but not with too many."""
+        width = max(BUCKET_MS, ttl_ms // 10)
+        base = -(-next_ms // width) * width // BUCKET_MS + 1
+        bucket = slots.get(base, base)
+        while self._counts.get(bucket, 0) >= BUCKET_LOOKS_MAX:
+            bucket += 1
+        slots[base] = bucket
+        return (bucket - 1) * BUCKET_MS if bucket > base else next_ms + (-next_ms % width)
+
+    def _move(self, scope: str, key: ProducedKey, expires_ms: int) -> None:
+        if expires_ms == key.expires_ms:
+            return
+        self._keys[scope] = replace(key, expires_ms=expires_ms)
+        self._leave(_bucket(key.expires_ms))
+        self._push(scope, expires_ms)
+
+    def _leave(self, bucket: int) -> None:
+        """A name of a bucket became stale; buckets of stale names go, and with them their place in the heap."""
+        self._counts[bucket] -= 1
+        if not self._counts[bucket]:
+            del self._counts[bucket], self._buckets[bucket]
+            while self._times and self._times[0] not in self._counts:
+                heapq.heappop(self._times)
+
+    def _push(self, scope: str, expires_ms: int) -> None:
+        bucket = _bucket(expires_ms)
+        names = self._buckets.get(bucket)
+        if names is None:
+            names = self._buckets[bucket] = []
+            self._counts[bucket] = 0
+            heapq.heappush(self._times, bucket)
+        names.append(scope)
+        self._counts[bucket] += 1
+
+    # --- images ---
+
+    def images(self) -> Iterator[KeyState]:
+        for scope, key in self._keys.items():
+            yield KeyState(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms, key.ttl_ms)
+
+    def place(self, image: KeyState) -> None:
+        ttl_ms = image.ttl_ms or (OLD_JOB_TTL_MS if is_job(image.key) else 0)
+        key = ProducedKey(image.log_id, image.offset, image.count, image.digest, image.expires_ms, ttl_ms)
+        self.remember(image.key, key)
+
+
+def _bucket(expires_ms: int) -> int:
+    """The number of a bucket; the whole of it is over at number * BUCKET_MS."""
+    return expires_ms // BUCKET_MS + 1

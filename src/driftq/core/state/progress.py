@@ -1,0 +1,384 @@
+"""A group's progress in one log: a cursor and what is pending below it.
+
+For every offset exactly one of these holds: fresh (at or above its lane's cursor), ready (came back unseen), held (in
+a range or an entry), resting (an entry that waits for its time), or settled (below the floor, or in `settled`). The
+methods here fold facts; questions that claims ask are in `core.transitions.claim_selection`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from driftq.core.model.ranges import Range, RangeSet
+from driftq.core.state.leases import DeadOffsets, Entry, HeldRanges, Lease
+from driftq.core.state.logs import LaneKey
+
+if TYPE_CHECKING:
+    from driftq.core.model.facts import Extended, Failed, FailureExplained, Leased, Released
+    from driftq.core.model.snapshot_facts import CursorState, EntryState, HeldState, SettledState
+
+
+class MessageState(Enum):
+    """Where an offset is, seen from a group."""
+
+    FRESH = "never delivered"
+    HELD = "held"
+    RESTING = "waiting for its next attempt"
+    SETTLED = "settled"
+
+
+class Progress:
+    """What one group has done with one log."""
+
+    __slots__ = (
+        "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight",
+        "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap",
+        "retry_debt", "settled",
+        "top_version", "turns",
+    )  # fmt: skip
+
+    def __init__(self, group_id: int, log_id: int, start: int) -> None:
+        self.group_id = group_id
+        self.log_id = log_id
+        self.floor = start  # everything below is settled
+        self.cursor = start  # the default lane's next fresh offset
+        self.lane_cursors: dict[LaneKey, int] = {}
+        # What retries have taken ahead of their share, 0 to 999 thousandths of a message. It decides who gets the next
+        # message, so it is folded from facts and in the snapshot like any other state.
+        self.retry_debt = 0
+        self.turns: dict[str, int] = {}  # when each tenant got something last; higher is later
+        self.settled = RangeSet()  # above the floor
+        self.ready = RangeSet()
+        self.held = HeldRanges()
+        self.dead = DeadOffsets()
+        self.entries: dict[int, Entry] = {}
+        self.held_entries: set[int] = set()  # those of them that are held, so that nobody searches among the resting
+        self.in_flight = 0
+        self.resting = 0
+        self.fresh_version = 1  # lease version of a first delivery
+        self.top_version = 0  # the highest version ever given out
+        self.resting_heap: list[tuple[int, int]] = []  # (retry_at_ms, offset); stale ones are skipped
+        self.lease_heap: list[tuple[int, int, Lease]] = []  # (until_ms, push number, lease); stale ones are skipped
+        self.live_leases = 0
+        self.pushed = 0
+
+    # --- questions ---
+
+    def place_of(self, offset: int) -> tuple[MessageState, Lease | None, Entry | None]:
+        """Where an offset is, under which lease (the last one, if it rests) and with what history."""
+        entry = self.entries.get(offset)
+        if entry is not None:
+            return (MessageState.HELD if entry.held else MessageState.RESTING), entry.lease, entry
+        lease = self.held.lease_at(offset)
+        if lease is not None:
+            return MessageState.HELD, lease, None
+        if offset < self.floor or offset in self.settled:
+            return MessageState.SETTLED, None, None
+        return MessageState.FRESH, None, None
+
+    def is_settled(self, offset: int) -> bool:
+        return offset < self.floor or offset in self.settled
+
+    def next_ms(self) -> int | None:
+        """When a lease ends or a resting message becomes due, whichever is first."""
+        leases, rests = self.lease_heap, self.resting_heap
+        if not rests:
+            return leases[0][0] if leases else None
+        return min(leases[0][0], rests[0][0]) if leases else rests[0][0]
+
+    # --- folding facts ---
+
+    def lease(self, fact: Leased) -> None:
+        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        self.retry_debt = fact.retry_debt
+        entries = self.entries
+        for first, end in fact.ranges:
+            entry = entries.get(first) if entries else None
+            if entry is not None:
+                assert end == first + 1 and not entry.held, (
+                    "a message with a history is leased alone, and not while held"
+                )
+                entry.attempts += 1
+                entry.version += 1
+                entry.held, entry.lost = True, False
+                entry.lease = lease
+                self.held_entries.add(first)
+                self.resting -= 1
+                self.top_version = max(self.top_version, entry.version)
+            else:
+                self._lease_fresh(first, end, lease, fact.lane)
+            lease.live += end - first
+            self.in_flight += end - first
+        self._push_lease(lease)
+        if self.resting_heap:
+            self._tidy_resting()
+
+    def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str, str] | None) -> None:
+        if self.ready.count:
+            self.ready.discard(first, end)
+        self.held.add(first, end, lease)
+        if self.fresh_version > self.top_version:
+            self.top_version = self.fresh_version
+        if lane is not None:
+            key = LaneKey(*lane)
+            self.lane_cursors[key] = max(self.lane_cursors.get(key, 0), end)
+        elif end > self.cursor:
+            self.cursor = end
+        tenant = lane[3] if lane is not None else ""
+        if tenant or self.turns:
+            self.turns[tenant] = max(self.turns.values(), default=0) + 1
+
+    def extend(self, fact: Extended) -> None:
+        renewed: dict[Lease, Lease] = {}  # messages that shared a lease go on sharing one
+        for first, end in fact.ranges:
+            for low, high, old in self.held.cut(first, end):
+                self.held.add(low, high, self._renew(renewed, old, fact.until_ms, high - low))
+            for offset in self.entries_in(first, end):
+                entry = self.entries[offset]
+                if entry.held and entry.lease is not None:
+                    entry.lease = self._renew(renewed, entry.lease, fact.until_ms, 1)
+        self._tidy_leases()
+
+    def _renew(self, renewed: dict[Lease, Lease], old: Lease, until_ms: int, count: int) -> Lease:
+        lease = renewed.get(old)
+        if lease is None:
+            lease = renewed[old] = Lease(old.owner, old.token, old.at_ms, until_ms)
+            lease.live = count
+            self._push_lease(lease)
+        else:
+            lease.live += count
+        self._drop(old, count)
+        return lease
+
+    def fail(self, fact: Failed) -> None:
+        entry = self._end_attempt(fact.offset)
+        entry.error, entry.lost = fact.error, fact.lease_lost
+        if fact.lease_lost:
+            entry.lease_losses += 1
+        else:
+            entry.failures += 1
+        self._rest(fact.offset, entry, fact.retry_at_ms)
+        self._tidy_leases()
+
+    def explain(self, fact: FailureExplained) -> None:
+        entry = self._end_attempt(fact.offset)
+        entry.error, entry.lost = fact.error, False
+        self._rest(fact.offset, entry, fact.retry_at_ms)
+
+    def release(self, fact: Released) -> None:
+        for first, end in fact.ranges:
+            if not fact.sent:
+                for low, high, lease in self.held.cut(first, end):
+                    self.ready.add(low, high)
+                    self.in_flight -= high - low
+                    self._drop(lease, high - low)
+            for offset in self._pending_in(first, end):
+                entry = self._end_attempt(offset)
+                entry.attempts -= 1
+                entry.releases += fact.sent
+                entry.lease = None
+                self._rest(offset, entry, fact.retry_at_ms)
+        self._tidy_leases()
+
+    def settle(self, first: int, end: int) -> None:
+        """These offsets are done, wherever they were."""
+        for low, high, lease in self.held.cut(first, end):
+            self.in_flight -= high - low
+            self._drop(lease, high - low)
+        if self.entries:
+            for offset in self.entries_in(first, end):
+                self._forget(offset)
+        if self.ready.count:
+            self.ready.discard(first, end)
+        settled = self.settled
+        if first <= self.floor:
+            self.floor = max(self.floor, end)
+            while (gap := settled.lowest()) is not None and gap[0] <= self.floor:
+                self.floor = max(self.floor, settled.pop_front()[1])
+        else:
+            settled.add(first, end)
+        self._tidy_leases()
+        if self.resting_heap:
+            self._tidy_resting()
+
+    def bury(self, offset: int) -> None:
+        """A message becomes a dead letter."""
+        _, lease, _ = self.place_of(offset)
+        self.dead.add(offset, *((lease.owner, lease.token) if lease is not None else ("", "")))
+        self.settle(offset, offset + 1)
+
+    def trim(self, start: int) -> None:
+        """Retention took everything below `start`."""
+        if start > self.floor:
+            self.settle(self.floor, start)
+        self.cursor = max(self.cursor, start)
+        self.dead.trim(start)
+
+    def forget_lanes(self, lanes: Container[LaneKey]) -> None:
+        """Cursors of lanes that are empty by now would only grow in number."""
+        for key in [key for key in self.lane_cursors if key not in lanes]:
+            del self.lane_cursors[key]
+        tenants = {key.tenant for key in self.lane_cursors}
+        self.turns = {tenant: turn for tenant, turn in self.turns.items() if tenant in tenants}
+
+    def pass_over(self, ranges: Iterable[Range]) -> None:
+        """What the group never gets (see `Log.passed_over`) is done for it."""
+        for first, end in ranges:
+            if end > self.floor:
+                self.settle(max(first, self.floor), end)
+
+    def delay(self, offset: int, not_before_ms: int) -> None:
+        """A new message rests before its first delivery."""
+        self._rest(offset, Entry(0, self.fresh_version - 1), not_before_ms)
+
+    def delay_all(self, delayed: list[tuple[int, int]], now_ms: int) -> None:
+        """The group starts here while some messages (time, offset) still rest."""
+        for not_before_ms, offset in sorted(delayed):
+            if offset >= self.floor and not_before_ms > now_ms:
+                self.delay(offset, not_before_ms)
+
+    def seek(self, offset: int) -> None:
+        """Start over. Lease versions go on rising, so that whoever held something before is still late."""
+        self.held.clear()
+        self.entries.clear()
+        self.held_entries.clear()
+        self.settled.clear()
+        self.dead.clear()
+        self.ready.clear()
+        self.lane_cursors.clear()
+        self.turns.clear()
+        self.resting_heap.clear()
+        self.lease_heap.clear()
+        self.in_flight = self.resting = self.live_leases = self.retry_debt = 0
+        self.floor = self.cursor = offset
+        self.fresh_version = self.top_version + 1
+
+    # --- small steps ---
+
+    def entries_in(self, first: int, end: int) -> list[int]:
+        if not self.entries:
+            return []
+        if end - first == 1:
+            return [first] if first in self.entries else []
+        if end - first < len(self.entries):
+            return [offset for offset in range(first, end) if offset in self.entries]
+        return sorted(offset for offset in self.entries if first <= offset < end)
+
+    def _pending_in(self, first: int, end: int) -> list[int]:
+        """Held offsets of a range: in entries and in ranges."""
+        found = [offset for offset in self.entries_in(first, end) if self.entries[offset].held]
+        for low, high, _ in self.held.overlapping(first, end):
+            found.extend(range(low, high))
+        return sorted(found)
+
+    def _end_attempt(self, offset: int) -> Entry:
+        """Take an offset out of whatever holds it, and give it an entry if it had none."""
+        entry = self.entries.pop(offset, None)
+        if entry is None:
+            pieces = self.held.cut(offset, offset + 1)
+            assert pieces, f"offset {offset} of log {self.log_id} is not held by group {self.group_id}"
+            entry = Entry(1, self.fresh_version)
+            entry.lease = pieces[0][2]
+            entry.held = True
+        if entry.held:
+            self.held_entries.discard(offset)
+            self.in_flight -= 1
+            if entry.lease is not None:
+                self._drop(entry.lease, 1)
+        else:
+            self.resting -= 1
+        return entry
+
+    def _rest(self, offset: int, entry: Entry, until_ms: int) -> None:
+        entry.held = False
+        entry.retry_at_ms = until_ms
+        self.entries[offset] = entry
+        self.resting += 1
+        heapq.heappush(self.resting_heap, (until_ms, offset))
+        self._tidy_resting()
+
+    def _forget(self, offset: int) -> None:
+        entry = self.entries.pop(offset)
+        if not entry.held:
+            self.resting -= 1
+            return
+        self.held_entries.discard(offset)
+        self.in_flight -= 1
+        if entry.lease is not None:
+            self._drop(entry.lease, 1)
+
+    def _push_lease(self, lease: Lease) -> None:
+        """What was tidy stays so: a live lease comes, none goes."""
+        self.live_leases += 1
+        self.pushed += 1
+        heapq.heappush(self.lease_heap, (lease.until_ms, self.pushed, lease))
+
+    def _drop(self, lease: Lease, count: int) -> None:
+        lease.live -= count
+        if lease.live == 0:
+            self.live_leases -= 1
+
+    def _tidy_leases(self) -> None:
+        """Keep the heap's top valid and its stale part smaller than the rest."""
+        heap = self.lease_heap
+        if len(heap) > 64 + 2 * self.live_leases:
+            heap[:] = [item for item in heap if item[2].live]
+            heapq.heapify(heap)
+        while heap and not heap[0][2].live:
+            heapq.heappop(heap)
+
+    def _tidy_resting(self) -> None:
+        heap = self.resting_heap
+        if len(heap) > 64 + 2 * self.resting:
+            heap[:] = [item for item in heap if self._rests(item)]
+            heapq.heapify(heap)
+        while heap and not self._rests(heap[0]):
+            heapq.heappop(heap)
+
+    def _rests(self, item: tuple[int, int]) -> bool:
+        entry = self.entries.get(item[1])
+        return entry is not None and not entry.held and entry.retry_at_ms == item[0]
+
+    # --- images ---
+
+    def place(self, image: CursorState) -> None:
+        self.floor, self.cursor = image.floor, image.cursor
+        self.fresh_version, self.top_version = image.fresh_version, image.top_version
+        for priority, task, label, tenant, cursor in image.lane_cursors:
+            self.lane_cursors[LaneKey(priority, task, label, tenant)] = cursor
+        self.turns = dict(image.turns)
+        self.retry_debt = image.retry_debt
+        for first, end in image.settled:
+            self.settled.add(first, end)
+        for first, end in image.ready:
+            self.ready.add(first, end)
+        for offset, owner, token in image.dead:
+            self.dead.add(offset, owner, token)
+
+    def place_settled(self, image: SettledState) -> None:
+        self.settled.unpack(image.firsts, image.ends)
+
+    def place_held(self, image: HeldState) -> None:
+        lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
+        for first, end in image.ranges:
+            self.held.add(first, end, lease)
+            lease.live += end - first
+        self.in_flight += lease.live
+        self._push_lease(lease)
+
+    def place_entry(self, image: EntryState) -> None:
+        entry = Entry.placed(image)
+        if not image.held:
+            self._rest(image.offset, entry, image.retry_at_ms)
+            return
+        entry.held = True
+        entry.retry_at_ms = image.retry_at_ms
+        self.entries[image.offset] = entry
+        self.held_entries.add(image.offset)
+        self.in_flight += 1
+        if entry.lease is not None:
+            entry.lease.live = 1
+            self._push_lease(entry.lease)

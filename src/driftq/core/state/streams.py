@@ -1,0 +1,143 @@
+"""The life of a stream: what it was created as, whether it has ended, how long it lives and who forked it.
+
+A fork owns the records from `start_offset` on and reads everything below from its source, so a chain of forks is a
+chain of ranges. Nothing here judges; `core.rules.streams` does.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from driftq.core.model.snapshot_facts import StreamState
+
+if TYPE_CHECKING:
+    from driftq.core.model.facts import ProducerSequence, StreamCreated
+
+
+class ReadRange(NamedTuple):
+    """Where some offsets of a stream are kept."""
+
+    log_id: int
+    first: int
+    end: int
+
+
+class StreamRecord:
+    """One stream, alive or softly deleted."""
+
+    __slots__ = ("closed", "closed_by", "created", "forks", "soft_deleted", "stream_seq", "touched_ms")
+
+    def __init__(self, created: StreamCreated) -> None:
+        self.created = created
+        self.closed = created.closed
+        self.closed_by: ProducerSequence | None = None
+        self.stream_seq = ""
+        self.touched_ms = created.at_ms
+        self.soft_deleted = False
+        self.forks = 0  # streams that read from this one
+
+    @property
+    def log_id(self) -> int:
+        return self.created.log_id
+
+    @property
+    def path(self) -> str:
+        return self.created.path
+
+    def expires_ms(self) -> int | None:
+        """When it ends by itself; reads and writes push a sliding lifetime on, never a fixed one."""
+        if self.created.ttl_s is not None:
+            return self.touched_ms + 1_000 * self.created.ttl_s
+        return self.created.expires_at_ms
+
+    def move(self, at_ms: int, seq: str, closes: bool, by: ProducerSequence | None) -> None:
+        """Something was appended, or the stream was closed."""
+        self.touched_ms = max(self.touched_ms, at_ms)
+        if seq:
+            self.stream_seq = seq
+        if closes:
+            self.closed = True
+            self.closed_by = by
+
+    def is_over(self, now_ms: int) -> bool:
+        expires_ms = self.expires_ms()
+        return expires_ms is not None and expires_ms <= now_ms
+
+    def image(self) -> StreamState:
+        return StreamState(
+            self.created, self.closed, self.closed_by, self.stream_seq, self.touched_ms, self.soft_deleted
+        )
+
+
+class StreamTable:
+    """Streams by path and by log."""
+
+    __slots__ = ("_paths", "_sorted", "by_log", "by_path", "retained")
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, StreamRecord] = {}
+        self.by_log: dict[int, StreamRecord] = {}
+        self.retained: dict[int, StreamRecord] = {}  # by log: those that forget what is old or too much
+        self._paths: list[str] = []
+        self._sorted = True
+
+    def add(self, stream: StreamRecord) -> None:
+        self.by_path[stream.path] = stream
+        self.by_log[stream.log_id] = stream
+        self._paths.append(stream.path)
+        self._sorted = False
+        if len(self._paths) > 2 * len(self.by_path) + 1_000:
+            self._paths = list(self.by_path)  # most of them are gone
+        if stream.created.retention_ms or stream.created.retention_bytes:
+            self.retained[stream.log_id] = stream
+        if stream.created.source_log_id is not None:
+            self.by_log[stream.created.source_log_id].forks += 1
+
+    def remove(self, stream: StreamRecord) -> None:
+        del self.by_log[stream.log_id]
+        self.retained.pop(stream.log_id, None)
+        if self.by_path.get(stream.path) is stream:
+            del self.by_path[stream.path]
+        if stream.created.source_log_id is not None:
+            self.by_log[stream.created.source_log_id].forks -= 1
+
+    def paths_from(self, prefix: str, after: str) -> Iterator[str]:
+        """Paths that begin with `prefix` and come behind `after`, in order. Sorted when somebody asks, which is quick
+        if little was added since the last time."""
+        if not self._sorted:
+            self._paths.sort()
+            self._sorted = True
+        last = ""
+        for index in range(max(bisect_left(self._paths, prefix), bisect_right(self._paths, after)), len(self._paths)):
+            path = self._paths[index]
+            if not path.startswith(prefix):
+                return
+            if path != last and path in self.by_path:
+                yield path
+            last = path
+
+    def resolve(self, stream: StreamRecord, offset: int, end: int) -> list[ReadRange]:
+        """Where [offset, end) of a stream is kept, in order."""
+        ranges: list[ReadRange] = []
+        while True:
+            start = stream.created.start_offset
+            if end > max(offset, start):
+                ranges.append(ReadRange(stream.log_id, max(offset, start), end))
+            if offset >= start or stream.created.source_log_id is None:
+                return ranges[::-1]
+            end = min(end, start)
+            stream = self.by_log[stream.created.source_log_id]
+
+    def images(self) -> Iterator[StreamState]:
+        """Sources come before their forks, because numbers only rise."""
+        for log_id in sorted(self.by_log):
+            yield self.by_log[log_id].image()
+
+    def place(self, image: StreamState) -> None:
+        stream = StreamRecord(image.created)
+        stream.closed, stream.closed_by = image.closed, image.closed_by
+        stream.stream_seq, stream.touched_ms = image.stream_seq, image.touched_ms
+        stream.soft_deleted = image.soft_deleted
+        self.add(stream)

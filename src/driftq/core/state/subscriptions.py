@@ -1,0 +1,169 @@
+"""Who follows which streams, how far they have acked, and what they were woken for. Folds the facts of
+`core.model.subscriptions`.
+
+Nothing here judges; `core.rules.subscriptions` does. A wake is kept with its subscription: there is one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from driftq.core.model import subscriptions as w
+
+if TYPE_CHECKING:
+    from driftq.core.model.deadlines import Deadlines
+    from driftq.core.model.facts import Fact
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern names a path: `*` is one segment, `**` any number of them, also none."""
+    segments = [segment for segment in path.split("/") if segment]
+    reached = [True] + [False] * len(segments)  # reached[i]: the pattern so far names the first i segments
+    for part in (part for part in pattern.split("/") if part):
+        if part == "**":
+            for index in range(1, len(reached)):
+                reached[index] = reached[index] or reached[index - 1]
+        else:
+            hits = [part in ("*", segment) for segment in segments]
+            reached = [False] + [before and hit for before, hit in zip(reached, hits)]
+    return reached[-1]
+
+
+class SubscriptionRecord:
+    """One subscription and its wake."""
+
+    __slots__ = ("created", "generation", "holder", "links", "tails", "until_ms", "wake_id")
+
+    def __init__(self, created: w.SubscriptionCreated) -> None:
+        self.created = created
+        self.links: dict[str, w.Link] = {}
+        self.generation = 0
+        self.wake_id = ""  # empty: asleep
+        self.holder = ""
+        self.until_ms = 0  # 0: nobody's lease runs
+        self.tails: tuple[w.StreamPosition, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.created.number
+
+    @property
+    def config(self) -> w.SubscriptionConfig:
+        return self.created.config
+
+    def image(self) -> w.SubscriptionState:
+        return w.SubscriptionState(
+            self.created,
+            tuple(self.links.values()),
+            self.generation,
+            self.wake_id,
+            self.holder,
+            self.until_ms,
+            self.tails,
+        )
+
+
+class SubscriptionTable:
+    """All of them, by name, by number and by the streams they follow."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self.by_name: dict[str, SubscriptionRecord] = {}
+        self.by_number: dict[int, SubscriptionRecord] = {}
+        self.by_path: dict[str, dict[int, SubscriptionRecord]] = {}
+        self.seed = b""
+        self.folds: dict[type, Callable[[Any], None]] = {
+            w.SubscriptionCreated: self._created,
+            w.SubscriptionDeleted: self._deleted,
+            w.SubscriptionLinked: self._linked,
+            w.SubscriptionUnlinked: self._unlinked,
+            w.WakeMade: self._woken,
+            w.WakeHeld: self._held,
+            w.WakeEnded: self._ended,
+            w.SigningKeyMade: self._key_made,
+            w.SubscriptionState: self._placed,
+        }
+
+    @property
+    def next_number(self) -> int:
+        return max(self.by_number, default=0) + 1
+
+    def _created(self, fact: w.SubscriptionCreated) -> None:
+        self._add(SubscriptionRecord(fact), fact.links)
+
+    def _add(self, subscription: SubscriptionRecord, links: tuple[w.Link, ...]) -> None:
+        self.by_name[subscription.created.subscription] = self.by_number[subscription.number] = subscription
+        self._link(subscription, links)
+
+    def _link(self, subscription: SubscriptionRecord, links: tuple[w.Link, ...]) -> None:
+        for link in links:
+            subscription.links[link.path] = link
+            self.by_path.setdefault(link.path, {})[subscription.number] = subscription
+
+    def _unlink(self, subscription: SubscriptionRecord, path: str) -> None:
+        del subscription.links[path]
+        followers = self.by_path[path]
+        del followers[subscription.number]
+        if not followers:
+            del self.by_path[path]
+
+    def _deleted(self, fact: w.SubscriptionDeleted) -> None:
+        subscription = self.by_number.pop(fact.number)
+        del self.by_name[subscription.created.subscription]
+        for path in list(subscription.links):
+            self._unlink(subscription, path)
+
+    def _linked(self, fact: w.SubscriptionLinked) -> None:
+        self._link(self.by_number[fact.number], fact.links)
+
+    def _unlinked(self, fact: w.SubscriptionUnlinked) -> None:
+        self._unlink(self.by_number[fact.number], fact.path)
+
+    def stream_deleted(self, path: str) -> None:
+        """Whoever named it goes on, from the start of the next one there; a pattern will find that by itself."""
+        for subscription in list(self.by_path.get(path, {}).values()):
+            if subscription.links[path].by_name:
+                subscription.links[path] = w.Link(path, 0, True, False)
+            else:
+                self._unlink(subscription, path)
+
+    def _woken(self, fact: w.WakeMade) -> None:
+        subscription = self.by_number[fact.number]
+        subscription.generation, subscription.wake_id = fact.generation, fact.wake_id
+        subscription.holder, subscription.until_ms, subscription.tails = "", fact.until_ms, fact.tails
+        self.schedule(subscription)
+
+    def _held(self, fact: w.WakeHeld) -> None:
+        subscription = self.by_number[fact.number]
+        subscription.holder, subscription.until_ms = fact.holder, fact.until_ms
+        for path, offset in fact.acks:
+            link = subscription.links[path]
+            subscription.links[path] = w.Link(path, offset, link.by_name, link.by_pattern)
+        self.schedule(subscription)
+
+    def _ended(self, fact: w.WakeEnded) -> None:
+        subscription = self.by_number[fact.number]
+        subscription.wake_id = subscription.holder = ""
+        subscription.until_ms, subscription.tails = 0, ()
+
+    def schedule(self, subscription: SubscriptionRecord) -> None:
+        self._deadlines.push(("wake", subscription.number, 0), subscription.until_ms or None)
+
+    def _key_made(self, fact: w.SigningKeyMade) -> None:
+        self.seed = fact.seed
+
+    # --- snapshots ---
+
+    def images(self) -> Iterator[Fact]:
+        if self.seed:
+            yield w.SigningKeyMade(self.seed)
+        for subscription in self.by_number.values():
+            yield subscription.image()
+
+    def _placed(self, image: w.SubscriptionState) -> None:
+        subscription = SubscriptionRecord(image.created)
+        subscription.generation, subscription.wake_id = image.generation, image.wake_id
+        subscription.holder, subscription.until_ms, subscription.tails = image.holder, image.until_ms, image.tails
+        self._add(subscription, image.links)
+        self.schedule(subscription)

@@ -1,0 +1,165 @@
+"""What happens to a message that was not acked: it rests and comes back, or it becomes a dead letter. Nack, reject,
+lost lease and deadline all end here, so there is one retry decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from driftq.core.context import DecisionContext, Unreadable
+from driftq.core.model import facts as f
+from driftq.core.state.groups import DEAD_PREFIX, Group, Topic
+from driftq.core.state.timeouts import TIMEOUT, is_timeout
+from driftq.core.transitions import claim_selection
+from driftq.wire.message import DeadLetter, Head, RetryPolicy, encode_head, read_head, to_rfc3339
+from driftq.wire.records import pack_one
+
+if TYPE_CHECKING:
+    from driftq.core.state.logs import Log
+    from driftq.core.state.progress import Progress
+
+ACK_TIMEOUT = "ack_timeout"
+
+
+def fail(
+    ctx: DecisionContext,
+    group: Group,
+    progress: Progress,
+    offset: int,
+    error: str,
+    *,
+    lost: bool,
+    delay: int | None = None,
+) -> None:
+    """An attempt ended badly."""
+    log = ctx.state.logs[progress.log_id]
+    topic = ctx.state.topics[group.topic]
+    entry = progress.entries.get(offset)
+    attempts = entry.attempts if entry is not None else 1
+    error = bounded(error, ctx.limits.error_bytes)
+    try:
+        policy = _policy(ctx, topic, read_head(ctx.reader.record(log.log_id, offset).head))
+    except Unreadable:
+        policy = ctx.limits.retry  # it cannot be copied to the dead letters: it rests until somebody restores it
+    exhausted = is_exhausted(policy, attempts) and not topic.dead_of
+    if exhausted and dead_letter(ctx, group, progress, offset, "max_attempts", error, lost=lost):
+        return
+    if delay is None:
+        delay = delay_ms(policy, attempts, ctx.chance.uniform(), ctx.limits.retry_floor_ms)
+    retry_at_ms = ctx.now_ms + delay
+    ctx.expect_event(log, error)
+    ctx.facts.append(f.Failed(group.group_id, log.log_id, offset, ctx.now_ms, retry_at_ms, error, lost))
+
+
+def _policy(ctx: DecisionContext, topic: Topic, head: Head) -> RetryPolicy:
+    """The envelope's policy, else the topic's, else the server's; one without a backoff borrows the server's."""
+    server = ctx.limits.retry
+    policy = head.envelope.retry_policy if head.envelope is not None else None
+    policy = policy or topic.config.retry
+    if policy is None:
+        is_job = head.job is not None
+        return msgspec.structs.replace(server, max_attempts=ctx.limits.job_attempts_max) if is_job else server
+    if policy.backoff_ms == 0:
+        return msgspec.structs.replace(server, max_attempts=policy.max_attempts)
+    return policy
+
+
+def expire_leases(ctx: DecisionContext, group: Group, progress: Progress, most: int) -> int:
+    """Leases that ran out are failures like any other. Returns how many messages that concerned."""
+    lost = claim_selection.expired(progress, ctx.now_ms, most)
+    log = ctx.state.logs[progress.log_id]
+    for number, offset in enumerate(lost):
+        if ctx.is_full():
+            return number
+        over = is_timeout(log, offset, progress.place_of(offset)[1])
+        fail(ctx, group, progress, offset, TIMEOUT if over else ACK_TIMEOUT, lost=not over)
+    return len(lost)
+
+
+def dead_letter(
+    ctx: DecisionContext, group: Group, progress: Progress, offset: int, reason: str, error: str, *, lost: bool = False
+) -> bool:
+    """Settle a message and append its dead letter, in one frame. False if the record cannot be read: then nothing."""
+    log = ctx.state.logs[progress.log_id]
+    entry = progress.entries.get(offset)
+    held = entry is not None or progress.held.lease_at(offset) is not None
+    try:
+        record = ctx.reader.record(log.log_id, offset)
+    except Unreadable:
+        return False
+    head = read_head(record.head)
+    letter = DeadLetter(
+        topic=log.topic,
+        partition=log.partition,
+        offset=offset,
+        group=group.name,
+        attempts=entry.attempts if entry is not None else int(held),
+        lease_losses=(entry.lease_losses if entry is not None else 0) + lost,
+        last_error=error or (entry.error if entry is not None else ""),
+        reason=reason,
+        dead_at=to_rfc3339(ctx.now_ms),
+    )
+    batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
+    ctx.expect_event(log, letter.last_error)
+    ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))
+    run = ((offset, offset + 1),)
+    ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.DEAD, ctx.now_ms, letter.last_error))
+    ctx.burials[group.group_id, log.log_id, offset] = (reason, letter.last_error)
+    return True
+
+
+def _dead_log(ctx: DecisionContext, log: Log) -> Log:
+    return ctx.state.logs[ctx.state.topics[DEAD_PREFIX + log.topic].log_ids[log.partition]]
+
+
+def _stripped(head: Head, letter: DeadLetter) -> Head:
+    """Routing and retry policy would act again on the dead letter; everything else is kept."""
+    envelope = head.envelope
+    if envelope is not None:
+        envelope = msgspec.structs.replace(envelope, target_topic="", partition_override=None, retry_policy=None)
+    return msgspec.structs.replace(head, envelope=envelope, dlq=letter)
+
+
+def bounded(text: str, most_bytes: int) -> str:
+    """At most so many bytes of UTF-8, cut between characters."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= most_bytes else raw[:most_bytes].decode("utf-8", "ignore")
+
+
+# --- When to try again, and when to stop: pure arithmetic. Chance is an argument ---
+
+
+DELAY_MS_MAX = 1 << 40  # some thirty years
+
+
+def delay_ms(policy: RetryPolicy, attempts: int, chance: float, floor_ms: int) -> int:
+    """How long a message rests after its `attempts`-th delivery failed. `chance` is uniform in [0, 1).
+
+    `full` spreads over the whole window, `equal` over its upper half, `decorrelated` over three times the previous
+    window: each keeps retries of one cause from arriving together. `none` is what an envelope's policy asks for:
+    exactly the window.
+    """
+    window = _window_ms(policy, attempts)
+    match policy.jitter:
+        case "none":
+            return window
+        case "full":
+            return max(floor_ms, int(window * chance))
+        case "equal":
+            return max(floor_ms, window // 2 + int(window / 2 * chance))
+        case "decorrelated":
+            low = _window_ms(policy, 1)
+            high = max(low, 3 * _window_ms(policy, attempts - 1))
+            return max(floor_ms, min(policy.max_backoff_ms or DELAY_MS_MAX, low + int((high - low) * chance)))
+
+
+def _window_ms(policy: RetryPolicy, attempts: int) -> int:
+    """Policies come from envelopes that nobody may have checked: any number gives a time that can be written down."""
+    window = max(0, policy.backoff_ms) << min(40, max(0, attempts - 1))
+    return min(window, policy.max_backoff_ms if policy.max_backoff_ms > 0 else DELAY_MS_MAX, DELAY_MS_MAX)
+
+
+def is_exhausted(policy: RetryPolicy, attempts: int) -> bool:
+    """Whether the last allowed delivery has been made."""
+    return 0 < policy.max_attempts <= attempts

@@ -1,0 +1,1 @@
+"""Offline work on a data folder: verify, dump, statistics, repair, salvage."""

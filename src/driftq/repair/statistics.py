@@ -1,0 +1,152 @@
+"""What is in a data folder, in numbers: sizes, facts by kind, topics, groups with their lag, streams, keys, snapshots.
+
+Reads and folds; changes nothing. The numbers are of one moment: the newest whole snapshot and the journal behind it.
+The outcome is plain data, ready for JSON.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from driftq.core.model.frames import decode
+from driftq.core.model.snapshot_facts import NumbersState
+from driftq.repair.journal_scan import Damage
+from driftq.repair.salvage import new_broker
+from driftq.repair.verify import Progress as Told
+from driftq.repair.verify import fold_snapshot, look, read_journal, while_it_moves
+from driftq.storage import snapshots
+from driftq.storage.journal_files import SUFFIX as JOURNAL_SUFFIX
+
+if TYPE_CHECKING:
+    from driftq.core.broker import Broker
+    from driftq.core.state.progress import Progress
+    from driftq.core.state.state import State
+    from driftq.storage.data_folder import DataFolder
+    from driftq.storage.disk import Disk
+
+
+def sizes(disk: Disk, path: str) -> dict[str, dict[str, int]]:
+    """Files and bytes of each part of a folder."""
+    folder = look(disk, path)
+    found = {
+        "journal": _sizes(disk, folder.journal, JOURNAL_SUFFIX),
+        "snapshots": _sizes(disk, folder.snapshots, snapshots.SUFFIX),
+    }
+    logs = {"files": 0, "bytes": 0}
+    for name in disk.list(folder.logs):
+        each = _sizes(disk, f"{folder.logs}/{name}", ".log")
+        logs = {key: logs[key] + each[key] for key in logs}
+    return {**found, "logs": logs}
+
+
+def _sizes(disk: Disk, folder: str, suffix: str) -> dict[str, int]:
+    count = size = 0
+    for name in disk.list(folder):
+        if name.endswith(suffix):
+            try:
+                file = disk.open(f"{folder}/{name}")
+            except FileNotFoundError:
+                continue
+            size += file.size()
+            file.close()
+            count += 1
+    return {"files": count, "bytes": size}
+
+
+def stats(disk: Disk, path: str, now_ms: int, progress: Told = lambda _: None) -> dict[str, Any]:
+    """Everything `driftq inspect stats` shows."""
+    return while_it_moves(lambda: _stats(disk, path, now_ms, progress))
+
+
+def _stats(disk: Disk, path: str, now_ms: int, progress: Told) -> dict[str, Any]:
+    folder = look(disk, path)
+    broker = new_broker()
+    newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
+    snapshot = _snapshot(disk, folder, newest, broker, now_ms)
+    kinds: Counter[str] = Counter()
+    frames, last_lsn, damaged, foldable = 0, newest.base_lsn(), 0, True
+    for found in read_journal(disk, folder):
+        if isinstance(found, Damage):
+            damaged += 1
+            continue
+        progress(len(found.frame) + 4)
+        facts = decode(found.frame)
+        kinds.update(type(fact).__name__ for fact in facts)
+        frames += 1
+        if found.lsn > last_lsn and foldable:
+            foldable = found.lsn == last_lsn + 1
+            for fact in facts if foldable else ():
+                broker.apply(fact)
+            last_lsn = found.lsn if foldable else last_lsn
+    return {
+        "folder": path,
+        "store": folder.store.hex(),
+        "as_of_lsn": last_lsn,
+        "sizes": sizes(disk, path),
+        "journal": {"frames": frames, "damaged_places": damaged, "facts": dict(kinds.most_common())},
+        "snapshot": snapshot,
+        **_state(broker.state),
+    }
+
+
+def _snapshot(
+    disk: Disk, folder: DataFolder, newest: snapshots.Newest, broker: Broker, now_ms: int
+) -> dict[str, Any] | None:
+    if newest.snapshot is None:
+        return None
+    at_ms = 0
+    for fact in decode(next(snapshots.read_frames(disk, newest.snapshot, folder.store))):
+        at_ms = max(at_ms, fact.at_ms if isinstance(fact, NumbersState) else 0)
+    fold_snapshot(disk, folder, newest.snapshot, broker)
+    return {
+        "lsn": newest.snapshot.lsn,
+        "age_ms": max(0, now_ms - at_ms),
+        "frames": newest.snapshot.frame_count,
+        "damaged": [error.file for error in newest.damaged],
+    }
+
+
+def _state(state: State) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "topic": topic.name,
+                "partitions": [_log(state, log_id) for log_id in topic.log_ids],
+                "groups": [
+                    {"group": group.name, "paused": group.paused, **_lag(state, group.progress)}
+                    for group in topic.groups.values()
+                ],
+            }
+            for topic in state.topics.values()
+        ],
+        "streams": [
+            {"path": stream.path, "closed": stream.closed, **_log(state, log_id)}
+            for log_id, stream in state.streams.by_log.items()
+        ],
+        "producers": sum(len(log.producers.states) for log in state.logs.values()),
+        "idempotency_keys": len(state.keys),
+        "effects": len(state.effects),
+        "stages": len(state.stages.by_handle),
+        "staged_bytes": state.stages.payload_bytes,
+    }
+
+
+def _log(state: State, log_id: int) -> dict[str, int]:
+    log = state.logs[log_id]
+    return {
+        "log": log_id,
+        "start": log.start,
+        "end": log.end,
+        "payload_bytes": log.bytes_from(log.start) if log.topic else log.payload_bytes,
+        "lost": log.lost.count,
+    }
+
+
+def _lag(state: State, progresses: list[Progress]) -> dict[str, int]:
+    lag = sum(state.logs[each.log_id].end - each.floor - each.settled.count for each in progresses)
+    return {
+        "lag": lag,
+        "in_flight": sum(each.in_flight for each in progresses),
+        "waiting_for_retry": sum(each.resting for each in progresses),
+    }

@@ -1,0 +1,1 @@
+"""Who may call: origins, hosts, tenant rates."""

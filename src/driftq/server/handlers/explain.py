@@ -1,0 +1,311 @@
+"""Why a message is not being delivered: every gate that is shut for it now, and when each opens.
+
+Reads the state, changes nothing. The gates are those of `core.rules.claim`, in the words of an operator. A gate opens
+at a time, or when something happens; one that never opens says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
+from driftq.core.state.logs import SHARED_TENANT, LaneKey, Log
+from driftq.core.state.progress import MessageState, Progress
+from driftq.core.transitions.claim_selection import DEFAULT_LANE, ClaimFilter
+from driftq.server.handlers.base import NEARLY_FULL, Context, backlog_in, backlog_info, json_response, number, refusal
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.storage.corruption import CorruptLog
+from driftq.wire.admin import BacklogInfo
+from driftq.wire.message import DeadLetter, read_head, to_rfc3339
+from driftq.wire.records import read_header, unpack
+
+if TYPE_CHECKING:
+    from driftq.core.state.groups import Group, Topic
+    from driftq.core.state.leases import Entry, Lease
+    from driftq.engine.engine import Engine
+    from driftq.engine.queries import StateView
+
+LETTERS_LOOKED_AT = 1_000
+LETTERS_BYTES = 4 << 20
+NEVER = "never"
+_SETTLED_AS = {"succeeded": "acked", "cancelled": "cancelled"}  # what a job's history remembers
+
+
+class Gate(Struct, frozen=True, omit_defaults=True):
+    """One thing that holds a message back. `opens_at` is a time if it is known, `opens_when` what has to happen."""
+
+    gate: str
+    why: str
+    opens_when: str
+    opens_at: str = ""
+
+
+class MessageView(Struct, frozen=True, omit_defaults=True):
+    """What the broker knows of a message without looking into it."""
+
+    produced_at: str = ""
+    priority: int = 0
+    task: str = ""
+    label: str = ""
+    tenant: str = ""
+    deadline: str = ""
+    retained_until: str = ""
+
+
+class GroupView(Struct, frozen=True, omit_defaults=True):
+    """A message as one group sees it. `gaps` counts the settled ranges above the group's lowest open offset."""
+
+    group: str
+    state: str
+    claimable: bool
+    summary: str
+    gates: list[Gate] = []
+    ahead: int = 0
+    attempts: int = 0
+    failures: int = 0
+    lease_losses: int = 0
+    releases: int = 0
+    last_error: str = ""
+    settled_as: str = ""
+    gaps: int = 0
+
+
+class Explanation(Struct, frozen=True, omit_defaults=True):
+    """`gates` hold the message for everybody; those of `groups` for one group. `backlog` is there if
+    the partition is full for producers, or nearly."""
+
+    topic: str
+    partition: int
+    offset: int
+    summary: str
+    message: MessageView
+    gates: list[Gate]
+    groups: list[GroupView]
+    backlog: BacklogInfo | None = None
+
+
+class Explainer:
+    """Explains one message of one partition at one moment."""
+
+    def __init__(
+        self, view: StateView, engine: Engine, topic: Topic, partition: int, offset: int, wanted: ClaimFilter
+    ) -> None:
+        self._view = view
+        self._engine = engine  # for records, which are durable
+        self._topic = topic
+        self._offset = offset
+        self._wanted = wanted
+        self._now_ms = view.now_ms
+        self._limits = view.limits
+        self._log: Log = view.state.logs[topic.log_ids[partition]]
+
+    def explain(self, groups: list[Group]) -> Explanation:
+        gates = self._message_gates()
+        views = [self._placed(group, self._group(group, gates)) for group in groups]
+        return Explanation(
+            self._topic.name, self._log.partition, self._offset, self._summary(gates, views), self._message(gates),
+            gates, views, self._backlog(),
+        )  # fmt: skip
+
+    def _backlog(self) -> BacklogInfo | None:
+        backlog = backlog_in(self._view, self._log)
+        return backlog_info(backlog) if backlog is not None and backlog.used >= NEARLY_FULL else None
+
+    def _summary(self, gates: list[Gate], views: list[GroupView]) -> str:
+        if gates:
+            return gates[0].why
+        if not views:
+            return "No group reads this topic yet: whoever claims first gets everything from the start."
+        if len(views) == 1:
+            return views[0].summary
+        ready = sum(view.claimable for view in views)
+        return f"{ready} of {len(views)} groups can claim this message now."
+
+    # --- the message itself ---
+
+    def _exists(self) -> bool:
+        return self._log.start <= self._offset < self._log.end
+
+    def _message_gates(self) -> list[Gate]:
+        log, offset = self._log, self._offset
+        if offset < log.start:
+            why = f"Offset {offset} is gone: retention or a trim moved the start of the partition to {log.start}."
+            return [Gate("retention", why, NEVER)]
+        if offset >= log.end:
+            why = f"Nothing was produced at offset {offset} yet: the next message gets offset {log.end}."
+            return [Gate("not_produced", why, "enough messages are produced")]
+        if offset in log.lost:
+            return [
+                Gate("lost", f"The record at offset {offset} was lost to damage, and the loss was accepted.", NEVER)
+            ]
+        deadline_ms = log.deadline_of(offset)
+        if 0 < deadline_ms <= self._now_ms and not self._topic.dead_of:
+            at = to_rfc3339(deadline_ms)
+            why = f"The deadline of this message passed at {at}: a claim moves it to the dead letters instead."
+            return [Gate("deadline", why, NEVER)]
+        return []
+
+    def _message(self, gates: list[Gate]) -> MessageView:
+        if not self._exists():
+            return MessageView()
+        log, offset = self._log, self._offset
+        at_ms = self._view.reader.time_of(log.log_id, offset)
+        lane = self._lane()
+        deadline_ms, retention_ms = log.deadline_of(offset), self._topic.config.retention_ms
+        return MessageView(
+            to_rfc3339(at_ms) if at_ms else "", lane.priority, lane.task, lane.label,
+            lane.tenant.removeprefix(SHARED_TENANT),
+            to_rfc3339(deadline_ms) if deadline_ms else "",
+            to_rfc3339(at_ms + retention_ms) if at_ms and retention_ms else "",
+        )  # fmt: skip
+
+    def _lane(self) -> LaneKey:
+        return self._log.lane_of(self._offset) or DEFAULT_LANE
+
+    # --- a group ---
+
+    def _placed(self, group: Group, view: GroupView) -> GroupView:
+        progress = group.progress[self._log.partition]
+        return structs.replace(view, gaps=len(progress.settled))
+
+    def _group(self, group: Group, shared: list[Gate]) -> GroupView:
+        progress = group.progress[self._log.partition]
+        place, lease, entry = progress.place_of(self._offset)
+        if place is MessageState.SETTLED:
+            return self._settled(group, shared)
+        gates = [*self._group_gates(group, progress, place), *self._place_gates(place, lease, entry)]
+        state = "ready"
+        if shared and not self._exists():
+            state = shared[0].gate
+        elif place is MessageState.HELD:
+            state = "held"
+        elif place is MessageState.RESTING:
+            state = "delayed" if entry is not None and entry.attempts == 0 and not entry.releases else "resting"
+        claimable = not (shared or gates)
+        summary = "It can be claimed now." if claimable else (*gates, *shared)[0].why
+        ahead = self._ahead(progress) if place is MessageState.FRESH and not shared else 0
+        attempts = entry.attempts if entry is not None else int(place is MessageState.HELD)
+        if entry is None:
+            return GroupView(group.name, state, claimable, summary, gates, ahead, attempts)
+        return GroupView(
+            group.name, state, claimable, summary, gates, ahead, attempts, entry.failures, entry.lease_losses,
+            entry.releases, entry.error,
+        )  # fmt: skip
+
+    def _group_gates(self, group: Group, progress: Progress, place: MessageState) -> list[Gate]:
+        gates: list[Gate] = []
+        if group.paused:
+            gates.append(Gate("paused", f"Group {group.name} is paused: nobody gets anything.", "the group is resumed"))
+        if not self._wanted.admits(self._lane()):
+            lane = self._lane()
+            why = (
+                f"The claim asks for another task or label; this message has task {lane.task!r}, label {lane.label!r}."
+            )
+            gates.append(Gate("filter", why, "somebody claims without this filter"))
+        if place is MessageState.HELD:
+            return gates
+        most = self._topic.config.in_flight_max or self._limits.in_flight_max
+        leases = progress.lease_heap
+        if progress.in_flight >= most and leases and leases[0][0] > self._now_ms:
+            why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({most})."
+            gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(leases[0][0])))
+        return gates
+
+    def _place_gates(self, place: MessageState, lease: Lease | None, entry: Entry | None) -> list[Gate]:
+        if place is MessageState.HELD and lease is not None:
+            until = to_rfc3339(lease.until_ms)
+            if lease.until_ms > self._now_ms:
+                why = f"{lease.owner!r} holds it until {until}."
+                return [Gate("leased", why, "it is settled or given back, or the lease ends", until)]
+            why = f"The lease of {lease.owner!r} ran out at {until}; the loss is about to be counted as a failure."
+            return [Gate("lease_ended", why, "the broker looks at it, at the next claim or within a moment", until)]
+        if place is MessageState.RESTING and entry is not None and entry.retry_at_ms > self._now_ms:
+            at = to_rfc3339(entry.retry_at_ms)
+            if entry.attempts == 0 and not entry.releases:
+                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)]
+            why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it rests until {at}."
+            return [Gate("resting", why, "its time comes", at)]
+        return []
+
+    def _ahead(self, progress: Progress) -> int:
+        """How many messages of the same lane are handed out before it, if all goes well."""
+        lane = self._log.lane_of(self._offset)
+        if lane is None:
+            return max(0, self._offset - max(progress.cursor, progress.floor))
+        offsets = self._log.lanes[lane].offsets
+        first = bisect_left(offsets, max(progress.lane_cursors.get(lane, 0), progress.floor))
+        return max(0, bisect_left(offsets, self._offset) - first)
+
+    # --- settled ---
+
+    def _settled(self, group: Group, shared: list[Gate]) -> GroupView:
+        letter = self._letter(group) if not shared or self._exists() else None
+        if letter is not None:
+            why = f"It became a dead letter at {letter.dead_at} ({letter.reason}) after {letter.attempts} attempts."
+            return GroupView(
+                group.name, "settled", False, why, attempts=letter.attempts, lease_losses=letter.lease_losses,
+                last_error=letter.last_error, settled_as="dead letter",
+            )  # fmt: skip
+        for attempt in reversed(self._view.state.histories.of(self._log.log_id, self._offset)):
+            if attempt.group_id == group.group_id and attempt.end in _SETTLED_AS:
+                settled_as = _SETTLED_AS[attempt.end]
+                why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."
+                return GroupView(group.name, "settled", False, why, attempts=attempt.number, settled_as=settled_as)
+        why = f"It is done for group {group.name}: acked, cancelled, skipped, or from before the group began."
+        return GroupView(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
+
+    def _letter(self, group: Group) -> DeadLetter | None:
+        """Its dead letter, if it is among the last ones."""
+        dead = self._view.state.topics.get(f"dlq.{self._topic.name}")
+        if dead is None:
+            return None
+        log_id = dead.log_ids[self._log.partition]
+        end = self._engine.durable_end(log_id)
+        first = max(self._view.state.logs[log_id].start, end - LETTERS_LOOKED_AT)
+        try:
+            batches = self._engine.read(log_id, first, end, LETTERS_BYTES) if first < end else []
+        except CorruptLog:
+            return None
+        for batch in batches:
+            for record in unpack(batch, read_header(batch)):
+                letter = read_head(record.head).dlq
+                if letter is not None and (letter.offset, letter.group) == (self._offset, group.name):
+                    return letter
+        return None
+
+
+# --- `GET /v1/explain`: why a message is not being delivered, and until when ---
+
+
+class ExplainHandlers:
+    """One question."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._engine = context.engine
+
+    def explain(self, request: Request) -> Answer:
+        """`?topic=&partition=&offset=`, for one `&group=` or all; `&task=` and `&label=` as a claim would ask."""
+        query = request.query
+        if not query.get("topic"):
+            raise BadRequest("topic, partition and offset are required")
+        partition, offset = (number(name, query.get(name, "")) for name in ("partition", "offset"))
+        return self._context.query(lambda view: self._explain(view, query, partition, offset))
+
+    def _explain(self, view: StateView, query: Mapping[str, str], partition: int, offset: int) -> Response:
+        topic = view.state.topics.get(query["topic"])
+        if topic is None:
+            return refusal(no_such_topic(query["topic"]))
+        if partition >= len(topic.log_ids):
+            return refusal(bad_partition(partition, topic))
+        groups = list(topic.groups.values())
+        if "group" in query:
+            if query["group"] not in topic.groups:
+                return refusal(no_such_group(topic.name, query["group"]))
+            groups = [topic.groups[query["group"]]]
+        wanted = ClaimFilter(query.get("task"), query.get("label"))
+        return json_response(Explainer(view, self._engine, topic, partition, offset, wanted).explain(groups))

@@ -1,0 +1,154 @@
+"""`POST /v1/route`: what would happen to a message, without producing it.
+
+The router is asked as at a produce, and the broker decides as at a produce; then the decision is thrown away, which
+changes nothing, because deciding never does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from driftq.core.model.replies import Produced, Rejected
+from driftq.server.handlers.base import QUEUE_PROBLEMS, Context, json_response, read_json
+from driftq.server.handlers.queue import produce_command
+from driftq.server.http import BadRequest, Request, Response
+from driftq.server.produced_message import outgoing, value_of
+from driftq.server.router.caller import RoutedItem, RouterVerdict, applied, scope_of
+from driftq.wire.message import Envelope
+from driftq.wire.queue import ProduceRequest
+from driftq.wire.router import RouteDecision, RouteInput
+
+if TYPE_CHECKING:
+    from driftq.core.state.produced_keys import ProducedKey
+    from driftq.engine.queries import StateView
+
+
+class RouteReply(Struct, frozen=True, omit_defaults=True):
+    """`result` is what came of asking the router: routed, unrouted, timeout, error, invalid, none (there is no
+    router), or not_asked (the key is known, so the message would go where the first one went)."""
+
+    topic: str
+    router: str
+    result: str
+    routed_topic: str
+    explanation: list[str]
+    partition: int | None = None
+    label: str = ""
+    meta: dict[str, str] | None = None
+    decision: RouteDecision | None = None
+    duplicate: bool = False
+    refused: dict[str, Any] | None = None
+
+
+class RouteHandlers:
+    """One question."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def route(self, request: Request) -> Response:
+        body = read_json(request.body, ProduceRequest)
+        if not body.topic:
+            raise BadRequest("topic and value are required")
+        verdict, known = await self._ask(body)
+        return await self._context.engine.queries.result(lambda view: self._explained(view, body, verdict, known))
+
+    async def _ask(self, body: ProduceRequest) -> tuple[RouterVerdict, ProducedKey | None]:
+        router = self._context.router
+        if router is None:
+            return RouterVerdict("none"), None
+        scope = scope_of(body.topic, body)
+        known = router.known(scope) if scope else None
+        if known is not None:
+            return RouterVerdict("not_asked"), known
+        message = RouteInput(body.topic, value_of(body), body.key, body.envelope, body.task)
+        return await router.ask(message), None
+
+    def _explained(
+        self, view: StateView, body: ProduceRequest, verdict: RouterVerdict, known: ProducedKey | None
+    ) -> Response:
+        route = applied(body, verdict)
+        log = view.state.logs.get(known.log_id) if known is not None else None
+        if log is not None:
+            route = RoutedItem(_sent_to(body, log.topic, log.partition))
+        strict = self._context.settings.idempotency.strict
+        message = outgoing(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
+        partition = self._context.any_partition(body.topic, route.item)
+        command = produce_command(body.topic, route.item.envelope, message, partition)
+        reply = view.decide(command)
+        shown: dict[str, Any] = {}
+        if isinstance(reply, Produced):
+            shown = {"partition": reply.partition, "duplicate": reply.duplicate}
+        elif isinstance(reply, Rejected):
+            problem = QUEUE_PROBLEMS[reply.code]
+            shown["refused"] = {
+                "status": problem.status, "error": problem.error, "message": reply.message, **reply.details,
+            }  # fmt: skip
+        routing = route.routing
+        return json_response(
+            RouteReply(
+                topic=body.topic,
+                router=self._context.router.router.kind if self._context.router is not None else "none",
+                result=verdict.result,
+                routed_topic=reply.topic if isinstance(reply, Produced) else command.topic,
+                explanation=list(_sentences(body, verdict, reply)),
+                label=routing.label if routing is not None else "",
+                meta=routing.meta if routing is not None else None,
+                decision=verdict.decision,
+                **shown,
+            )
+        )
+
+
+def _sent_to(body: ProduceRequest, topic: str, partition: int) -> ProduceRequest:
+    decided = RouteDecision(target_topic=topic, partition_override=partition)
+    item = applied(body, RouterVerdict("not_asked", decided)).item
+    assert isinstance(item, ProduceRequest)
+    return item
+
+
+def _sentences(body: ProduceRequest, verdict: RouterVerdict, reply: object) -> list[str]:
+    envelope = body.envelope or Envelope()
+    decision = verdict.decision or RouteDecision()
+    said = [_ROUTER_SENTENCES.get(verdict.result) or f"The message goes unrouted: {verdict.error}."]
+    if verdict.result == "routed" and decision.meta and "rule" in decision.meta:
+        said[0] = f"Rule {decision.meta['rule']!r} decided."
+    if verdict.result == "not_asked":
+        return [*said, _outcome(reply)]
+    if decision.target_topic:
+        said.append(f"The router sends it to topic {decision.target_topic!r}.")
+    elif envelope.target_topic:
+        said.append(f"The envelope sends it to topic {envelope.target_topic!r}.")
+    if decision.partition_override is not None:
+        said.append(f"The router names partition {decision.partition_override}.")
+    elif envelope.partition_override is not None:
+        said.append(f"The envelope names partition {envelope.partition_override}.")
+    elif body.key:
+        said.append("The hash of its key names the partition.")
+    elif body.partition is not None:
+        said.append("It has no key and asks for any partition: the broker takes the next one.")
+    else:
+        said.append("It has no key, so it goes to partition 0.")
+    if decision.label:
+        said.append(f"It carries the label {decision.label!r}; claims can ask for it.")
+    return [*said, _outcome(reply)]
+
+
+_ROUTER_SENTENCES = {
+    "none": "There is no router.",
+    "routed": "The router decided.",
+    "unrouted": "The router has no opinion on this message.",
+    "not_asked": "The idempotency key is known: the router is not asked again.",
+}
+
+
+def _outcome(reply: object) -> str:
+    if isinstance(reply, Rejected):
+        return f"It would be refused: {reply.message}."
+    assert isinstance(reply, Produced)
+    where = f"partition {reply.partition} of topic {reply.topic!r}"
+    if reply.duplicate:
+        return f"It is a duplicate of offset {reply.first_offset} in {where}; nothing would be stored."
+    return f"It would be stored in {where}, at offset {reply.first_offset} as things are now."

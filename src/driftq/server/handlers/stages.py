@@ -1,0 +1,105 @@
+"""Staged appends for exactly-once sinks: stage packed batches unseen, then publish them together, once for each
+batch."""
+
+from __future__ import annotations
+
+from driftq.core.model import commands as c
+from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
+from driftq.server.handlers.base import Context, json_response, number, read_json, refusal
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.produced_message import read_packed
+from driftq.wire import streams as w
+from driftq.wire.admin import (
+    ForgetRequest,
+    ForgottenInfo,
+    PublishedInfo,
+    PublishedPartInfo,
+    PublishRequest,
+    StagedInfo,
+)
+from driftq.wire.message import to_rfc3339
+from driftq.wire.records import Header, unpack
+
+NAME_BYTES_MAX = 256
+
+
+class StagesHandlers:
+    """Handlers of `/v1/stages`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def stage(self, request: Request) -> Answer:
+        """`?writer=&handle=&topic=&partition=` (or `&path=` of a stream) and a packed batch as the body."""
+        query = request.query
+        writer, handle = _name(query.get("writer", ""), "writer"), _name(query.get("handle", ""), "handle")
+        topic, path = query.get("topic", ""), query.get("path", "")
+        if bool(topic) == bool(path):
+            raise BadRequest("a stage is for a topic or for the path of a stream")
+        bytes_max = self._context.settings.limits.batch_bytes
+        batch = read_packed(request.body, bytes_max, bytes_max)
+        if isinstance(batch, Rejected):
+            return refusal(batch)
+        header = batch.header
+        if path:
+            self._check_json(path, request.body, header)
+        if any(
+            mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in batch.marks
+        ):
+            raise BadRequest("staged messages are plain: no priority, task, delay or deadline")
+        command = c.Stage(
+            writer=writer,
+            handle=handle,
+            batch=request.body,
+            count=header.count,
+            payload_bytes=header.raw_bytes,
+            topic=topic,
+            key=query.get("key", "").encode(),
+            partition=number("partition", query["partition"]) if "partition" in query else None,
+            path=path,
+            ttl_ms=number("ttl_ms", query["ttl_ms"]) if "ttl_ms" in query else 0,
+            chunk=number("chunk", query["chunk"]) if "chunk" in query else None,
+        )
+        return self._context.ask(command, _staged)
+
+    def _check_json(self, path: str, batch: bytes, header: Header) -> None:
+        """Each record of a batch for a JSON stream is one message, as each element of an array in a POST is."""
+        stream = self._context.engine.latest_state.streams.by_path.get(path)
+        if stream is None or not w.is_json(stream.created.content_type):
+            return
+        try:
+            w.check_messages([record.value for record in unpack(batch, header)])
+        except w.NotJson as error:
+            raise BadRequest(f"not JSON: {error}") from None
+
+    def publish(self, request: Request) -> Answer:
+        """Make handles visible, in this order; whatever else the writer staged is forgotten."""
+        body = read_json(request.body, PublishRequest)
+        command = c.Publish(body.writer, body.batch, tuple(body.handles))
+        return self._context.ask(command, self._published)
+
+    def forget(self, request: Request) -> Answer:
+        body = read_json(request.body, ForgetRequest)
+        command = c.ForgetStages(body.writer, tuple(body.handles))
+        return self._context.ask(command, lambda reply: json_response(ForgottenInfo(reply.changed)))
+
+    def _published(self, reply: PublishedReply) -> Response:
+        parts: list[PublishedPartInfo] = []
+        for part in reply.parts:
+            log = self._context.engine.latest_state.logs.get(part.log_id)
+            if log is not None and log.topic:
+                parts.append(PublishedPartInfo(part.first_offset, part.count, log.topic, log.partition))
+            else:
+                parts.append(PublishedPartInfo(part.first_offset, part.count))
+        return json_response(PublishedInfo(reply.batch_number, reply.duplicate, parts))
+
+
+def _staged(reply: StagedReply) -> Response:
+    shown = StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms), reply.duplicate)
+    return json_response(shown, 200 if reply.duplicate else 201)
+
+
+def _name(text: str, kind: str) -> str:
+    if not 1 <= len(text.encode()) <= NAME_BYTES_MAX:
+        raise BadRequest(f"{kind} is required, with at most {NAME_BYTES_MAX} bytes")
+    return text

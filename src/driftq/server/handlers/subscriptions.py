@@ -1,0 +1,317 @@
+"""Subscriptions to streams: the control routes below `/v1/stream/__ds/`. Webhooks are called, or workers claim.
+
+Bodies and errors are JSON, as the protocol has it here. The rules are the broker's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from driftq.core.model import subscriptions
+from driftq.core.model.replies import Rejected, Reply
+from driftq.server.handlers.base import Context, read_json
+from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
+from driftq.server.http.request import percent_decoded
+from driftq.server.outbound import Refused
+from driftq.server.streams import responses
+from driftq.server.streams.responses import respond
+from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
+from driftq.wire import streams as w
+from driftq.wire.errors import Code
+from driftq.wire.message import to_rfc3339
+
+if TYPE_CHECKING:
+    from driftq.core.model.commands import Command
+
+Name = Annotated[str, Meta(min_length=1, max_length=1_024)]
+
+
+class Webhook(Struct, frozen=True):
+    url: Annotated[str, Meta(min_length=1, max_length=2_048)]
+
+
+class SubscriptionRequest(Struct, frozen=True):
+    type: Literal["webhook", "pull-wake"]
+    pattern: Annotated[str, Meta(max_length=1_024)] = ""
+    streams: list[Name] = []
+    webhook: Webhook | None = None
+    wake_stream: Annotated[str, Meta(max_length=1_024)] = ""
+    lease_ttl_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 30_000
+    description: Annotated[str, Meta(max_length=4_096)] = ""
+
+
+class StreamsRequest(Struct, frozen=True):
+    streams: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
+
+
+class WakeClaimRequest(Struct, frozen=True):
+    worker: Name
+
+
+class AckEntry(Struct, frozen=True):
+    offset: str
+    stream: str | UnsetType = UNSET
+    path: str | UnsetType = UNSET
+
+
+class WakeAckRequest(Struct, frozen=True):
+    wake_id: str = ""
+    generation: int = 0
+    acks: list[AckEntry] = []
+    done: bool = False
+
+
+_STATUSES = {
+    Code.INVALID_ARGUMENT: 400,
+    Code.NOT_FOUND: 404,
+    Code.TOO_LARGE: 413,
+    Code.OVERLOADED: 429,
+    Code.DISK_FULL: 507,
+}
+
+
+class SubscriptionHandlers:
+    """Handlers of the control routes."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._engine = context.engine
+        self._scheme = "https" if context.settings.listen.tls_certificate else "http"
+        self._outbound = context.outbound
+        self._timeout_ms = context.settings.outbound.timeout_ms
+        self._signer: Signer | None = None
+        self._waiting: list[Callable[[], None]] | None = None
+        if self._engine.latest_state.subscriptions.seed:
+            self._key_made(None)
+
+    def handle(self, request: Request, rest: bytes) -> Answer:
+        """`rest` is the raw path below the reserved segment."""
+        try:
+            segments = rest.split(b"/")
+            if segments == [b"jwks.json"]:
+                return self._keys(request)
+            if segments[0] != b"subscriptions" or len(segments) < 2 or not segments[1]:
+                return _error(404, "SUBSCRIPTION_NOT_FOUND", "there is no such control route")
+            return self._route(request, percent_decoded(segments[1]), segments[2:])
+        except BadRequest as error:
+            return _error(error.status, "INVALID_REQUEST", error.message)
+
+    def _route(self, request: Request, name: str, rest: list[bytes]) -> Answer:
+        method = request.method
+        match rest:
+            case [] if method == "PUT":
+                return self._create(request, name)
+            case [] if method == "GET":
+                return self._ask(subscriptions.ReadSubscription(name), lambda reply: _shown(200, self._show(reply)))
+            case [] if method == "DELETE":
+                return self._ask(subscriptions.DeleteSubscription(name), _no_content)
+            case [b"streams"] if method == "POST":
+                paths = tuple(_path(path) for path in read_json(request.body, StreamsRequest).streams)
+                return self._ask(subscriptions.LinkStreams(name, paths), _no_content)
+            case [b"streams", *parts] if parts and method == "DELETE":
+                path = _path("/".join(percent_decoded(part) for part in parts))
+                return self._ask(subscriptions.UnlinkStream(name, path), _no_content)
+            case [b"claim"] if method == "POST":
+                return self._claim(request, name)
+            case [b"ack" | b"callback" as action] if method == "POST":
+                return self._ack(request, name, action == b"ack")
+            case [b"release"] if method == "POST":
+                return self._ack(request, name, True, release=True)
+            case [] | [b"streams", *_] | [b"claim" | b"ack" | b"callback" | b"release"]:
+                return responses.not_allowed(responses.METHODS)
+        return _error(404, "SUBSCRIPTION_NOT_FOUND", "there is no such control route")
+
+    def _ask(self, command: Command, show: Callable[[Any], Response]) -> Deferred:
+        def make(reply: Reply) -> Response:
+            return _refused(reply) if type(reply) is Rejected else show(reply)
+
+        answer = Deferred()
+        self._engine.submit_to(command, responses.answering(answer, make))
+        return answer
+
+    # --- the key ---
+
+    def _with_key(self, answer: Deferred, then: Callable[[], None]) -> Deferred:
+        """Make the secret at the first need, durably, and go on."""
+        if self._signer is not None:
+            then()
+        elif self._waiting is not None:
+            self._waiting.append(then)
+        else:
+            self._waiting = [then]
+            self._engine.submit_to(subscriptions.MakeSigningKey(os.urandom(SEED_BYTES)), self._key_made)
+        return answer
+
+    def _key_made(self, _: Reply | None) -> None:
+        self._signer = Signer(self._engine.latest_state.subscriptions.seed)
+        self._webhooks = Webhooks(self._engine, self._signer, self._outbound, self._timeout_ms)
+        waiting, self._waiting = self._waiting or [], None
+        for then in waiting:
+            then()
+
+    def _keys(self, request: Request) -> Answer:
+        if request.method != "GET":
+            return responses.not_allowed("GET, OPTIONS")
+        answer = Deferred()
+
+        def then() -> None:
+            assert self._signer is not None
+            headers = [("Cache-Control", "public, max-age=300")]
+            answer.resolve(respond(200, headers, msgspec.json.encode(self._signer.jwks), "application/jwk-set+json"))
+
+        return self._with_key(answer, then)
+
+    # --- subscriptions ---
+
+    def _create(self, request: Request, name: str) -> Answer:
+        body = read_json(request.body, SubscriptionRequest)
+        config = _config(body)
+        if config.url:
+            try:
+                check_url(config.url, self._outbound)
+            except Refused as refused:
+                return _error(400, "WEBHOOK_URL_REJECTED", str(refused))
+        origin = f"{self._scheme}://{request.headers.get('host', '')}"
+        answer = Deferred()
+
+        def make(reply: Reply) -> Response:
+            if isinstance(reply, subscriptions.SubscriptionView):
+                return _shown(201 if reply.created else 200, self._show(reply))
+            assert isinstance(reply, Rejected)
+            return _refused(reply)
+
+        command = subscriptions.CreateSubscription(name, config, origin)
+        return self._with_key(answer, lambda: self._engine.submit_to(command, responses.answering(answer, make)))
+
+    def _show(self, view: subscriptions.SubscriptionView) -> dict[str, Any]:
+        config = view.config
+        shown: dict[str, Any] = {
+            "id": view.subscription,
+            "subscription_id": view.subscription,
+            "type": config.kind,
+            "streams": [
+                {"path": each.path, "link_type": _link_type(each), "acked_offset": w.token(each.acked)}
+                for each in view.streams
+            ],
+            "lease_ttl_ms": config.lease_ms,
+            "created_at": to_rfc3339(view.at_ms),
+            "status": "active",
+        }
+        for key, text in (
+            ("pattern", config.pattern),
+            ("wake_stream", config.wake_stream),
+            ("description", config.description),
+        ):
+            if text:
+                shown[key] = text
+        if config.url and self._signer is not None:
+            jwks_url = f"{view.origin}{w.ROOT}{w.CONTROL}/jwks.json"
+            signing = {"alg": "ed25519", "kid": self._signer.kid, "jwks_url": jwks_url}
+            shown["webhook"] = {"url": config.url, "signing": signing}
+            number = self._engine.latest_state.subscriptions.by_name.get(view.subscription)
+            if number is not None and self._webhooks.failing(number.number):
+                shown["status"] = "failed"
+        return shown
+
+    # --- wakes ---
+
+    def _claim(self, request: Request, name: str) -> Answer:
+        worker = read_json(request.body, WakeClaimRequest).worker
+
+        def show(view: subscriptions.WakeView) -> Response:
+            assert self._signer is not None
+            return _shown(
+                200,
+                {
+                    "wake_id": view.wake_id,
+                    "generation": view.generation,
+                    "token": self._signer.token(name, view.generation),
+                    "streams": [
+                        {
+                            "path": each.path,
+                            "link_type": _link_type(each),
+                            "acked_offset": w.token(each.acked),
+                            "tail_offset": w.token(each.end_offset),
+                            "has_pending": each.end_offset > each.acked,
+                        }
+                        for each in view.streams
+                    ],
+                    "lease_ttl_ms": view.lease_ms,
+                },
+            )
+
+        return self._ask(subscriptions.ClaimWake(name, worker), show)
+
+    def _ack(self, request: Request, name: str, pulls: bool, *, release: bool = False) -> Answer:
+        known = self._engine.latest_state.subscriptions.by_name.get(name)
+        if known is None:
+            return self._context.hold(_error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}"))
+        if pulls and known.config.kind != subscriptions.PULL_WAKE:
+            return self._context.hold(_error(400, "INVALID_REQUEST", "only pull-wake subscriptions are acked here"))
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
+        if scheme.lower() != "bearer" or generation is None:
+            return _error(401, "TOKEN_INVALID", "a wake is acked with the bearer token it came with")
+        body = read_json(request.body, WakeAckRequest) if request.body else WakeAckRequest()
+        if body.generation != generation:
+            return _error(409, "FENCED", "the token belongs to another generation")
+        acks = []
+        for entry in body.acks:
+            path = entry.stream if isinstance(entry.stream, str) else entry.path
+            offset = w.offset_of(entry.offset)
+            if not isinstance(path, str) or offset is None:
+                return _error(409, "INVALID_OFFSET", "an ack names a stream and an offset of it")
+            acks.append((_path(path), offset))
+        command = subscriptions.AckWake(name, generation, body.wake_id, tuple(acks), body.done, release)
+        if release:
+            return self._ask(command, _no_content)
+        return self._ask(command, lambda reply: _shown(200, {"ok": True, "next_wake": reply.next_wake}))
+
+
+def _config(body: SubscriptionRequest) -> subscriptions.SubscriptionConfig:
+    if not body.pattern and not body.streams:
+        raise BadRequest("a subscription needs a pattern or streams")
+    if body.type == subscriptions.WEBHOOK and body.webhook is None:
+        raise BadRequest("a webhook subscription needs webhook.url")
+    if body.type == subscriptions.PULL_WAKE and not body.wake_stream:
+        raise BadRequest("a pull-wake subscription needs wake_stream")
+    return subscriptions.SubscriptionConfig(
+        body.type,
+        body.pattern.strip("/"),
+        tuple(sorted({_path(path) for path in body.streams})),
+        body.webhook.url if body.webhook is not None and body.type == subscriptions.WEBHOOK else "",
+        body.wake_stream.strip("/"),
+        body.lease_ttl_ms,
+        body.description,
+    )
+
+
+def _path(text: str) -> str:
+    return text.strip("/")
+
+
+def _link_type(followed: subscriptions.FollowedStream) -> str:
+    return "explicit" if followed.by_name else "glob"
+
+
+def _shown(status: int, value: dict[str, Any]) -> Response:
+    return respond(status, [("Cache-Control", "no-store")], msgspec.json.encode(value))
+
+
+def _no_content(_: object) -> Response:
+    return respond(204, [])
+
+
+def _error(status: int, code: str, message: str, **details: object) -> Response:
+    return _shown(status, {"error": {"code": code, "message": message, **details}})
+
+
+def _refused(rejected: Rejected) -> Response:
+    details = dict(rejected.details)
+    code = str(details.pop("reason", rejected.code.value))
+    return _error(_STATUSES.get(rejected.code, 409), code, rejected.message, **details)

@@ -1,0 +1,1 @@
+"""Counters, histograms and gauges, and the page that Prometheus scrapes."""

@@ -1,0 +1,209 @@
+"""Looks at the state: lag, what is in flight, ages, sizes. Changes nothing, counts nothing.
+
+A look may be long when there are thousands of groups, so it is taken in steps that let the server breathe. Each step is
+a query: a look that is finished shows only what is durable. Names are bounded: rows past the bound are added up under
+"other". Ages are read from the log's own headers and remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from driftq.core.state.backlog import lag_of
+from driftq.server.handlers.base import backlog_in
+from driftq.server.handlers.dead_letters import REDRIVE_GROUP, waiting_count
+from driftq.server.metrics.counters import OTHER
+
+if TYPE_CHECKING:
+    from driftq.core.state.groups import Topic
+    from driftq.engine.engine import Engine
+    from driftq.engine.queries import StateView
+
+ROWS_MAX = 1_000
+STEP = 500
+TIMES_MAX = 20_000
+
+
+class PartitionRow(NamedTuple):
+    """A group in a partition."""
+
+    topic: str
+    group: str
+    partition: str
+    lag: int
+    lag_s: float
+    in_flight: int
+    resting: int
+    gaps: int
+
+
+class TopicRow(NamedTuple):
+    topic: str
+    messages: int
+    payload_bytes: int
+    oldest_s: float
+    dead_letters: int
+    slowest: str  # the group that holds producers up first
+    used: float  # of the limit, in the fullest partition
+
+
+class GaugeSample(NamedTuple):
+    """What one look found."""
+
+    partitions: list[PartitionRow]
+    topics: list[TopicRow]
+    disk_bytes: dict[str, int]
+    disk_free_bytes: int
+    counts: dict[str, int]  # how many there are of each thing, by the name of its metric
+
+
+class Gauges:
+    """Takes looks at one engine."""
+
+    def __init__(self, engine: Engine, rows_max: int = ROWS_MAX) -> None:
+        self._engine = engine
+        self._rows_max = rows_max
+        self._times: dict[tuple[int, int], int] = {}
+
+    async def look(self) -> GaugeSample:
+        queries = self._engine.queries
+        counts = await queries.result(_counts)
+        partitions: list[PartitionRow] = []
+        others: PartitionRow | None = None
+        rows = await queries.result(self._partition_rows)
+        while step := await queries.result(lambda _: list(islice(rows, STEP))):
+            for row in step:
+                if len(partitions) < self._rows_max:
+                    partitions.append(row)
+                else:
+                    others = _added(others, row)
+            await asyncio.sleep(0)
+        topics: list[TopicRow] = []
+        rest: TopicRow | None = None
+        topic_rows = await queries.result(self._topic_rows)
+        while found := await queries.result(lambda _: list(islice(topic_rows, STEP))):
+            for each in found:
+                if len(topics) < self._rows_max:
+                    topics.append(each)
+                else:
+                    rest = _joined(rest, each)
+            await asyncio.sleep(0)
+        folder = self._engine.folder
+        sizes: dict[str, int] = {}
+        free_bytes = 0
+        if folder is not None:
+            sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
+        return GaugeSample(
+            [*partitions, *([others] if others is not None else [])], [*topics, *([rest] if rest is not None else [])],
+            sizes, free_bytes, counts,
+        )  # fmt: skip
+
+    def _partition_rows(self, view: StateView) -> Iterator[PartitionRow]:
+        state = view.state
+        number = 0
+        for group in list(state.groups.values()):
+            for partition, progress in enumerate(group.progress):
+                if group.group_id not in state.groups or group.name == REDRIVE_GROUP:
+                    break  # deleted while we looked, or nobody's lag
+                lag = lag_of(group, state.logs[progress.log_id])
+                wanted = lag.messages and number < self._rows_max
+                lag_s = self._age_s(view, progress.log_id, lag.oldest) if wanted else 0.0
+                yield PartitionRow(
+                    group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting,
+                    len(progress.settled),
+                )  # fmt: skip
+                number += 1
+
+    def _topic_rows(self, view: StateView) -> Iterator[TopicRow]:
+        number = 0
+        for topic in list(view.state.topics.values()):
+            if not topic.dead_of and view.state.topics.get(topic.name) is topic:
+                yield self._topic_row(view, topic, with_age=number < self._rows_max)
+                number += 1
+
+    def _topic_row(self, view: StateView, topic: Topic, *, with_age: bool) -> TopicRow:
+        state = view.state
+        logs = [state.logs[log_id] for log_id in topic.log_ids]
+        held = [log for log in logs if log.end > log.start]
+        backlogs = [backlog for log in logs if (backlog := backlog_in(view, log)) is not None]
+        fullest = max(backlogs, key=lambda backlog: backlog.used, default=None)
+        ages = (self._age_s(view, log.log_id, log.start) for log in held) if with_age else ()
+        return TopicRow(
+            topic.name,
+            sum(log.end - log.start for log in logs),
+            sum(log.bytes_from(log.start) for log in logs),
+            max(ages, default=0.0),
+            waiting_count(state, topic),
+            fullest.group.name if fullest is not None else "",
+            fullest.used if fullest is not None else 0.0,
+        )
+
+    def _age_s(self, view: StateView, log_id: int, offset: int) -> float:
+        """0 for what is not stored yet."""
+        at_ms = self._times.get((log_id, offset), 0)
+        if not at_ms and offset < view.reader.end(log_id):
+            if len(self._times) >= TIMES_MAX:
+                self._times.clear()
+            at_ms = self._times[log_id, offset] = view.reader.time_of(log_id, offset)
+        return max(0, self._engine.now_ms() - at_ms) / 1_000 if at_ms else 0.0
+
+
+def _counts(view: StateView) -> dict[str, int]:
+    state = view.state
+    return {
+        "driftq_topics": len(state.topics) // 2,
+        "driftq_groups": len(state.groups),
+        "driftq_idle_groups": sum(group.idle for group in state.groups.values()),
+        "driftq_streams": len(state.streams.by_path),
+        "driftq_idempotency_keys": state.keys.live(view.now_ms),
+        "driftq_effect_keys": len(state.effects),
+    }
+
+
+def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
+    if sum_so_far is None:
+        return row._replace(topic=OTHER, group=OTHER, partition=OTHER)
+    return sum_so_far._replace(
+        lag=sum_so_far.lag + row.lag,
+        in_flight=sum_so_far.in_flight + row.in_flight,
+        resting=sum_so_far.resting + row.resting,
+        gaps=sum_so_far.gaps + row.gaps,
+    )
+
+
+def _joined(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
+    if sum_so_far is None:
+        return row._replace(topic=OTHER, slowest=OTHER)
+    return sum_so_far._replace(
+        used=max(sum_so_far.used, row.used),
+        messages=sum_so_far.messages + row.messages,
+        payload_bytes=sum_so_far.payload_bytes + row.payload_bytes,
+        dead_letters=sum_so_far.dead_letters + row.dead_letters,
+    )
+
+
+def sizes_of(folder: str) -> tuple[dict[str, int], int]:
+    """(bytes of files by subfolder, free bytes of the filesystem). Files may go while we look."""
+    sizes: dict[str, int] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                sizes[entry.name] = sum(_file_sizes(entry.path))
+    found = os.statvfs(folder)
+    return sizes, found.f_bavail * found.f_frsize
+
+
+def _file_sizes(folder: str) -> Iterator[int]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _file_sizes(entry.path)
+                else:
+                    yield entry.stat(follow_symlinks=False).st_size
+    except FileNotFoundError:
+        return

@@ -1,0 +1,275 @@
+"""A produced message on its way to a packed record: text or bytes, envelope, job, schedule, idempotency.
+
+Pure: the time is an argument. Everything a client can get wrong here is a `BadRequest` that names the field.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from hashlib import blake2b
+from typing import Annotated, NamedTuple, TypeVar
+
+import google_crc32c
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from driftq.core.model.commands import ProduceKey
+from driftq.core.model.facts import RecordSchedule
+from driftq.core.model.replies import Rejected
+from driftq.core.state.produced_keys import CRC_END, job_key
+from driftq.server.http import BadRequest
+from driftq.wire.errors import Code
+from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head, from_rfc3339, to_rfc3339
+from driftq.wire.queue import Natural, Priority, ProduceItem
+from driftq.wire.records import BadBatch, Header, Record, check_with_heads, read_header
+
+KEY_BYTES_MAX = 1_024
+IDEMPOTENCY_KEY_BYTES_MAX = 256
+
+_FINGERPRINTS = (1 << 63) - CRC_END
+_deterministic = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class ProducedMessage(NamedTuple):
+    """A message that is ready to be produced."""
+
+    record: Record
+    mark: RecordSchedule | None
+    once: ProduceKey | None
+    job: ProduceKey | None = None
+
+
+def outgoing(
+    item: ProduceItem, topic: str, now_ms: int, *, strict_keys: bool = False, routing: Routing | None = None
+) -> ProducedMessage:
+    """Turn an item into a record. `topic` is the requested one: it scopes the idempotency key."""
+    value = value_of(item)
+    key = item.key.encode()
+    if len(key) > KEY_BYTES_MAX:
+        raise BadRequest(f"key has {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed")
+    envelope = _normal(item.envelope) if item.envelope is not None else None
+    job = _job(item, now_ms)
+    if envelope is None and job is None and routing is None:
+        return ProducedMessage(Record(value, key), None, None)
+    head = encode_head(Head(envelope=envelope, routing=routing, job=job))
+    mark = _mark(envelope, job, routing)
+    once, job_id = _keys(item, envelope, job, topic, value, strict_keys)
+    return ProducedMessage(Record(value, key, head), mark, once, job_id)
+
+
+def value_of(item: ProduceItem) -> bytes:
+    if item.value_base64 is not None:
+        if item.value is not None:
+            raise BadRequest("value and value_base64 exclude each other")
+        try:
+            return base64.b64decode(item.value_base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadRequest("invalid value_base64") from None
+    if not item.value:
+        raise BadRequest("topic and value are required")
+    try:
+        return item.value.encode()
+    except UnicodeEncodeError:
+        raise BadRequest("value is not valid UTF-8 text; send bytes as value_base64") from None
+
+
+def _job(item: ProduceItem, now_ms: int) -> Job | None:
+    not_before_ms = 0
+    if item.not_before:
+        if item.delay_ms:
+            raise BadRequest("delay_ms and not_before exclude each other")
+        not_before_ms = _time("not_before", item.not_before)
+    elif item.delay_ms:
+        not_before_ms = now_ms + item.delay_ms
+    if not (item.id or item.task or item.priority or not_before_ms or item.timeout_ms):
+        return None
+    return Job(item.id, item.task, item.priority, not_before_ms, item.timeout_ms)
+
+
+def _time(name: str, text: str) -> int:
+    try:
+        return from_rfc3339(text)
+    except ValueError as error:
+        raise BadRequest(f"invalid {name}: {error}") from None
+
+
+def _normal(envelope: Envelope) -> Envelope:
+    """Checked, and with its deadline in the form that every client's parser knows."""
+    check_envelope(envelope)
+    if not envelope.deadline:
+        return envelope
+    return msgspec.structs.replace(envelope, deadline=to_rfc3339(_time("deadline", envelope.deadline)))
+
+
+def check_envelope(envelope: Envelope) -> None:
+    """What types cannot say about an envelope."""
+    policy = envelope.retry_policy
+    if policy is not None:
+        for name in ("max_attempts", "backoff_ms", "max_backoff_ms"):
+            if getattr(policy, name) < 0:
+                raise BadRequest(f"invalid retry_policy.{name}: it cannot be negative")
+        if policy.max_attempts > 1_000:
+            raise BadRequest("invalid retry_policy.max_attempts: at most 1000")
+    if envelope.partition_override is not None and envelope.partition_override < 0:
+        raise BadRequest("invalid partition_override")
+    if len(envelope.idempotency_key.encode()) > IDEMPOTENCY_KEY_BYTES_MAX:
+        raise BadRequest(f"idempotency_key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes")
+
+
+def _mark(envelope: Envelope | None, job: Job | None, routing: Routing | None) -> RecordSchedule | None:
+    deadline_ms = 0
+    if envelope is not None and envelope.deadline:
+        deadline_ms = max(1, from_rfc3339(envelope.deadline))
+    return mark_of(0, envelope, job, routing, deadline_ms)
+
+
+def mark_of(
+    index: int, envelope: Envelope | None, job: Job | None, routing: Routing | None, deadline_ms: int
+) -> RecordSchedule | None:
+    """The schedule of a record, if it is not plain."""
+    tenant = envelope.tenant_id if envelope is not None else ""
+    label = routing.label if routing is not None else ""
+    if job is None:
+        if not (deadline_ms or label or tenant):
+            return None
+        return RecordSchedule(index, label=label, deadline_ms=deadline_ms, tenant=tenant)
+    tracked = bool(job.id or job.task)
+    if not (tracked or job.priority or job.not_before_ms or label or deadline_ms or tenant or job.timeout_ms):
+        return None
+    return RecordSchedule(
+        index, job.priority, job.task, label, job.not_before_ms, deadline_ms, tenant, tracked,
+        timeout_ms=job.timeout_ms,
+    )  # fmt: skip
+
+
+def _keys(
+    item: ProduceItem, envelope: Envelope | None, job: Job | None, topic: str, value: bytes, strict: bool
+) -> tuple[ProduceKey | None, ProduceKey | None]:
+    """The idempotency key of a message and the id of its job, if it has them."""
+    names = (envelope.idempotency_key if envelope is not None else "", job_key(job.id) if job and job.id else "")
+    if not any(names):
+        return None, None
+    tenant = envelope.tenant_id if envelope is not None else ""
+    digest, crc = _fingerprint(item, envelope, value), google_crc32c.value(value)
+    once, job_id = (
+        ProduceKey(tenant, topic, name, digest, strict=strict, value_crc=crc) if name else None for name in names
+    )
+    return once, job_id
+
+
+def _fingerprint(item: ProduceItem, envelope: Envelope | None, value: bytes) -> int:
+    """Of key, value, envelope and schedule as they were asked for. The trace of a request is not a part of its message:
+    a repeat has another."""
+    if envelope is not None:
+        envelope = msgspec.structs.replace(envelope, traceparent="")
+    schedule = (item.task, item.priority, item.delay_ms, item.not_before, item.timeout_ms)
+    digest = blake2b(_deterministic.encode((item.key, envelope, schedule)), digest_size=8)
+    digest.update(value)
+    return CRC_END + int.from_bytes(digest.digest()) % _FINGERPRINTS
+
+
+def merged(mark: RecordSchedule, index: int) -> RecordSchedule:
+    """The same schedule for a record at another place of its batch."""
+    return msgspec.structs.replace(mark, index=index)
+
+
+# --- Packed batches that a client encoded: checked on the way in. Values and keys are stored as they come ---
+
+
+class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
+    """A routing as a client may write it."""
+
+
+class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
+    """A job as a client may write it, with the bounds of `wire.queue.ProduceItem`."""
+
+    id: Annotated[str, Meta(max_length=256)] = ""
+    task: Annotated[str, Meta(max_length=249)] = ""
+    priority: Priority = 0
+    not_before_ms: Natural = 0
+    timeout_ms: Natural = 0
+
+
+class ClientHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A head as a client may write it. Dead letters are the broker's to write."""
+
+    envelope: Envelope | None = None
+    routing: ClientRouting | None = None
+    job: ClientJob | None = None
+
+
+_decode = msgspec.json.Decoder(ClientHead).decode
+
+
+class PackedBatch(NamedTuple):
+    """A batch that may be stored as it is."""
+
+    header: Header
+    marks: tuple[RecordSchedule, ...]
+
+
+def read_packed(batch: bytes, message_bytes_max: int, batch_bytes_max: int) -> PackedBatch | Rejected:
+    """Check a batch and read the schedule of its records."""
+    try:
+        declared = read_header(batch)
+        largest = message_bytes_max if declared.count == 1 else batch_bytes_max
+        if declared.raw_bytes > largest:
+            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
+            return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
+        header, heads = check_with_heads(batch)
+        return PackedBatch(header, _marks(heads))
+    except BadBatch as error:
+        return Rejected(Code.INVALID_ARGUMENT, f"invalid batch: {error}")
+
+
+def _marks(heads: list[bytes]) -> tuple[RecordSchedule, ...]:
+    marks: list[RecordSchedule] = []
+    index = 0
+    try:
+        for index, text in enumerate(heads):
+            if text:
+                mark = _mark_of_head(index, _decode(text))
+                if mark is not None:
+                    marks.append(mark)
+    except (*BAD_HEAD, BadRequest, ValueError) as error:
+        raise BadBatch(f"the head of record {index} is not one JSON object of a known form: {error}") from None
+    return tuple(marks)
+
+
+def _mark_of_head(index: int, head: ClientHead) -> RecordSchedule | None:
+    deadline_ms = 0
+    if head.envelope is not None:
+        check_envelope(head.envelope)
+        if head.envelope.deadline:
+            deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
+    return mark_of(index, head.envelope, head.job, head.routing, deadline_ms)
+
+
+# --- W3C trace context: the `traceparent` of a request becomes the message's, so that a consumer can go on with the
+# trace
+
+
+HEADER = b"traceparent"
+_PARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{1,200})?"
+)
+
+Item = TypeVar("Item", bound=ProduceItem)
+
+
+def traced(item: Item, header: bytes) -> Item:
+    """The message with the request's trace in its envelope, unless it has one."""
+    header = header.strip(b" \t")
+    envelope = item.envelope
+    if (envelope is not None and envelope.traceparent) or not is_traceparent(header):
+        return item
+    return replace(item, envelope=replace(envelope or Envelope(), traceparent=header.decode("ascii")))
+
+
+def is_traceparent(text: bytes) -> bool:
+    found = _PARENT.fullmatch(text)
+    # Only later versions may carry more than the four fields.
+    return found is not None and (found[1] is None or text[:2] != b"00")

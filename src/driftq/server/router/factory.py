@@ -1,0 +1,64 @@
+"""The rules of `driftq.wire.router_rules` as a router: read and checked at start, asked at every produce."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftq.server.router import python_router
+from driftq.server.router.webhook_router import WebhookRouter
+from driftq.server.settings import RouterSettings, SettingsError
+from driftq.wire import router_rules
+
+if TYPE_CHECKING:
+    from driftq.server.outbound import Outbound
+    from driftq.server.router.protocol import Router
+    from driftq.wire.router import RouteDecision, RouteInput
+
+
+class RulesRouter:
+    """The first rule that holds decides."""
+
+    kind = "rules"
+    inline = True
+
+    def __init__(self, found: router_rules.Rules) -> None:
+        self.rules = found.rules
+        self._decide = found.decide
+
+    def route(self, message: RouteInput) -> RouteDecision | None:
+        return self._decide(message)
+
+    async def close(self) -> None:
+        pass
+
+
+def load(path: str) -> RulesRouter:
+    """Read a file of rules; raises `SettingsError` that names the file, the rule and what is wrong."""
+    try:
+        return RulesRouter(router_rules.load(path))
+    except router_rules.BadRules as error:
+        raise SettingsError(f"router.target: {error}") from None
+
+
+def parse(text: str, path: str = "rules") -> RulesRouter:
+    try:
+        return RulesRouter(router_rules.parse(text, path))
+    except router_rules.BadRules as error:
+        raise SettingsError(str(error)) from None
+
+
+# --- From the settings to a router. Whatever is wrong with it is said at start, not at the first message ---
+
+
+def make_router(settings: RouterSettings, outbound: Outbound) -> Router | None:
+    """None if there is none. Raises `SettingsError`."""
+    if settings.kind == "none":
+        return None
+    if not settings.target:
+        raise SettingsError(f"router.kind = {settings.kind!r} needs router.target")
+    if settings.kind == "rules":
+        return load(settings.target)
+    if settings.kind == "webhook":
+        return WebhookRouter(settings.target, outbound)
+    call = python_router.load(settings.target)
+    return python_router.PythonRouter(call, inline=settings.inline, threads=settings.threads)

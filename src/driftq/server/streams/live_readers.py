@@ -1,0 +1,181 @@
+"""Readers at the live end of a log: a long-poll that waits for one answer, and an SSE connection that goes on.
+
+Both hang on the shared `LiveTail`; what they send is encoded once for all of them. An SSE reader whose socket is full
+is not waited for: it reads on from the log when there is room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from driftq.server.streams.responses import ON_ALL
+from driftq.server.streams.sse import control_event, data_event
+from driftq.server.streams.stream_body import RecordsUnreadable, StreamChunk, read_chunk
+from driftq.wire import streams as w
+
+if TYPE_CHECKING:
+    from driftq.engine.engine import Engine
+    from driftq.server.http import Deferred, Request, Response, ResponseStream
+    from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
+
+SSE_BYTES = 1 << 20  # a reader that catches up is given this much at a time
+
+
+class LongPoll:
+    """One long-poll that waits. `respond` makes the answer of an arrival, or of None when nothing came."""
+
+    def __init__(
+        self,
+        tails: LiveTails,
+        tail: LiveTail,
+        offset: int,
+        answer: Deferred,
+        respond: Callable[[Arrival | None], Response],
+    ) -> None:
+        self._tails = tails
+        self._tail = tail
+        self.offset = offset
+        self._answer = answer
+        self._respond = respond
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wait(self, request: Request, wait_s: float) -> None:
+        self._tail.join(self)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._late)
+        request.on_gone(self._gone)
+
+    def take(self, arrival: Arrival) -> bool:
+        self._settle(self._respond(arrival))
+        return False
+
+    def end(self) -> None:
+        self._settle(self._respond(None))
+
+    def _late(self) -> None:
+        self._settle(self._respond(None))
+
+    def _gone(self) -> None:
+        self._leave()
+
+    def _settle(self, response: Response) -> None:
+        if self._leave():
+            self._answer.resolve(response)
+
+    def _leave(self) -> bool:
+        """True the first time: an answer is given once, and the client may have gone before."""
+        if self._timer is None:
+            return False
+        self._timer.cancel()
+        self._timer = None
+        self._tail.leave(self)
+        self._tails.leave(self._tail)
+        return True
+
+
+class EventReader:
+    """One SSE connection."""
+
+    def __init__(
+        self, engine: Engine, tails: LiveTails, tail: LiveTail, offset: int, cursor: str, content_type: str
+    ) -> None:
+        self._engine = engine
+        self._tails = tails
+        self._tail = tail
+        self.offset = offset
+        self._cursor = cursor
+        self._as_base64 = not w.is_text(content_type)
+        self._said_end = False
+        self._woken: asyncio.Future[None] | None = None
+
+    async def run(self, stream: ResponseStream, last_s: float) -> None:
+        """Until the log ends, the client goes or the time is up; whoever reconnects goes on where this ended."""
+        self._stream = stream
+        headers = [*ON_ALL, ("Cache-Control", "no-cache")]
+        if self._as_base64:
+            headers.append((w.SSE_ENCODING, "base64"))
+        try:
+            await stream.start(200, headers, w.SSE_TYPE)
+            stream.on_over(self._wake)
+            await self._read_on(stream, asyncio.get_running_loop().time() + last_s)
+        finally:
+            self._tails.leave(self._tail)
+
+    async def _read_on(self, stream: ResponseStream, until_s: float) -> None:
+        tail = self._tail
+        silent = True
+        while not tail.gone and not stream.over:
+            if self.offset < tail.end:
+                if not self._catch_up():
+                    return
+            elif self._said_end:
+                return
+            elif tail.closed or silent:
+                stream.write(control_event(self.offset, self._cursor, up_to_date=True, closed=tail.closed))
+                self._said_end = tail.closed
+            elif asyncio.get_running_loop().time() >= until_s:
+                return
+            else:
+                await self._follow(until_s)
+            silent = False
+            if not await stream.drain():
+                return
+
+    def _catch_up(self) -> bool:
+        tail = self._tail
+        assert tail.view is not None
+        try:
+            chunk = read_chunk(self._engine, tail.view, tail.form, self.offset, tail.end, SSE_BYTES)
+        except RecordsUnreadable:
+            return False  # the next request of this client is told
+        if chunk.end == self.offset:
+            return False
+        self.offset = chunk.end
+        at_end = chunk.end == tail.end
+        self._said_end = at_end and tail.closed
+        self._stream.write(self._events(chunk, up_to_date=at_end, closed=self._said_end))
+        return True
+
+    def _events(self, chunk: StreamChunk, *, up_to_date: bool, closed: bool) -> bytes:
+        data = data_event(chunk.body(), as_base64=self._as_base64)
+        return data + control_event(chunk.end, self._cursor, up_to_date=up_to_date, closed=closed)
+
+    async def _follow(self, until_s: float) -> None:
+        """Hang on the tail, which writes to this connection by itself, until it needs attention."""
+        loop = asyncio.get_running_loop()
+        self._woken = loop.create_future()
+        timer = loop.call_at(until_s, self._wake)
+        self._tail.join(self)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+            self._tail.leave(self)
+            self._woken = None
+
+    def take(self, arrival: Arrival) -> bool:
+        if not self._stream.writable or (arrival.chunk is None and not arrival.closed):
+            self._wake()
+            return False
+        events = arrival.encoded.get(self._cursor)
+        if events is None:
+            if arrival.chunk is not None:
+                events = self._events(arrival.chunk, up_to_date=True, closed=arrival.closed)
+            else:
+                events = control_event(arrival.end, self._cursor, up_to_date=True, closed=True)
+            arrival.encoded[self._cursor] = events
+        assert isinstance(events, bytes)
+        self._stream.write(events)
+        self.offset = arrival.end
+        self._said_end = arrival.closed
+        if arrival.closed:
+            self._wake()
+        return not arrival.closed
+
+    def end(self) -> None:
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)

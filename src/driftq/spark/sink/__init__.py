@@ -1,0 +1,1 @@
+"""The Spark sink: options, chunks of packed records, staged and direct targets."""

@@ -1,0 +1,298 @@
+"""The options of the source: names, defaults, meaning, and what is wrong with a wrong one. Pure text in, values out.
+
+Spark hands options over as text and with names in any case. A name that is not known is refused with the nearest that
+is, because a misspelt limit that is ignored is found out at the worst time. Knows no broker and no Spark.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from driftq.wire.message import from_rfc3339
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+EARLIEST = -2  # as users of Kafka's source write them in JSON
+LATEST = -1
+
+Offsets = dict[tuple[str, int], int]
+
+
+class BadOption(ValueError):
+    """An option cannot be used as it is; the message says what would do."""
+
+
+class Option(NamedTuple):
+    """One line of the table in docs/reference/spark.md."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("url", f"`DRIFTQ_URL` or `{DEFAULT_URL}`", "where the broker is"),
+    Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
+    Option("subscribe", "", 'topics, separated by commas; `load("orders")` says the same'),
+    Option("subscribePattern", "", "topics whose whole name fits a regular expression; new ones join a running query"),
+    Option("assign", "", 'some partitions only: `{"orders":[0,2]}`'),
+    Option("stream", "", "a stream's path, or `prefix/*` for all below it; paths separated by commas"),
+    Option(
+        "startingOffsets",
+        "`latest` (stream), `earliest` (batch)",
+        'where a query begins the first time: `earliest`, `latest`, or `{"orders":{"0":5,"1":-2}}` with -2 for '
+        "earliest and -1 for latest",
+    ),
+    Option("endingOffsets", "`latest`", "where a batch read ends, not included; written like startingOffsets"),
+    Option("startingTimestamp", "", "begin with the first record at or after a time: RFC 3339, or milliseconds"),
+    Option("endingTimestamp", "", "end before the first record at or after a time (batch)"),
+    Option("maxOffsetsPerTrigger", "no limit", "at most so many records in a micro-batch"),
+    Option("maxBytesPerTrigger", "no limit", "about so many bytes in a micro-batch, by the average size of records"),
+    Option("minOffsetsPerTrigger", "1", "wait for so many records …"),
+    Option("maxTriggerDelay", "`15m`", "… but no longer than that: milliseconds, or `10s`, `5m`, `1h`"),
+    Option("minPartitions", "one for each log", "split ranges until there are so many tasks"),
+    Option("maxPartitionBytes", "`64m`", "split ranges that are larger than about so many bytes"),
+    Option("failOnDataLoss", "`true`", "fail when records are gone that should be read; `false` goes on behind them"),
+    Option("includeEnvelope", "`false`", "add the columns of the envelope, routing and job"),
+    Option("includeHead", "`false`", "add the column `head`: the whole JSON beside key and value, as text"),
+    Option("queueState", "", "a group's name: add the columns that tell what became of each message there"),
+    Option("fetchBytes", "`8m`", "what a task asks for at once; its memory is a small multiple of that"),
+    Option("retryMs", "`60s`", "how long a task asks again when the broker does not answer"),
+    Option("pushFilters", "`false`", "use filters on topic, partition, offset and timestamp to read less (batch)"),
+)
+NAMES = {option.name.lower(): option.name for option in OPTIONS}
+
+
+def table() -> list[tuple[str, str, str]]:
+    """For docs/reference/spark.md."""
+    return [(f"`{option.name}`", option.default, option.meaning) for option in OPTIONS]
+
+
+# What people write who come from elsewhere.
+_MEANT = {
+    "kafka.bootstrap.servers": "url",
+    "topic": "subscribe",
+    "topics": "subscribe",
+    "includeheaders": "includeEnvelope",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "maxrecordsperpartition": "maxPartitionBytes",
+    "group": "queueState",
+}
+
+
+class BrokerOptions(NamedTuple):
+    """How to reach the broker."""
+
+    url: str
+    token: str = ""
+    retry_ms: int = 60_000
+
+
+class ReadOptions(NamedTuple):
+    """Everything a read was asked for, checked. `starting` and `ending` are EARLIEST, LATEST or offsets."""
+
+    connection: BrokerOptions
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[tuple[str, int], ...] = ()
+    streams: tuple[str, ...] = ()
+    starting: int | Offsets | None = None
+    ending: int | Offsets = LATEST
+    starting_ms: int | None = None
+    ending_ms: int | None = None
+    offsets_max: int | None = None
+    bytes_max: int | None = None
+    offsets_min: int = 1
+    delay_max_ms: int = 900_000
+    partitions_min: int = 0
+    partition_bytes: int = 64 << 20
+    fail_on_loss: bool = True
+    envelope: bool = False
+    head: bool = False
+    state_group: str = ""
+    fetch_bytes: int = 8 << 20
+    push_filters: bool = False
+
+
+def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> BrokerOptions:
+    """The part that reading and writing share. Names in `given` are in lower case."""
+    url = given.get("url") or environment.get("DRIFTQ_URL") or DEFAULT_URL
+    token = given.get("token") or environment.get("DRIFTQ_TOKEN") or ""
+    return BrokerOptions(url, token, duration_ms("retryMs", given["retryms"]) if "retryms" in given else 60_000)
+
+
+def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> ReadOptions:
+    """Check all options of a read, whether batch or stream. Raises `BadOption`."""
+    given = {name.lower(): str(text) for name, text in options.items()}
+    _refuse_unknown(options)
+    if "path" in given and not {"subscribe", "subscribepattern", "assign", "stream"} & given.keys():
+        given["subscribe"] = given["path"]
+    topics, pattern, assigned, streams = _subscribed(given)
+    for a, b in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if a.lower() in given and b.lower() in given:
+            raise BadOption(f"give {a} or {b}, not both")
+    if streams:
+        for name in ("startingTimestamp", "endingTimestamp", "maxBytesPerTrigger", "queueState"):
+            if name.lower() in given:
+                raise BadOption(f"{name} is for topics; streams know neither times nor sizes nor groups in advance")
+    starting = _offsets("startingOffsets", given["startingoffsets"]) if "startingoffsets" in given else None
+    ending = _offsets("endingOffsets", given.get("endingoffsets", "latest"))
+    if ending == EARLIEST:
+        raise BadOption("endingOffsets cannot be earliest: nothing would be read")
+    return ReadOptions(
+        connection=connection_of(given, environment),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        streams=streams,
+        starting=starting,
+        ending=ending,
+        starting_ms=_time_ms("startingTimestamp", given),
+        ending_ms=_time_ms("endingTimestamp", given),
+        offsets_max=_count("maxOffsetsPerTrigger", given),
+        bytes_max=_bytes("maxBytesPerTrigger", given, None),
+        offsets_min=_count("minOffsetsPerTrigger", given) or 1,
+        delay_max_ms=duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", "15m")),
+        partitions_min=_count("minPartitions", given) or 0,
+        partition_bytes=_bytes("maxPartitionBytes", given, 64 << 20) or 1,
+        fail_on_loss=flag("failOnDataLoss", given.get("failondataloss", "true")),
+        envelope=flag("includeEnvelope", given.get("includeenvelope", "false")),
+        head=flag("includeHead", given.get("includehead", "false")),
+        state_group=given.get("queuestate", ""),
+        fetch_bytes=_bytes("fetchBytes", given, 8 << 20) or 1,
+        push_filters=flag("pushFilters", given.get("pushfilters", "false")),
+    )
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    for name in options:
+        lower = name.lower()
+        if lower in NAMES or lower == "path":
+            continue
+        meant = _MEANT.get(lower) or next(
+            (NAMES[close] for close in difflib.get_close_matches(lower, NAMES, n=1, cutoff=0.6)), None
+        )
+        hint = f"; did you mean {meant}?" if meant else f"; known are {', '.join(NAMES.values())}"
+        raise BadOption(f"the driftq source has no option {name}{hint}")
+
+
+def _subscribed(
+    given: Mapping[str, str],
+) -> tuple[tuple[str, ...], str, tuple[tuple[str, int], ...], tuple[str, ...]]:
+    ways = [name for name in ("subscribe", "subscribePattern", "assign", "stream") if name.lower() in given]
+    if len(ways) != 1:
+        said = f"{' and '.join(ways)} are given" if ways else "none is given"
+        raise BadOption(
+            f"say what to read by exactly one of subscribe, subscribePattern, assign, stream ({said}); "
+            'for one topic: .option("subscribe", "orders")'
+        )
+    way, text = ways[0], given[ways[0].lower()]
+    if way == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}") from None
+        return (), text, (), ()
+    if way == "assign":
+        return (), "", _assigned(text), ()
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise BadOption(f"{way} names nothing")
+    if way == "subscribe":
+        return names, "", (), ()
+    paths = tuple(name.strip("/") for name in names)
+    for path in paths:
+        if "*" in path and (path.count("*") > 1 or not f"/{path}".endswith("/*")):
+            raise BadOption(f"stream {path!r}: a star stands for everything below a prefix, as in runs/*")
+    return (), "", (), paths
+
+
+def _assigned(text: str) -> tuple[tuple[str, int], ...]:
+    try:
+        found = [(topic, int(partition)) for topic, partitions in json.loads(text).items() for partition in partitions]
+    except (ValueError, TypeError, AttributeError):
+        raise BadOption(f'assign is written like {{"orders":[0,1]}}, not {text!r}') from None
+    if not found or any(partition < 0 for _, partition in found):
+        raise BadOption(f'assign names no partition: {text!r}; it is written like {{"orders":[0,1]}}')
+    return tuple(dict.fromkeys(found))
+
+
+def _offsets(name: str, text: str) -> int | Offsets:
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return EARLIEST if word == "earliest" else LATEST
+    try:
+        found = {(t, int(p)): int(o) for t, partitions in json.loads(text).items() for p, o in partitions.items()}
+    except (ValueError, TypeError, AttributeError):
+        example = '{"orders":{"0":5,"1":-2}}'
+        raise BadOption(f"{name} is earliest, latest or JSON like {example}, not {text!r}") from None
+    if any(offset < EARLIEST or partition < 0 for (_, partition), offset in found.items()):
+        raise BadOption(f"{name} has an impossible number: {text!r}; -2 is earliest, -1 is latest")
+    if name == "endingOffsets" and EARLIEST in found.values():
+        raise BadOption("endingOffsets cannot be earliest (-2): nothing would be read")
+    return found
+
+
+def _time_ms(name: str, given: Mapping[str, str]) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if text.strip().isdecimal():
+        return int(text)
+    try:
+        return from_rfc3339(text.strip())
+    except ValueError:
+        example = "2030-01-31T12:00:00Z"
+        raise BadOption(f"{name} is a time like {example} or milliseconds since 1970, not {text!r}") from None
+
+
+def _count(name: str, given: Mapping[str, str]) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise BadOption(f"{name} is a number from 1 up, not {text!r}")
+    return int(text)
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_DURATIONS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
+
+
+def _quantity(name: str, text: str, units: Mapping[str, int], example: str) -> int:
+    found = _QUANTITY.fullmatch(text.strip().lower())
+    if found is None or found[2] not in units or int(found[1]) < 1:
+        raise BadOption(f"{name} is written like {example}, not {text!r}")
+    return int(found[1]) * units[found[2]]
+
+
+def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | None:
+    text = given.get(name.lower())
+    return default if text is None else quantity_bytes(name, text)
+
+
+def quantity_bytes(name: str, text: str, most: int | None = None) -> int:
+    """Bytes, or a number with k, m or g; at most `most`."""
+    found = _quantity(name, text, _UNITS, "1048576, 64m or 1g")
+    if most is not None and found > most:
+        raise BadOption(f"{name} is at most {most} bytes, not {text!r}")
+    return found
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Milliseconds, or a number with ms, s, m or h."""
+    return _quantity(name, text, _DURATIONS_MS, "30000, 30s or 5m")
+
+
+def flag(name: str, text: str) -> bool:
+    """True or false, and nothing that only looks like it."""
+    word: Any = text.strip().lower()
+    if word not in ("true", "false"):
+        raise BadOption(f"{name} is true or false, not {text!r}")
+    return bool(word == "true")

@@ -1,0 +1,385 @@
+"""The journal in local files: `FileJournal`.
+
+Owns `journal/`: numbered, preallocated segments of blocks, one spare segment as the reserve against a full disk, and
+the watermark. One append is one block, one write and one fdatasync; the next block is written only after that returned.
+
+It knows neither threads nor time: `append`, `trim`, `make_room`, `save_watermark` and `close` are called one at a time.
+After any failed call to the disk the object is dead and every later call raises: what a failed sync left is unknowable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from driftq.storage import blocks
+from driftq.storage.corruption import CorruptJournal, FilesMoved
+from driftq.storage.disk import Disk, DiskFailed, DiskFull, File
+from driftq.storage.journal import Unavailable, WrongTail
+from driftq.storage.journal_files import (
+    HEADER_BYTES,
+    WATERMARK,
+    WATERMARK_BYTES,
+    Segment,
+    SegmentHeader,
+    Watermark,
+    scan_segment,
+    segment_numbers,
+    segment_path,
+)
+from driftq.storage.tail_recovery import JournalTail, Recovery, cut_torn_tail, find_tail, remove_leftovers, survey
+
+SEGMENT_BYTES = 64 << 20
+_SPARE = "spare.tmp"
+_LARGE = "large.tmp"
+
+
+class FileJournal:
+    """Frames in segments. Made by `create` or `open`, never directly."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        store: bytes,
+        segment_bytes: int,
+        segments: list[Segment],
+        active: File,
+        tail: JournalTail,
+        watermark: Watermark,
+        watermark_file: File,
+        recovery: Recovery,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store = store
+        self._segment_bytes = segment_bytes
+        self._segments = segments
+        self._file = active
+        self._seed = tail.segment.seed
+        self._size = tail.segment.size_bytes
+        self._position = tail.position
+        self._prev_crc = tail.prev_crc
+        self._tail_lsn = tail.tail_lsn
+        self._watermark = watermark
+        self._watermark_file = watermark_file
+        self._spare: File | None = None
+        self._spare_bytes = 0
+        self._dead: Exception | None = None
+        self.recovery = recovery
+        self.make_room()
+
+    # -------------------------------------------------------------------------------------------- making and opening
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        folder: str,
+        store: bytes,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        first_lsn: int = 1,
+        prev_crc: int = 0,
+        parent: str | None = None,
+    ) -> FileJournal:
+        """An empty journal, behind the history that `prev_crc` stands for. Leftovers of an interrupted creation go; a
+        journal that holds frames is refused."""
+        disk.make_folder("journal.folder", folder)
+        _clear_unused(disk, folder)
+        watermark = Watermark(0, first_lsn - 1, 1, 1)
+        marks = disk.create("journal.watermark.create", f"{folder}/{WATERMARK}.tmp", WATERMARK_BYTES)
+        marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
+        marks.sync("journal.watermark.sync")
+        disk.rename("journal.watermark.rename", marks.path, f"{folder}/{WATERMARK}")
+        marks.path = f"{folder}/{WATERMARK}"
+        file = disk.create("journal.allocate", f"{folder}/{_SPARE}", segment_bytes)
+        header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
+        segment = _name_segment(disk, folder, file, header)
+        if parent is not None:
+            disk.sync_folder("journal.parent.sync", parent)
+        tail = JournalTail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1)
+        recovery = Recovery(first_lsn, first_lsn - 1, first_lsn - 1, 1)
+        return cls(disk, folder, store, segment_bytes, [segment], file, tail, watermark, marks, recovery)
+
+    @classmethod
+    def open(
+        cls, disk: Disk, folder: str, store: bytes, *, segment_bytes: int = SEGMENT_BYTES, known_lsn: int = 0
+    ) -> FileJournal:
+        """The journal as it was left. `known_lsn` is one the caller knows to be durable (its snapshot's).
+
+        Raises `CorruptJournal` or `FormatTooNew` with nothing changed, or `DiskFailed`.
+        """
+        watermark, segments = survey(disk, folder, store)
+        durable_lsn = max(watermark.lsn, known_lsn)
+        file = disk.open(segments[-1].path, write=True)
+        try:
+            tail, torn_bytes = find_tail(file, segments[-1], durable_lsn)
+            torn = cut_torn_tail(disk, folder, file, tail, torn_bytes) if torn_bytes else None
+            if tail.tail_lsn > durable_lsn and tail.last_block_at >= 0:
+                # The last block may be readable only because the system still caches it; after a failed sync, syncing
+                # again would not write it. Writing the same bytes again does.
+                last = file.read_at(tail.last_block_at, tail.position - tail.last_block_at)
+                file.write_at("journal.rewrite", tail.last_block_at, last)
+            file.sync("journal.open.sync")
+            marks = disk.open(f"{folder}/{WATERMARK}", write=True)
+        except BaseException:
+            file.close()
+            raise
+        try:
+            # The same holds for the watermark: segments that it gives up may go only when nobody can see an older one.
+            marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
+            marks.sync("journal.watermark.sync")
+            removed = remove_leftovers(disk, folder, watermark.first_segment)
+            # A segment may have got its name just before a crash; the name must be durable before a frame relies on it.
+            disk.sync_folder("journal.open.sync_folder", folder)
+        except BaseException:
+            file.close()
+            marks.close()
+            raise
+        shortened = tuple(segment.path for segment in segments if segment.cut_to_bytes)
+        recovery = Recovery(
+            segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, shortened, removed
+        )
+        return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery)
+
+    # ---------------------------------------------------------------------------------------------- the journal seam
+
+    def tail_lsn(self) -> int:
+        return self._tail_lsn
+
+    def first_lsn(self) -> int:
+        """The lowest lsn that is still here (one above the tail if nothing is)."""
+        return self._segments[0].header.first_lsn
+
+    def tail_crc(self) -> int:
+        """The checksum of the last block: it stands for the whole history up to the tail."""
+        return self._prev_crc
+
+    def closed_lsn(self) -> int:
+        """The last lsn of the segments that nothing is written to any more."""
+        return self._segments[-1].header.first_lsn - 1
+
+    def crc_at(self, lsn: int) -> int | None:
+        """The checksum that stands for the history up to `lsn`, where a segment or the journal ends; else None."""
+        if lsn == self._tail_lsn:
+            return self._prev_crc
+        return next((each.header.prev_crc for each in self._segments if each.header.first_lsn == lsn + 1), None)
+
+    def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
+        self._check_alive()
+        if expected_lsn != self._tail_lsn:
+            raise WrongTail(expected_lsn, self._tail_lsn)
+        if not frames:
+            return self._tail_lsn
+        try:
+            needed = blocks.block_bytes(frames)
+            if needed > self._size - self._position:
+                self._roll(needed)
+            block, crc = blocks.encode(self._seed, self._prev_crc, self._tail_lsn + 1, frames)
+            self._write(block, crc, len(frames))
+        except DiskFull as error:
+            raise Unavailable(str(error)) from error
+        except DiskFailed as error:
+            self._dead = error
+            raise
+        return self._tail_lsn
+
+    def append_hole(self, count: int, frame: bytes) -> int:
+        """Say that the next `count` frames are lost; replay gives `frame` for each of them. Only a repair does this."""
+        self._check_alive()
+        needed = blocks.block_bytes((frame,))
+        if needed > self._size - self._position:
+            self._roll(needed)
+        block, crc = blocks.encode_hole(self._seed, self._prev_crc, self._tail_lsn + 1, count, frame)
+        self._write(block, crc, count)
+        return self._tail_lsn
+
+    def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
+        """Every frame above `after_lsn`, verified as it is read: damage raises `CorruptJournal` where it lies.
+
+        Looks at the files as they are when it is called; frames appended later are not part of it.
+        """
+        if after_lsn + 1 < self.first_lsn():
+            reason = f"lsn {after_lsn + 1} was asked for; the journal begins at {self.first_lsn()}"
+            raise CorruptJournal(self._segments[0].path, 0, after_lsn + 1, self.first_lsn() - 1, reason)
+        return self._replay(list(self._segments), after_lsn, self._tail_lsn)
+
+    def _replay(self, segments: list[Segment], after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
+        if after_lsn >= tail_lsn:
+            return
+        for index, segment in enumerate(segments):
+            following = segments[index + 1].header if index + 1 < len(segments) else None
+            if following and following.first_lsn <= after_lsn + 1:
+                continue
+            file = self._disk.open(segment.path)
+            try:
+                for base, found in scan_segment(file, segment):  # noqa: B007 -- the last pair is used behind the loop
+                    yield from _pairs(found, after_lsn, tail_lsn)
+                    if found.next_lsn > tail_lsn:
+                        return
+            finally:
+                file.close()
+            if following is None or (found.next_lsn, found.prev_crc) != (following.first_lsn, following.prev_crc):
+                last = max(found.next_lsn, following.first_lsn - 1 if following else tail_lsn)
+                at = base + found.position
+                raise CorruptJournal(segment.path, at, found.next_lsn, last, "the block is damaged or missing")
+
+    def trim(self, before_lsn: int) -> None:
+        self._check_alive()
+        keep = 0
+        while keep + 1 < len(self._segments) and self._segments[keep + 1].header.first_lsn <= before_lsn:
+            keep += 1
+        if not keep:
+            return
+        try:
+            given_up, self._segments = self._segments[:keep], self._segments[keep:]
+            # First say durably that the segments may be gone; only then may one be missing.
+            self._save_watermark()
+            for segment in given_up:
+                self._disk.remove("journal.trim.remove", segment.path)
+            self._disk.sync_folder("journal.trim.sync_folder", self._folder)
+        except DiskFull:
+            return  # some filesystems need room to delete; what is left goes at the next open
+        except DiskFailed as error:
+            self._dead = error
+            raise
+
+    def room_bytes(self) -> int:
+        return self._size - self._position + max(0, self._spare_bytes - HEADER_BYTES)
+
+    def close(self) -> None:
+        """Save the watermark, so that the next open can tell every lost byte, and let go of the files."""
+        try:
+            if self._dead is None and self._watermark.lsn != self._tail_lsn:
+                self._save_watermark()
+        finally:
+            self._dead = self._dead or ValueError("the journal is closed")
+            for file in (self._file, self._watermark_file, self._spare):
+                if file is not None:
+                    file.close()
+
+    # ------------------------------------------------------------------------------------------- called now and then
+
+    def make_room(self) -> bool:
+        """Make the spare segment if there is none. False while the disk has no room for it: refuse new work then."""
+        self._check_alive()
+        if self._spare is not None:
+            return True
+        try:
+            self._spare = self._disk.create("journal.allocate", f"{self._folder}/{_SPARE}", self._segment_bytes)
+        except DiskFull:
+            return False
+        except DiskFailed as error:
+            self._dead = error
+            raise
+        self._spare_bytes = self._segment_bytes
+        return True
+
+    def save_watermark(self) -> None:
+        """Remember durably that everything up to the tail is durable. About once a second, and at close."""
+        self._check_alive()
+        if self._watermark.lsn == self._tail_lsn:
+            return
+        try:
+            self._save_watermark()
+        except DiskFull:
+            return  # only where preallocation is no promise; the older watermark stays valid
+        except DiskFailed as error:
+            self._dead = error
+            raise
+
+    # ------------------------------------------------------------------------------------------------------- inside
+
+    def check_files(self) -> None:
+        """Raises `FilesMoved` if a file that must be there is gone or another one. Nothing is written after that."""
+        self._check_alive()
+        for file in (self._file, self._watermark_file, self._spare):
+            if file is not None and not file.is_in_place():
+                self.abandon(FilesMoved(file.path))
+        for segment in self._segments[:-1]:
+            if not self._disk.exists(segment.path):
+                self.abandon(FilesMoved(segment.path))
+
+    def abandon(self, error: Exception) -> NoReturn:
+        """Nothing may be written any more."""
+        self._dead = error
+        raise error
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise self._dead
+
+    def _write(self, block: bytes, crc: int, count: int) -> None:
+        self._file.write_at("journal.append", self._position, block)
+        self._file.sync("journal.sync")
+        self._position += len(block)
+        self._prev_crc = crc
+        self._tail_lsn += count
+
+    def _save_watermark(self) -> None:
+        first, last = self._segments[0].header.number, self._segments[-1].header.number
+        watermark = Watermark(self._watermark.turn + 1, self._tail_lsn, first, last)
+        self._watermark_file.write_at("journal.watermark.write", watermark.position(), watermark.encode(self._store))
+        self._watermark_file.sync("journal.watermark.sync")
+        self._watermark = watermark
+
+    def _roll(self, needed: int) -> None:
+        """Go on in a new segment. Until its name is durable the old one stays the last, and nothing has happened."""
+        self.check_files()
+        size = max(self._segment_bytes, HEADER_BYTES + needed)
+        if size <= self._segment_bytes and not self.make_room():
+            raise DiskFull(f"{self._folder}: no room for another journal segment of {size} bytes")
+        if size <= self._spare_bytes and self._spare is not None:
+            file, size = self._spare, self._spare_bytes
+        else:
+            file = self._disk.create("journal.allocate", f"{self._folder}/{_LARGE}", size)
+        number = self._segments[-1].header.number + 1
+        header = SegmentHeader(self._store, number, self._tail_lsn + 1, size, self._prev_crc)
+        try:
+            segment = _name_segment(self._disk, self._folder, file, header)
+        except DiskFull:
+            if file is not self._spare:
+                file.close()
+                self._disk.remove("journal.large.remove", file.path)
+            raise
+        if file is self._spare:
+            self._spare, self._spare_bytes = None, 0
+        self._file.close()
+        self._segments.append(segment)
+        self._file, self._seed, self._size, self._position = file, segment.seed, size, HEADER_BYTES
+        self._save_watermark()
+        self.make_room()
+
+
+def _name_segment(disk: Disk, folder: str, file: File, header: SegmentHeader) -> Segment:
+    """Fill a preallocated file's header and give it its name, durably. Only then may a block be written into it."""
+    page = header.encode()
+    file.write_at("journal.header", 0, page)
+    file.sync("journal.header.sync")
+    path = segment_path(folder, header.number)
+    disk.rename("journal.rename", file.path, path)
+    file.path = path
+    disk.sync_folder("journal.sync_folder", folder)
+    return Segment(path, header, header.seed())
+
+
+def _pairs(found: blocks.Scan, after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
+    skip = max(0, after_lsn + 1 - found.first_lsn)
+    take = max(0, min(len(found.frames), tail_lsn + 1 - found.first_lsn))
+    frames = found.frames if not skip and take == len(found.frames) else found.frames[skip:take]
+    return zip(range(found.first_lsn + skip, found.first_lsn + take), frames, strict=False)
+
+
+def _clear_unused(disk: Disk, folder: str) -> None:
+    for number in segment_numbers(disk, folder):
+        path = segment_path(folder, number)
+        file = disk.open(path)
+        begin = file.read_at(HEADER_BYTES, blocks.HEADER_BYTES)
+        file.close()
+        if begin.strip(b"\0") or number > 1:
+            reason = "a new journal was to be made here, but this one holds frames (is the FORMAT file missing?)"
+            raise CorruptJournal(path, HEADER_BYTES, 1, 0, reason)
+    for name in disk.list(folder):
+        if name == WATERMARK or name.endswith((".tmp", ".journal")):
+            disk.remove("journal.leftover.remove", f"{folder}/{name}")

@@ -1,0 +1,254 @@
+"""The fixed parts of the journal's files: a segment's header and the two-slot watermark.
+
+Pure: bytes in, values out. A header's checksum is also the seed of every block in that segment, so a block belongs to
+one store, one segment number, one first lsn and one history, or it is no block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import google_crc32c
+
+from driftq.storage import blocks
+from driftq.storage.blocks import Scan, ScanEnd
+from driftq.storage.corruption import CorruptJournal, FormatTooNew
+
+if TYPE_CHECKING:
+    from driftq.storage.disk import Disk, File
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 4096  # one page: the first block starts on a page of its own
+
+_SEGMENT_MAGIC = b"DQJSEG\r\n"
+_SEGMENT = struct.Struct("<8sI4x16sQQQI")  # magic, version, store, number, first_lsn, size_bytes, prev_crc
+_SEGMENT_CRC_AT = HEADER_BYTES - 4
+
+WATERMARK_BYTES = 8192
+_SLOT_BYTES = 4096  # slots on separate pages, so that writing one cannot tear the other
+_WATERMARK_MAGIC = b"DQJWM\r\n\x01"
+_SLOT = struct.Struct("<8s16sQQQQ")  # magic, store, turn, lsn, first_segment, last_segment
+_SLOT_USED = _SLOT.size + 4
+
+
+def checksum(data: bytes) -> bytes:
+    crc: int = google_crc32c.value(data)
+    return crc.to_bytes(4, "little")
+
+
+class SegmentHeader(NamedTuple):
+    """Who a journal segment is."""
+
+    store: bytes  # 16 bytes: the store's uuid
+    number: int
+    first_lsn: int
+    size_bytes: int
+    prev_crc: int  # of the last block of the segment before, 0 for the first
+
+    def encode(self) -> bytes:
+        fields = _SEGMENT.pack(
+            _SEGMENT_MAGIC, FORMAT_VERSION, self.store, self.number, self.first_lsn, self.size_bytes, self.prev_crc
+        )
+        page = fields.ljust(_SEGMENT_CRC_AT, b"\0")
+        return page + checksum(page)
+
+    def seed(self) -> int:
+        """What every block checksum in this segment starts from."""
+        return int.from_bytes(self.encode()[_SEGMENT_CRC_AT:], "little")
+
+
+class UnknownVersion(NamedTuple):
+    """The bytes are whole, but of a later format."""
+
+    version: int
+
+
+def read_segment_header(page: bytes) -> SegmentHeader | UnknownVersion | None:
+    """The header, or the version that wrote it if it is not ours, or None if the bytes are damaged."""
+    if len(page) < HEADER_BYTES:
+        return None
+    magic, version, store, number, first_lsn, size_bytes, prev_crc = _SEGMENT.unpack_from(page)
+    # The checksum comes first: a flipped bit in the version must not be taken for a later version.
+    if page[_SEGMENT_CRC_AT:HEADER_BYTES] != checksum(page[:_SEGMENT_CRC_AT]):
+        return None
+    if magic != _SEGMENT_MAGIC:
+        return None
+    if version != FORMAT_VERSION:
+        return UnknownVersion(version)
+    return SegmentHeader(store, number, first_lsn, size_bytes, prev_crc)
+
+
+class Watermark(NamedTuple):
+    """What is certainly durable, and which segments must therefore exist."""
+
+    turn: int  # grows with every write; the valid slot with the greatest turn counts
+    lsn: int
+    first_segment: int
+    last_segment: int
+
+    def position(self) -> int:
+        return self.turn % 2 * _SLOT_BYTES
+
+    def encode(self, store: bytes) -> bytes:
+        slot = _SLOT.pack(_WATERMARK_MAGIC, store, *self)
+        return slot + checksum(slot)
+
+
+def read_watermark(data: bytes, store: bytes) -> Watermark | None:
+    """The newest valid slot. One torn slot is weather, since they are written in turn; two are damage."""
+    found: list[Watermark] = []
+    for position in (0, _SLOT_BYTES):
+        slot = data[position : position + _SLOT_USED]
+        if len(slot) < _SLOT_USED or checksum(slot[:-4]) != slot[-4:]:
+            continue
+        magic, owner, turn, lsn, first_segment, last_segment = _SLOT.unpack_from(slot)
+        if magic == _WATERMARK_MAGIC and owner == store and turn % 2 == position // _SLOT_BYTES:
+            found.append(Watermark(turn, lsn, first_segment, last_segment))
+    return max(found, default=None)
+
+
+# --- The journal's folder, read: which segments there are, what their headers say, and the blocks of one of them in
+# order
+
+
+WATERMARK = "watermark"
+SUFFIX = ".journal"
+READ_BYTES = 1 << 20
+_ZEROS = bytes(READ_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment file whose header was read and is right."""
+
+    path: str
+    header: SegmentHeader
+    seed: int
+    cut_to_bytes: int = 0  # the file's size where that is less than the segment was made with
+
+    @property
+    def size_bytes(self) -> int:
+        """What the file has room for."""
+        return self.cut_to_bytes or self.header.size_bytes
+
+
+def segment_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:08d}{SUFFIX}"
+
+
+def segment_numbers(disk: Disk, folder: str) -> list[int]:
+    """The numbers of the segment files, ascending, read from their names."""
+    names = (name.removesuffix(SUFFIX) for name in disk.list(folder) if name.endswith(SUFFIX))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def load_watermark(disk: Disk, folder: str, store: bytes) -> Watermark | None:
+    """The watermark, or None if the file is missing or no slot of it is whole."""
+    path = f"{folder}/{WATERMARK}"
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        return read_watermark(file.read_at(0, WATERMARK_BYTES), store)
+    finally:
+        file.close()
+
+
+def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn: int = 1) -> Segment:
+    """Read and judge one header. Raises with the reason if the file is not segment `number` of this store.
+
+    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header cannot tell. A file that
+    is shorter than it was made is returned as such: whether its blocks are all there is for the caller to judge.
+    """
+    path = segment_path(folder, number)
+    file = disk.open(path)
+    try:
+        header = read_segment_header(file.read_at(0, HEADER_BYTES))
+        size = file.size()
+    finally:
+        file.close()
+    if isinstance(header, UnknownVersion):
+        raise FormatTooNew(path, header.version, FORMAT_VERSION)
+    if header is None:
+        raise CorruptJournal(path, 0, lowest_lsn, 0, "the segment's header is damaged")
+    if header.store != store:
+        reason = f"the segment belongs to another store ({header.store.hex()}, this one is {store.hex()})"
+        raise CorruptJournal(path, 0, header.first_lsn, 0, reason)
+    if header.number != number:
+        reason = f"this is segment {header.number} under the name of {number}"
+        raise CorruptJournal(path, 0, header.first_lsn, 0, reason)
+    if size > header.size_bytes:
+        reason = f"the segment was made with {header.size_bytes} bytes and now has {size}"
+        raise CorruptJournal(path, header.size_bytes, header.first_lsn, 0, reason)
+    return Segment(path, header, header.seed(), size if size < header.size_bytes else 0)
+
+
+def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | None = None) -> Iterator[tuple[int, Scan]]:
+    """The blocks of a segment in runs, each with the position its run starts at.
+
+    Where the last run ends, the chain ends. Whether that is the end of the data or damage is for the caller to judge.
+    `start` is a place inside: position, checksum of the block before, lsn.
+    """
+    header = segment.header
+    position, prev_crc, next_lsn = start or (HEADER_BYTES, header.prev_crc, header.first_lsn)
+    want = READ_BYTES
+    while True:
+        data = file.read_at(position, min(want, header.size_bytes - position))
+        found = blocks.scan(data, 0, segment.seed, prev_crc, next_lsn)
+        more = found.ended is ScanEnd.SHORT and position + len(data) < header.size_bytes and len(data) == want
+        if more and not found.position:
+            # One block is longer than what was read: its length is known now, and bounded by the segment.
+            want = max(want + READ_BYTES, blocks.HEADER.unpack_from(data)[3])
+            continue
+        yield position, found
+        position += found.position
+        prev_crc, next_lsn, want = found.prev_crc, found.next_lsn, READ_BYTES
+        if not more:
+            return
+
+
+def frames_between(
+    disk: Disk, folder: str, store: bytes, after_lsn: int, upto_lsn: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    """The frames above `after_lsn` up to `upto_lsn`, both ends of closed segments, in runs with the chain's checksum
+    behind each. For a reader beside the process that writes: only whole, closed segments are looked at."""
+    for number in segment_numbers(disk, folder):
+        segment = load_segment(disk, folder, number, store)
+        if segment.header.first_lsn > min(upto_lsn, after_lsn + 1):
+            break
+        file = disk.open(segment.path)
+        try:
+            for base, found in scan_segment(file, segment):
+                if found.next_lsn - 1 > upto_lsn:
+                    reason = f"lsn {upto_lsn} is not the end of a closed segment"
+                    raise CorruptJournal(segment.path, base, upto_lsn, upto_lsn, reason)
+                skip = max(0, after_lsn + 1 - found.first_lsn)
+                yield found.prev_crc, found.frames[skip:]
+        finally:
+            file.close()
+        after_lsn = max(after_lsn, found.next_lsn - 1)
+    if after_lsn < upto_lsn:
+        raise CorruptJournal(folder, 0, after_lsn + 1, upto_lsn, "frames are missing or damaged")
+
+
+def used_end(file: File, position: int, size: int) -> int:
+    """The position behind the last byte that is not zero at or behind `position`; `position` if there is none."""
+    end = position
+    while position < size:
+        data = file.read_at(position, min(READ_BYTES, size - position))
+        if not data:
+            break
+        if data != _ZEROS[: len(data)]:
+            end = position + len(data.rstrip(b"\0"))
+        position += len(data)
+    return end
+
+
+def find_block(file: File, segment: Segment, position: int, above_lsn: int) -> blocks.FoundBlock | None:
+    """The first valid block above an lsn at or behind `position`, wherever it begins (see `blocks.find`)."""
+    data = file.read_at(position, segment.header.size_bytes - position)
+    found = blocks.find(data, 0, segment.seed, above_lsn)
+    return found._replace(position=position + found.position) if found else None

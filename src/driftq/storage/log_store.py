@@ -1,0 +1,274 @@
+"""Where the records of each log live: written from facts that are durable already, read by range.
+
+A log store keeps packed batches exactly as they travel (see `wire.records`), keyed by log number and offset. Past the
+last checkpoint it is a cache: it can be cut back to the checkpoint and rebuilt from the journal.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from driftq.storage.disk import Disk, DiskFull
+from driftq.wire.records import STAMP
+
+
+class SegmentSpan(NamedTuple):
+    """A run of records that is kept or dropped together (a segment file on disk, a batch in memory)."""
+
+    first_offset: int
+    end_offset: int
+    size_bytes: int
+    last_ms: int
+
+
+Placed = tuple[int, int, bytes]  # first offset, number of records, the stamped batch
+
+
+class SyncWork(Protocol):
+    """Syncs that touch nothing but the disk."""
+
+    def run(self) -> None: ...
+
+
+class LogStore(Protocol):
+    """Ranges of packed batches per log."""
+
+    def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        """Add a stamped batch. `first_offset` equals `end(log_id)`, or the log is new (a fork starts above 0)."""
+
+    def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
+        """`append` of batches that follow each other, for the price of a few."""
+
+    def skip(self, log_id: int, end_offset: int) -> None:
+        """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
+        to read one raises `CorruptLog`."""
+
+    def end(self, log_id: int) -> int:
+        """The offset behind the last stored record; 0 for an unknown log."""
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        """Whole batches, in order, that cover [offset, end_offset): the first may begin before `offset`, the last may
+        end after `end_offset`. Stops before the batch that would exceed `max_bytes`, but returns at least one if there
+        is one. What lies below the log's start or behind its end is left out."""
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        """The first offset whose batch was appended at or after `at_ms`; the end if there is none."""
+
+    def spans(self, log_id: int) -> list[SegmentSpan]:
+        """What retention can drop, oldest first; the last one is being written."""
+
+    def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
+        """After a restart: this log holds [start, end) durably; what lies beyond is cut off before the next append."""
+
+    def trim(self, log_id: int, start_offset: int) -> None:
+        """Records below are never read again. Files go at the next `collect`."""
+
+    def drop(self, log_id: int) -> None:
+        """The log is gone. Files go at the next `collect`."""
+
+    def begin_sync(self) -> SyncWork:
+        """What must be synced so that everything appended so far is on the device; it may run in another thread, and it
+        must run. Raises `DiskFull` if something could not even be written."""
+
+    def sync(self) -> None:
+        """Begin and run: returns when everything appended so far is on the device."""
+
+    def collect(self, now_lsn: int, safe_lsn: int) -> None:
+        """Delete the files that frames up to `safe_lsn` gave up (trimmed, dropped). Called after every durable snapshot
+        with the lsn of the older of the two kept: replaying from there still reads what later frames gave up. `now_lsn`
+        is at or behind every frame that was projected so far."""
+
+    def is_full(self) -> bool:
+        """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
+
+    def close(self) -> None: ...
+
+
+class MemoryLogStore:
+    """The twin for tests and for brokers that keep nothing: lists and bisect."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, _MemoryLog] = {}
+
+    def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
+        log = self._logs.get(log_id)
+        if log is None:
+            log = self._logs[log_id] = _MemoryLog(first_offset)
+        elif first_offset != log.end:
+            raise ValueError(f"log {log_id} ends at {log.end}; a batch for {first_offset} cannot follow")
+        log.firsts.append(first_offset)
+        log.batches.append(batch)
+        log.end = first_offset + count
+
+    def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
+        for first_offset, count, batch in batches:
+            self.append(log_id, first_offset, count, batch)
+
+    def skip(self, log_id: int, end_offset: int) -> None:
+        log = self._logs.setdefault(log_id, _MemoryLog(end_offset))
+        log.end = max(log.end, end_offset)
+
+    def end(self, log_id: int) -> int:
+        log = self._logs.get(log_id)
+        return log.end if log else 0
+
+    def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        log = self._logs.get(log_id)
+        found: list[bytes] = []
+        if log is None or max(offset, log.start) >= min(end_offset, log.end):
+            return found
+        size = 0
+        for index in range(log.find(max(offset, log.start)), len(log.firsts)):
+            batch = log.batches[index]
+            size += len(batch)
+            if log.firsts[index] >= end_offset or (found and size > max_bytes):
+                break
+            found.append(batch)
+        return found
+
+    def offset_at(self, log_id: int, at_ms: int) -> int:
+        log = self._logs.get(log_id)
+        if log is None:
+            return 0
+        for first_offset, batch in zip(log.firsts, log.batches, strict=True):
+            if batch_ms(batch) >= at_ms:
+                return max(first_offset, log.start)
+        return log.end
+
+    def spans(self, log_id: int) -> list[SegmentSpan]:
+        log = self._logs.get(log_id)
+        if log is None:
+            return []
+        ends = [*log.firsts[1:], log.end]
+        return [
+            SegmentSpan(first, end, len(batch), batch_ms(batch))
+            for first, end, batch in zip(log.firsts, ends, log.batches, strict=True)
+        ]
+
+    def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
+        log = self._logs.setdefault(log_id, _MemoryLog(start_offset))
+        keep = bisect_left(log.firsts, end_offset)
+        del log.firsts[keep:], log.batches[keep:]
+        log.start, log.end = start_offset, end_offset
+
+    def trim(self, log_id: int, start_offset: int) -> None:
+        log = self._logs.get(log_id)
+        if log is not None:
+            log.start = max(log.start, min(start_offset, log.end))
+
+    def drop(self, log_id: int) -> None:
+        self._logs.pop(log_id, None)
+
+    def begin_sync(self) -> MemoryLogStore:
+        return self
+
+    def run(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def collect(self, now_lsn: int, safe_lsn: int) -> None:
+        for log in self._logs.values():
+            gone = len(log.firsts) if log.start == log.end else log.find(log.start)
+            if gone > 0:
+                del log.firsts[:gone], log.batches[:gone]
+
+    def is_full(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._logs.clear()
+
+
+class _MemoryLog:
+    """The batches of one log and the offsets they begin at."""
+
+    __slots__ = ("batches", "end", "firsts", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.firsts: list[int] = []
+        self.batches: list[bytes] = []
+
+    def find(self, offset: int) -> int:
+        return max(0, bisect_right(self.firsts, offset) - 1)
+
+
+def batch_ms(batch: bytes) -> int:
+    """When the broker stamped this batch."""
+    at_ms: int = STAMP.unpack_from(batch, 8)[1]
+    return at_ms
+
+
+# --- The syncs that make a log store's appends durable, as a piece of work that any thread may run ---
+
+
+class LogSync:
+    """Files to sync, each with its index beside it, and folders whose names changed."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk = disk
+        self._root = root
+        self._files: list[tuple[str, str, bytes]] = []
+        self._folders: list[str] = []
+        self._new_folders = False
+
+    def add_file(self, path: str, index_path: str, index: bytes) -> None:
+        self._files.append((path, index_path, index))
+
+    def add_folder(self, path: str) -> None:
+        self._folders.append(path)
+
+    def add_root(self) -> None:
+        """Folders of new logs must be found again, too."""
+        self._new_folders = True
+
+    def run(self) -> None:
+        for stage in self.stages():
+            for call in stage:
+                call()
+
+    def stages(self) -> Iterator[list[Callable[[], None]]]:
+        """The work as calls. Those of one stage may run at the same time, each in its own thread: syncs of many small
+        files that wait together cost the filesystem little more than one. The next stage begins when all are done."""
+        yield [partial(self._sync_file, *each) for each in self._files]
+        yield [partial(self._sync_folder, path) for path in self._folders]
+        if self._new_folders:
+            yield [self._sync_root]
+
+    def _sync_file(self, path: str, index_path: str, index: bytes) -> None:
+        if not self._disk.exists(path):
+            return  # its log was dropped meanwhile
+        file = self._disk.open(path, write=True)
+        try:
+            file.sync("log.sync")
+        finally:
+            file.close()
+        self._write_index(index_path, index)
+
+    def _sync_folder(self, path: str) -> None:
+        if self._disk.exists(path):
+            self._disk.sync_folder("log.sync_folder", path)
+
+    def _sync_root(self) -> None:
+        self._disk.sync_folder("log.root.sync_folder", self._root)
+        self._disk.sync_folder("log.parent.sync_folder", self._root.rpartition("/")[0] or "/")
+
+    def _write_index(self, path: str, data: bytes) -> None:
+        """Without a sync of its own: it is a cache with a checksum, and a torn one is rebuilt."""
+        try:
+            known = self._disk.exists(path)
+            file = self._disk.open(path, write=True) if known else self._disk.create("index.create", path)
+        except DiskFull:
+            return
+        try:
+            file.write_at("index.write", 0, data)
+        except DiskFull:
+            return
+        finally:
+            file.close()

@@ -1,0 +1,214 @@
+"""Routing by rules in a TOML file: the first rule whose conditions all hold decides.
+
+    [[rule]]
+    name = "large invoices"
+    match = { topic = "inbox.*", labels = { kind = "invoice" }, value = { "total.currency" = ["EUR", "CHF"] } }
+    route = { target_topic = "invoices", label = "finance", meta = { source = "rules" } }
+
+Texts are patterns (`*`, `?`, `[…]`, case counts), other values are compared, a list means any of its members. A rule
+without conditions matches everything; a rule without a route leaves the message as it is. The broker asks these rules
+at produce and a pipeline asks them over a whole topic: one truth for both.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput, checked
+
+_Text = str | Annotated[list[str], Meta(min_length=1)]
+_Scalar = str | int | float | bool
+_Value = _Scalar | Annotated[list[_Scalar], Meta(min_length=1)]
+Test = Callable[[RouteInput], bool]
+
+_ABSENT = object()
+
+
+class Match(Struct, frozen=True, forbid_unknown_fields=True):
+    """The conditions of a rule. `value` maps dotted paths into the JSON value to what must be there."""
+
+    topic: _Text | None = None
+    key: _Text | None = None
+    tenant: _Text | None = None
+    run_id: _Text | None = None
+    task: _Text | None = None
+    labels: dict[str, _Text] = {}
+    value: dict[str, _Value] = {}
+
+
+class RuleRoute(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rule decides."""
+
+    label: str = ""
+    target_topic: str = ""
+    partition: Annotated[int, Meta(ge=0)] | None = None
+    meta: dict[str, str] = {}
+
+
+class RuleText(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str = ""
+    match: Match = Match()
+    route: RuleRoute = RuleRoute()
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    rule: list[RuleText]
+
+
+class Rule(NamedTuple):
+    """A rule, ready to be asked. Its decision carries its name in `meta`, so that a consumer can see why."""
+
+    name: str
+    tests: tuple[Test, ...]
+    decision: RouteDecision | None
+
+
+class BadRules(ValueError):
+    """A file of rules is wrong; the message names the file, the rule and the mistake."""
+
+
+class Rules:
+    """The first rule that holds decides."""
+
+    def __init__(self, rules: list[Rule]) -> None:
+        self.rules = rules
+
+    def find(self, message: RouteInput) -> Rule | None:
+        for rule in self.rules:
+            for test in rule.tests:
+                if not test(message):
+                    break
+            else:
+                return rule
+        return None
+
+    def decide(self, message: RouteInput) -> RouteDecision | None:
+        rule = self.find(message)
+        return rule.decision if rule is not None else None
+
+
+def load(path: str) -> Rules:
+    """Read a file of rules; raises `BadRules`."""
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), path)
+    except OSError as error:
+        raise BadRules(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise BadRules(f"{path}: {error}") from None
+
+
+def parse(text: str, path: str = "rules") -> Rules:
+    try:
+        texts = msgspec.convert(tomllib.loads(text), _File).rule
+    except tomllib.TOMLDecodeError as error:
+        raise BadRules(f"{path}: {error}") from None
+    except msgspec.ValidationError as error:
+        raise BadRules(f"{path}: {_explained(str(error))}") from None
+    rules: list[Rule] = []
+    for number, written in enumerate(texts, 1):
+        rule = _rule(written, number, path)
+        if any(known.name == rule.name for known in rules):
+            raise BadRules(f"{path}: two rules are called {rule.name!r}")
+        if rules and not rules[-1].tests:
+            raise BadRules(f"{path}: rule {rule.name!r} is never reached: {rules[-1].name!r} matches everything")
+        rules.append(rule)
+    return Rules(rules)
+
+
+def _explained(message: str) -> str:
+    """msgspec counts from 0 and says `$.rule[2]`; people count from 1."""
+    return re.sub(r"\$\.rule\[(\d+)\]", lambda found: f"rule {int(found[1]) + 1}: ", message).replace(": .", ": ")
+
+
+def _rule(written: RuleText, number: int, path: str) -> Rule:
+    name = written.name or f"rule {number}"
+    route = written.route
+    decision = None
+    if route != RuleRoute():
+        try:
+            decision = checked(
+                RouteDecision(route.label, route.target_topic, route.partition, {"rule": name, **route.meta})
+            )
+        except BadRouteDecision as error:
+            raise BadRules(f"{path}: rule {name!r}: route: {error}") from None
+    try:
+        return Rule(name, tuple(_tests(written.match)), decision)
+    except ValueError as error:
+        raise BadRules(f"{path}: rule {name!r}: match: {error}") from None
+
+
+def _tests(match: Match) -> Iterator[Test]:
+    """Cheap conditions first: the value is read as JSON only if everything else holds."""
+    if match.topic is not None:
+        yield _on(match.topic, lambda message: message.topic)
+    if match.key is not None:
+        yield _on(match.key, lambda message: message.key)
+    if match.tenant is not None:
+        yield _on(match.tenant, lambda message: message.envelope.tenant_id)
+    if match.run_id is not None:
+        yield _on(match.run_id, lambda message: message.envelope.run_id)
+    if match.task is not None:
+        yield _on(match.task, lambda message: message.task)
+    for label, wanted in match.labels.items():
+        yield _on(wanted, _label(label))
+    for path, wanted_value in match.value.items():
+        yield _on(wanted_value, _field(path))
+
+
+def _on(wanted: _Text | _Value, take: Callable[[RouteInput], Any]) -> Test:
+    members = wanted if isinstance(wanted, list) else [wanted]
+    accepts = [_accepts(member) for member in members]
+    if len(accepts) == 1:
+        only = accepts[0]
+        return lambda message: only(take(message))
+
+    def any_holds(message: RouteInput) -> bool:
+        found = take(message)
+        return any(accept(found) for accept in accepts)
+
+    return any_holds
+
+
+def _accepts(wanted: _Scalar) -> Callable[[Any], bool]:
+    if isinstance(wanted, str):
+        if not wanted:
+            return lambda found: found == ""
+        if not re.search(r"[*?\[]", wanted):
+            return lambda found: bool(found == wanted)
+        pattern = re.compile(fnmatch.translate(wanted)).match
+        return lambda found: isinstance(found, str) and pattern(found) is not None
+    if isinstance(wanted, bool):
+        return lambda found: found is wanted
+    return lambda found: isinstance(found, int | float) and not isinstance(found, bool) and found == wanted
+
+
+def _label(name: str) -> Callable[[RouteInput], Any]:
+    return lambda message: (message.envelope.labels or {}).get(name, _ABSENT)
+
+
+def _field(path: str) -> Callable[[RouteInput], Any]:
+    """`a.b.0.c`: members of objects by name, of arrays by number."""
+    steps = path.split(".")
+    if not all(steps):
+        raise ValueError(f"{path!r} is not a path: names and numbers, with a dot between them")
+
+    def take(message: RouteInput) -> Any:
+        found = message.json()
+        for step in steps:
+            if isinstance(found, dict):
+                found = found.get(step, _ABSENT)
+            elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
+                found = found[int(step)]
+            else:
+                return _ABSENT
+        return found
+
+    return take

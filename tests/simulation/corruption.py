@@ -1,0 +1,176 @@
+"""What no software can prevent and must at least notice: bits that turn at rest, and a device that lies about syncs.
+
+Flips are tried on copies of the disk, so the run goes on unharmed. A folder with a turned bit is refused, or it holds
+exactly what was written, or the read that meets the damage says so. Only blocks above the saved watermark may be taken
+for a torn tail: that window is named in the documents.
+
+A lying device loses what it said was synced. Whatever the watermark or a snapshot vouch for must be missed at the next
+start; what nothing vouches for yet cannot be. In both cases the state that starts is the fold of a whole prefix.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from driftq.core.broker import Broker
+from driftq.core.model.facts import Fact
+from driftq.core.model.frames import decode
+from driftq.engine import checkpointer
+from driftq.engine.recovery import Opened, open_folder
+from driftq.storage import snapshots
+from driftq.storage.corruption import CorruptLog, Damaged, FormatTooNew
+from driftq.wire.records import read_header
+from tests.simulation.checks.restarts import NoChance, empty_broker
+from tests.simulation.checks.violation import Violation, demand
+from tests.simulation.world import FOLDER, World
+from tests.support.simdisk import Fault, SimDisk
+
+FLIPS_AT_ONCE = 12
+
+
+class Expected:
+    """What the frames of a run fold to, up to one lsn and another: frames are folded once, as long as lsns rise."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._broker = empty_broker(world.swarm)
+        self._lsn = 0
+        self._images: dict[int, list[Fact]] = {}
+
+    def forget(self) -> None:
+        """The run went on: frames that were not durable may be others now."""
+        self._images.clear()
+
+    def images(self, lsn: int) -> list[Fact]:
+        found = self._images.get(lsn)
+        if found is None:
+            found = self._images[lsn] = list(self._at(lsn).snapshot())
+        return found
+
+    def _at(self, lsn: int) -> Broker:
+        world, broker, first = self._world, self._broker, self._lsn
+        if lsn == world.audit.lsn:
+            return world.audit.restarts.shadow
+        if lsn < first:
+            broker, first = empty_broker(world.swarm), 0
+        for frame in world.frames[first:lsn]:
+            for fact in decode(frame):
+                broker.apply(fact)
+        if broker is self._broker:
+            self._lsn = lsn
+        return broker
+
+
+def try_flips(world: World, chance: Random, expected: Expected) -> None:
+    """Turn bits in copies of the disk as it is now, one copy for each."""
+    expected.forget()
+    for _ in range(FLIPS_AT_ONCE):
+        disk = world.disk.copy(chance.randrange(1 << 30))
+        disk.restart()
+        disk.fault_counts.clear()
+        folds = chance.random() < 0.5
+        path, bit = _somewhere(disk, chance, "/journal/0" if folds else "")
+        disk.flip(path, bit)
+        world.faults.counts["flip"] += 1
+        if folds:
+            _fold(world, disk, f"bit {bit} of {path} turned", expected)
+        _judge(world, disk, f"bit {bit} of {path} turned", "flips", expected)
+
+
+def _somewhere(disk: SimDisk, chance: Random, part: str) -> tuple[str, int]:
+    """A bit where something was written, mostly; files are chosen alike, whatever their size."""
+    files = {path: data for path, data in disk.files().items() if data and part in path}
+    vital = [path for path in sorted(files) if "/logs/" not in path]
+    path = chance.choice(vital if chance.random() < 0.5 else sorted(files))
+    used = len(files[path].rstrip(b"\0")) or 1
+    size = used if chance.random() < 0.9 else len(files[path])
+    return path, chance.randrange(8 * size)
+
+
+def _fold(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
+    """A checkpoint over damage must fail, or be right: what it vouches for is trimmed from the journal afterwards."""
+    opened = world.opened
+    lsn = opened.journal.closed_lsn()
+    if not lsn:
+        return
+    try:
+        checkpointer.fold(disk, opened.folder, lsn)
+        newest = snapshots.load_newest(disk, opened.folder.snapshots, opened.folder.store).snapshot
+    except (Damaged, FormatTooNew):
+        world.counts["folds refused"] += 1
+        return
+    if newest is None or newest.lsn != lsn:
+        return
+    found = [fact for frame in snapshots.read_frames(disk, newest, opened.folder.store) for fact in decode(frame)]
+    demand(found == expected.images(lsn), "flips", f"{what}: a checkpoint over damage is wrong")
+    world.counts["folds right"] += 1
+
+
+def begin_lying(world: World) -> None:
+    """From now on the device forgets what it says it keeps, in the journal's segments."""
+
+    def on_call(label: str) -> Fault | None:
+        world.disk.lie = label == "journal.sync"
+        if world.disk.lie:
+            world.faults.counts["lie"] += 1
+        return None
+
+    world.disk.on_call = on_call
+
+
+def end_lying(world: World, keep: str) -> None:
+    """The power is cut, and `keep` says what is left of what was not synced after all."""
+    world.disk.lie = False
+    world.disk.crash(keep)
+    _judge(world, world.disk, "the device lied", "lies", Expected(world))
+
+
+def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected) -> None:
+    try:
+        opened = open_folder(disk, FOLDER, bytes(16), world.swarm.limits, NoChance(), world.swarm.options)
+    except (Damaged, FormatTooNew):
+        world.counts[f"{kind} refused" if kind == "flips" else "lies noticed"] += 1
+        return
+    except Exception as error:
+        raise Violation(kind, f"{what}: the start failed with {type(error).__name__}: {error}") from error
+    tail = opened.journal.tail_lsn()
+    vouched = max(world.audit.watermark_lsn, opened.report.snapshot_lsn)
+    demand(tail >= vouched, kind, f"{what}: the journal ends at {tail} though {vouched} was vouched for")
+    demand(tail <= len(world.frames), kind, f"{what}: {tail} frames, more than were written")
+    for lsn in range(world.audit.lsn + 1, tail + 1):  # stored, and nobody had been told yet
+        world.audit.frame(lsn, decode(world.frames[lsn - 1]), world.op_at[lsn])
+    same = list(opened.broker.snapshot()) == expected.images(tail)
+    demand(same, kind, f"{what}: another state was started")
+    unread = _unreadable(world, opened, what, kind)
+    if kind == "lies":
+        world.counts["lies unnoticeable" if tail < world.durable_lsn else "lies harmless"] += 1
+    elif unread:
+        world.counts["flips found by a read"] += 1
+    else:
+        world.counts["flips in the open tail" if tail < world.durable_lsn else "flips harmless"] += 1
+
+
+def _unreadable(world: World, opened: Opened, what: str, kind: str) -> bool:
+    """Read every log from its start: exact bytes, or an error that says so."""
+    found_damage = False
+    for log_id, known in opened.broker.state.logs.items():
+        offset, log = known.start, world.audit.ledger.logs.get(log_id)
+        if log is None:
+            continue  # its deletion was in the lost tail
+        while offset < known.end:
+            try:
+                found = opened.store.read(log_id, offset, known.end, 1 << 40)
+            except CorruptLog:
+                found_damage = True
+                break
+            expected = log.covering(offset, known.end)[: len(found)]
+            if found != expected and _without_times(found) == _without_times(expected):
+                world.counts["flips in a time stamp"] += 1  # no checksum covers it until an index does
+                expected = found
+            demand(found and found == expected, kind, f"{what}: log {log_id} reads wrong bytes behind {offset}")
+            offset = read_header(found[-1]).end_offset
+    return found_damage
+
+
+def _without_times(batches: list[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(batch[:16], batch[24:]) for batch in batches]

@@ -1,0 +1,88 @@
+"""What readers ask of the state, through the product's read path: each question shows one part of it, whole.
+
+A question is asked of the broker at any moment, and of the fold of all durable facts when its answer has left: the two
+must show the same. It is a command only to the simulation, which keeps operations and their replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from driftq.core.model.commands import Command
+from driftq.core.model.replies import Reply
+from driftq.core.state.state import State
+from tests.simulation.op import Op
+
+
+class Question(Command, frozen=True):
+    part: str
+
+
+class Shown(Reply, frozen=True):
+    """`value` compares equal if the same was shown."""
+
+    value: Any
+
+
+def _topics(state: State) -> object:
+    logs = state.logs
+    return [
+        (topic.name, topic.config, sorted(topic.groups), [(logs[n].start, logs[n].end) for n in topic.log_ids])
+        for topic in state.topics.values()
+    ]
+
+
+def _groups(state: State) -> object:
+    return [
+        (group.topic, group.name, group.paused, progress.floor, progress.cursor, progress.in_flight, progress.resting,
+         list(progress.settled))
+        for group in state.groups.values()
+        for progress in group.progress
+    ]  # fmt: skip
+
+
+def _messages(state: State) -> object:
+    """Where the first messages are that a group has not settled."""
+    return [
+        [progress.place_of(offset)[0] for offset in range(progress.floor, progress.floor + 8)]
+        for group in state.groups.values()
+        for progress in group.progress
+    ]
+
+
+PARTS: dict[str, Callable[[State], object]] = {
+    "topics": _topics,
+    "groups": _groups,
+    "messages": _messages,
+    "keys": lambda state: list(state.keys.images()),
+    "effects": lambda state: list(state.effects.images()),
+    "jobs": lambda state: list(state.histories.images()),
+    "streams": lambda state: list(state.streams.images()),
+    "stages": lambda state: list(state.stages.images()),
+    "subscriptions": lambda state: list(state.subscriptions.images()),
+}
+
+
+def shown(question: Question, state: State) -> Shown:
+    return Shown(PARTS[question.part](state))
+
+
+class Asker:
+    """Draws questions from a generator of its own, so that asking changes nothing else in a run."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(f"questions {seed}")
+
+    def __str__(self) -> str:
+        return "asker"
+
+    def question(self) -> Question | None:
+        return Question(self._random.choice(tuple(PARTS))) if self._random.random() < 0.15 else None
+
+    def on_reply(self, op: Op, reply: Reply) -> None:
+        pass
+
+    def on_unknown(self, op: Op) -> None:
+        pass

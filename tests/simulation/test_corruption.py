@@ -1,0 +1,48 @@
+"""The judges of ruined disks, at moments that seeds seldom meet."""
+
+from __future__ import annotations
+
+from driftq.core.model import commands as c
+from tests.simulation.corruption import begin_lying, end_lying
+from tests.simulation.fault_driver import story
+from tests.simulation.op import Op
+from tests.simulation.run import Drainer
+from tests.simulation.trace import Trace
+from tests.simulation.world import World
+from tests.support.broker_fixture import produce
+
+
+def half_committed(world: World) -> Op:
+    """Something that a lying device has stored, or not, and that nobody was told of."""
+    client = Drainer(world)
+    world.submit(c.CreateTopic("t"), client)
+    world.commit_all()
+    begin_lying(world)
+    op = world.submit(produce("m"), client)
+    world.commit(at_once=False)  # taken
+    world.commit(at_once=False)  # stored
+    return op
+
+
+def started() -> World:
+    world = World(story(), Trace())
+    world.faults.enabled = False
+    world.start()
+    return world
+
+
+def test_what_a_lying_device_kept_though_nobody_was_told_is_there_and_no_breach():
+    world = started()
+    op = half_committed(world)
+    assert op.reply is None
+    end_lying(world, "all")
+    assert world.counts["lies harmless"] == 1
+    assert world.audit.lsn == op.lsn
+
+
+def test_what_a_lying_device_lost_before_anybody_was_told_is_no_breach():
+    world = started()
+    op = half_committed(world)
+    end_lying(world, "none")
+    assert world.counts["lies harmless"] == 1
+    assert world.audit.lsn == op.lsn - 1

@@ -1,0 +1,48 @@
+"""Plain English: words that a reader has to translate first, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT
+
+INSTEAD = {
+    r"whoever|those who": "the caller, the client, the worker",
+    r"nobody|somebody": "no client, another process: name it",
+    r"goes on|go on|going on": "continues, resumes",
+    r"comes? again": "is delivered again, is retried",
+    r"for ever": "permanently",
+    r"seldom": "rarely",
+    r"meanwhile": "in the meantime",
+    r"(is|are|was|be) told|tells": "is notified, reports, returns, shows",
+    r"as good as once": "idempotent",
+    r"weather": "expected",
+}
+WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in INSTEAD), re.IGNORECASE)
+FOLDERS = ("src", "tests", "bench", "examples", "docs")
+KINDS = {".py", ".md", ".toml", ".html", ".js"}
+
+
+def pages() -> list[Path]:
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in KINDS]
+    found += ROOT.glob("*.md")
+    # A decision is not edited after it was accepted, and a changelog keeps what it said.
+    old = {ROOT / "CHANGELOG.md", Path(__file__), *(ROOT / "docs" / "decisions").rglob("*")}
+    return sorted(path for path in found if path not in old and "node_modules" not in path.parts)
+
+
+def unusual(text: str) -> list[str]:
+    lines = text.splitlines()
+    return [f"{number}: {line.strip()}" for number, line in enumerate(lines, 1) if WORDS.search(line)]
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_uses_the_usual_words(path):
+    assert not unusual(path.read_text(encoding="utf-8")), "write " + "; ".join(INSTEAD.values())
+
+
+def test_an_unusual_word_is_seen():
+    assert unusual("fine\nNobody waits\n") == ["2: Nobody waits"]
