@@ -78,7 +78,11 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "other_bytes_accepted": (
-        Bug("core.state.producers:ProducerTable._judge_seq", "if seen.digest == by.digest else SequenceVerdict.MISMATCH", ""),
+        Bug(
+            "core.state.producers:ProducerTable._judge_seq",
+            "if seen.digest == by.digest else SequenceVerdict.MISMATCH",
+            "",
+        ),
     ),
     "repeat_of_first_is_a_restart": (
         Bug(
@@ -103,7 +107,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "job_id_forgotten_at_the_end": (
         Bug("core.state.produced_keys:ProducedKeyTable.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
     ),
-    "job_id_lost_by_a_sweep": (Bug("core.state.produced_keys:ProducedKeyTable.sweep", "if next_ms <= at_ms:", "if 1:"),),
+    "job_id_lost_by_a_sweep": (
+        Bug("core.state.produced_keys:ProducedKeyTable.sweep", "if next_ms <= at_ms:", "if 1:"),
+    ),
     # --- groups
     "nofence": (
         Bug("core.rules.settle:_is_holder", "lease.token == token if token else lease.owner == owner", "True"),
