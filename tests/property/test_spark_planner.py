@@ -1,4 +1,4 @@
-"""The planner's laws: over any life of a query, every offset is planned once, and a plan is a function of its ends."""
+"""Laws of the offset planner: every offset is planned once, and the tasks depend on nothing but start and end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.spark.source import offsets
-from driftq.spark.source.offsets import LogSpan, OffsetRange, Reached, TriggerLimits
+from driftq.spark.source.offsets import LogSpan, OffsetRange, ReadProgress, TriggerLimits
 
 LOGS = [("a", 0), ("a", 1), ("b", 0), ("c", 0), ("c", 1), ("c", 2)]
 
@@ -33,9 +33,9 @@ def spans(ends: list[int], sizes: list[float], present: int) -> list[LogSpan]:
     ][:present]
 
 
-def kept(reached: Reached) -> Reached:
+def checkpointed(progress: ReadProgress) -> ReadProgress:
     """Through the checkpoint and back."""
-    return offsets.from_json(json.loads(json.dumps(offsets.to_json(reached))))
+    return offsets.from_json(json.loads(json.dumps(offsets.to_json(progress))))
 
 
 def covered(plan: list[OffsetRange]) -> list[tuple[str, int, int]]:
@@ -46,63 +46,63 @@ def covered(plan: list[OffsetRange]) -> list[tuple[str, int, int]]:
 def test_every_offset_is_planned_once_whatever_the_limits_and_restarts(life, sizes, data):
     """Logs grow and join while limits change from step to step, as over restarts with other options."""
     ends, present = [0] * len(LOGS), 1
-    reached = kept(Reached({LOGS[0]: 0}, made={"a": "then"}))
+    progress = checkpointed(ReadProgress({LOGS[0]: 0}, created={"a": "then"}))
     seen: list[tuple[str, int, int]] = []
     for growth, limit in life:
         ends = [end + more for end, more in zip(ends, growth, strict=True)]
         present = data.draw(st.integers(present, len(LOGS)))
-        following = kept(offsets.step(reached, spans(ends, sizes, present), limit))
-        plan = offsets.ranges(reached, following)
+        end = checkpointed(offsets.plan_end(progress, spans(ends, sizes, present), limit))
+        plan = offsets.plan_tasks(progress, end)
         assert all(each.start < each.end for each in plan)
         seen.extend(covered(plan))
-        reached = following
-    last = offsets.step(reached, spans(ends, sizes, len(LOGS)), TriggerLimits())
-    seen.extend(covered(offsets.ranges(reached, last)))
+        progress = end
+    last = offsets.plan_end(progress, spans(ends, sizes, len(LOGS)), TriggerLimits())
+    seen.extend(covered(offsets.plan_tasks(progress, last)))
     expected = [(topic, partition, n) for (topic, partition), end in zip(LOGS, ends, strict=True) for n in range(end)]
     assert sorted(seen) == sorted(expected)
 
 
 @given(moments, record_sizes)
-def test_a_step_takes_no_more_than_the_limit_and_never_stands_still(life, sizes):
+def test_a_batch_obeys_the_limits_and_always_makes_progress(life, sizes):
     ends = [0] * len(LOGS)
-    reached = Reached(dict.fromkeys(LOGS, 0), made=dict.fromkeys("abc", "then"))
+    progress = ReadProgress(dict.fromkeys(LOGS, 0), created=dict.fromkeys("abc", "then"))
     for growth, limit in life:
         ends = [end + more for end, more in zip(ends, growth, strict=True)]
-        held = spans(ends, sizes, len(LOGS))
-        waiting = offsets.behind(reached, held)
-        following = offsets.step(reached, held, limit)
-        taken = sum(following.offsets.values()) - sum(reached.offsets.values())
+        log_spans = spans(ends, sizes, len(LOGS))
+        lag = offsets.lag(progress, log_spans)
+        end = offsets.plan_end(progress, log_spans, limit)
+        taken = sum(end.offsets.values()) - sum(progress.offsets.values())
         if limit.offsets_max is not None:
             assert taken <= limit.offsets_max
-            assert limit.bytes_max is not None or taken == min(waiting, limit.offsets_max)
+            assert limit.bytes_max is not None or taken == min(lag, limit.offsets_max)
         if limit.bytes_max is not None and taken > 1:
-            size = {span.log: max(1.0, span.record_bytes) for span in held}
-            moved = {log: following.offsets[log] - reached.offsets[log] for log in reached.offsets}
+            size = {span.log: max(1.0, span.record_bytes) for span in log_spans}
+            moved = {log: end.offsets[log] - progress.offsets[log] for log in progress.offsets}
             assert sum(count * size[log] for log, count in moved.items()) <= limit.bytes_max + 1
-        assert bool(taken) == bool(waiting)
-        assert (following is reached) == (not waiting)
-        reached = following
+        assert bool(taken) == bool(lag)
+        assert (end is progress) == (not lag)
+        progress = end
 
 
 @given(moments, record_sizes)
-def test_a_plan_is_a_function_of_its_two_ends(life, sizes):
+def test_the_tasks_are_a_function_of_start_and_end(life, sizes):
     """Planned again from the checkpoint, in any order of keys, it is the same plan."""
     ends = [0] * len(LOGS)
-    reached = Reached(dict.fromkeys(LOGS[:2], 0))
+    progress = ReadProgress(dict.fromkeys(LOGS[:2], 0))
     for growth, limit in life:
         ends = [end + more for end, more in zip(ends, growth, strict=True)]
-        following = offsets.step(reached, spans(ends, sizes, len(LOGS)), limit)
-        told = offsets.to_json(following)
-        backwards = {**told, "offsets": {t: dict(reversed(o.items())) for t, o in reversed(told["offsets"].items())}}
-        plan = offsets.ranges(reached, following)
-        assert offsets.ranges(kept(reached), offsets.from_json(backwards)) == plan
-        reached = following
+        end = offsets.plan_end(progress, spans(ends, sizes, len(LOGS)), limit)
+        tree = offsets.to_json(end)
+        backwards = {**tree, "offsets": {t: dict(reversed(o.items())) for t, o in reversed(tree["offsets"].items())}}
+        plan = offsets.plan_tasks(progress, end)
+        assert offsets.plan_tasks(checkpointed(progress), offsets.from_json(backwards)) == plan
+        progress = end
 
 
 @given(st.lists(st.tuples(st.integers(0, 1_000), st.integers(1, 100_000)), min_size=1, max_size=8), st.integers(0, 200))
-def test_cutting_loses_nothing_and_makes_pieces_of_about_one_size(found, splits):
-    whole = [OffsetRange("t", number, start, start + count) for number, (start, count) in enumerate(found)]
-    pieces = offsets.cut(whole, splits)
+def test_splitting_loses_nothing_and_makes_pieces_of_about_one_size(sizes, splits):
+    whole = [OffsetRange("t", number, start, start + count) for number, (start, count) in enumerate(sizes)]
+    pieces = offsets.split_ranges(whole, splits)
     assert len(pieces) >= min(len(whole), splits)
     joined: dict[int, int] = {each.partition: each.start for each in whole}
     for piece in pieces:
@@ -115,10 +115,10 @@ def test_cutting_loses_nothing_and_makes_pieces_of_about_one_size(found, splits)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.integers(1, 300), st.integers(0, 10**9))
-def test_a_limit_is_shared_out_fully_and_fairly(wants, limit, turn):
-    wanted = {("t", number): want for number, want in enumerate(wants)}
-    given_out = offsets.shared(wanted, limit, turn)
-    assert sum(given_out.values()) == min(limit, sum(wants))
-    assert all(0 <= given_out[log] <= wanted[log] for log in wanted)
-    hungry = [given_out[log] for log in wanted if given_out[log] < wanted[log]]
-    assert not hungry or max(given_out.values()) <= min(hungry) + 1
+def test_a_limit_is_shared_out_fully_and_fairly(counts, limit, rotation):
+    demand = {("t", number): count for number, count in enumerate(counts)}
+    shares = offsets.share_limit(demand, limit, rotation)
+    assert sum(shares.values()) == min(limit, sum(counts))
+    assert all(0 <= shares[log] <= demand[log] for log in demand)
+    cut_short = [shares[log] for log in demand if shares[log] < demand[log]]
+    assert not cut_short or max(shares.values()) <= min(cut_short) + 1

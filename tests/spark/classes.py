@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 
 import driftq
 from driftq.spark import driftq_session
+from driftq.spark.java import java_home
 from driftq.spark.pipelines.configuration import load
 from driftq.spark.pipelines.query_monitor import Stop, watch
 from driftq.spark.pipelines.registry import STARTS
-from driftq.spark.session import java_home
 from tests.support.java import CLASSES, SHORT_LIVED
 from tests.support.server import running
 

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import driftq
-from driftq.spark.session import java_home, worker_python
+from driftq.spark.java import java_home
+from driftq.spark.session import worker_python
 from tests.support.java import JAVA_OPTIONS
 from tests.support.wait import until_now
 

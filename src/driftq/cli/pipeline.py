@@ -108,7 +108,7 @@ def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words:
     from driftq.spark.pipelines.configuration import BadConfiguration
     from driftq.spark.pipelines.query_monitor import QueryFailed
     from driftq.spark.pipelines.registry import execute
-    from driftq.spark.session import NoJava
+    from driftq.spark.java import NoJava
 
     try:
         code = execute(configuration, output.remark, click.echo)
@@ -132,7 +132,7 @@ def story(run_id: str, table: str) -> None:
     """
     needs_spark()
     from driftq.spark.pipelines.runs import NoStory, tell_story
-    from driftq.spark.session import NoJava
+    from driftq.spark.java import NoJava
     from driftq.spark.tables import TableDamaged
 
     try:

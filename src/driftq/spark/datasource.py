@@ -1,9 +1,9 @@
-"""The data source as Spark sees it: a name, a schema, and who reads and writes.
+"""The data source as Spark sees it: its name, its schema, its readers and writers.
 
     spark.read.format("driftq").option("subscribe", "orders").load()
 
 Registered by `driftq.spark.register`, or by Spark itself, which looks for packages named `pyspark_*`. The work is done
-in `reading` and `writing`, which are imported when they are needed.
+in `source.reader` and `sink.writer`, which are imported when they are needed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class DriftqDataSource(DataSource):
         return "driftq"
 
     def schema(self) -> StructType:
-        return columns.spark_schema(columns.wanted(read_options(self.options)))
+        return columns.spark_schema(columns.available_columns(read_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from driftq.spark.source.reader import DriftqReader, FilteringReader  # noqa: PLC0415  # a writer needs none of it
+        from driftq.spark.source.reader import DriftqReader, FilteringReader  # noqa: PLC0415  # not needed to write
 
         options = read_options(self.options)
         return (FilteringReader if options.push_filters else DriftqReader)(options, schema)
@@ -43,13 +43,13 @@ class DriftqDataSource(DataSource):
         return DriftqStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        made: DataSourceWriter = importlib.import_module("driftq.spark.sink.writer").batch_writer(
+        writer: DataSourceWriter = importlib.import_module("driftq.spark.sink.writer").batch_writer(
             dict(self.options), schema, overwrite
         )
-        return made
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        made: DataSourceStreamWriter = importlib.import_module("driftq.spark.sink.writer").stream_writer(
+        writer: DataSourceStreamWriter = importlib.import_module("driftq.spark.sink.writer").stream_writer(
             dict(self.options), schema, overwrite
         )
-        return made
+        return writer

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from driftq.client.calls import admin
 from driftq.client.errors import Conflict, NotFound, OutOfStep, SequenceMismatch, StaleEpoch
-from driftq.spark.session import settle_in
+from driftq.spark.session import freeze_gc
 from driftq.spark.sink.options import WriteOptions, check_columns, write_options
 from driftq.spark.sink.target import ChunkUpload, DirectTarget, StagedTarget, forget_quietly, publish
 from driftq.spark.source.fetch import transport_of
@@ -129,7 +129,7 @@ def write_rows(
     """Write the rows of one attempt of a task. When it fails, what it staged is forgotten."""
     from driftq.spark.sink.chunker import Chunker  # noqa: PLC0415  # Arrow, for those who have rows
 
-    settle_in()
+    freeze_gc()
     transport = transport_of(options.connection)
     packer = Chunker(options, lambda topic: partitions_of(transport, topic), task)
     target: StagedTarget | DirectTarget | None = None

@@ -1,7 +1,14 @@
-"""Packed batches into Arrow arrays: whole columns at a time, never record by record.
+"""Decodes packed batches into Arrow arrays, whole columns at a time and never record by record.
 
-A fetched run of batches is walked once, batch by batch, for lengths and checksums; everything else is arithmetic over
-all batches at once. The ends of a packed column are what Arrow calls offsets. Knows no Spark and no broker.
+    fetched bytes    | header | ends of keys | ends of values | keys ... | values ... |  next batch ...
+                         |           |                |            |           |
+    _walk            length, crc     |                |            |           |       one loop over the batches
+    _columns         counts, where the columns begin  |            |           |       numpy, all batches at once
+    bytes_array                 Arrow offsets    Arrow offsets   Arrow data  Arrow data
+
+The ends of a packed column are what Arrow calls offsets, so that a large batch becomes Arrow arrays without a copy.
+Small batches are joined first, because a record batch of a few rows costs Spark more than the copy. Knows no Spark and
+no broker. The format of a batch is in docs/internals/formats.md and `driftq.wire.records`.
 """
 
 from __future__ import annotations
@@ -30,27 +37,27 @@ from driftq.wire.records import (
 
 Ints = npt.NDArray[np.int64]
 _FRONT = struct.Struct("<4sI")
-_ZSTD_AT = 28  # of the attributes in a batch
-LARGE_BYTES = 256 * 1024  # of a batch whose copy costs more than a record batch of its own
+_ATTRIBUTES_AT = 28  # in the header of a batch
+LARGE_BYTES = 256 * 1024  # from this size on a batch is not joined with others
 
 
 class Texts(NamedTuple):
-    """A column of bytes: where each ends, with a 0 in front, and all of them in a row."""
+    """A column of bytes: the ends of the values, with a 0 in front, and the bytes of all values."""
 
     ends: npt.NDArray[np.int32]
     data: bytes | memoryview
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
-        found: npt.NDArray[np.int32] = np.diff(self.ends)
-        return found
+        lengths: npt.NDArray[np.int32] = np.diff(self.ends)
+        return lengths
 
     def at(self, index: int) -> bytes:
         return bytes(self.data[self.ends[index] : self.ends[index + 1]])
 
 
 class Rows(NamedTuple):
-    """The records of a run of batches as columns. Keys and heads are None when no record has one."""
+    """Records as columns. Keys and heads are None if no record has one."""
 
     offsets: Ints
     at_ms: Ints
@@ -60,20 +67,20 @@ class Rows(NamedTuple):
 
 
 def rows_of(data: bytes | bytearray) -> Iterator[Rows]:
-    """The records of a run of batches. A large batch stays where it is, small ones are joined. Raises `BadBatch` for
-    bytes that are not what was packed."""
-    places = _walk(data)
-    if any(data[at + _ZSTD_AT] & ZSTD for at in places):
-        data = _inflated(data, places)
-        places = _walk(data, checked=True)
-    for group in _groups(places, len(data)):
+    """The records of consecutive batches. Large batches are not copied, small ones are joined. Raises `BadBatch` for
+    bytes that are damaged."""
+    starts = _walk(data)
+    if any(data[at + _ATTRIBUTES_AT] & ZSTD for at in starts):
+        data = _decompressed(data, starts)
+        starts = _walk(data, checked=True)
+    for group in _groups(starts, len(data)):
         yield _columns(data, np.array(group, dtype=np.int64))
 
 
-def _groups(places: list[int], size: int) -> Iterator[list[int]]:
-    """Neighbours that are worth joining: their texts are copied, so it is done to none that is large by itself."""
+def _groups(starts: list[int], size: int) -> Iterator[list[int]]:
+    """Batches to decode together. Joining copies their bytes, so a large batch is decoded alone."""
     small: list[int] = []
-    for at, end in itertools.pairwise([*places, size]):
+    for at, end in itertools.pairwise([*starts, size]):
         if end - at < LARGE_BYTES:
             small.append(at)
             continue
@@ -86,8 +93,8 @@ def _groups(places: list[int], size: int) -> Iterator[list[int]]:
 
 
 def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
-    """Where the batches begin. Checksums are looked at here: between a disk and this line lie many machines."""
-    places: list[int] = []
+    """The positions at which the batches start. Checks the checksums: the bytes came over a network."""
+    starts: list[int] = []
     view = memoryview(data)
     at, size = 0, len(data)
     while at < size:
@@ -99,18 +106,18 @@ def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
             raise BadBatch(f"the batch at {at} is cut off")
         if not checked:
             crc = int.from_bytes(view[at + 24 : at + 28], "little")
-            # As Arrow's buffer: a plain view of bytes that could be written to is not taken, and a copy costs more.
+            # As an Arrow buffer: the function refuses a writable memoryview, and a copy would cost more.
             if google_crc32c.value(pa.py_buffer(view[at + CHECKED_FROM : at + length])) != crc:
                 raise BadBatch(f"checksum mismatch in the batch at {at}")
-        places.append(at)
+        starts.append(at)
         at += length
-    return places
+    return starts
 
 
-def _inflated(data: bytes | bytearray, places: list[int]) -> bytes:
-    """The same run with every body uncompressed."""
+def _decompressed(data: bytes | bytearray, starts: list[int]) -> bytes:
+    """The same batches with every body decompressed."""
     parts: list[bytes] = []
-    for at in places:
+    for at in starts:
         header = read_header(data, at)
         batch = bytes(data[at : at + header.length])
         if header.attributes & ZSTD:
@@ -118,14 +125,15 @@ def _inflated(data: bytes | bytearray, places: list[int]) -> bytes:
             padding = bytes(-len(raw) & 7)
             length = header.body_at + len(raw) + len(padding)
             attributes = (header.attributes & ~ZSTD).to_bytes(2, "little")
-            front = b"".join((batch[:4], length.to_bytes(4, "little"), batch[8:_ZSTD_AT], attributes))
+            front = b"".join((batch[:4], length.to_bytes(4, "little"), batch[8:_ATTRIBUTES_AT], attributes))
             batch = b"".join((front, batch[len(front) : header.body_at], raw, padding))
         parts.append(batch)
     return b"".join(parts)
 
 
 def _columns(data: bytes | bytearray, at: Ints) -> Rows:
-    """Read all headers at once, then each column of all batches at once. Batches begin at multiples of eight."""
+    """Read all headers at once, then each column of all batches at once. Batches are aligned to eight bytes, so a
+    header field of all batches is one indexed read from an array of that field's width."""
     words, shorts = np.frombuffer(data, np.uint32), np.frombuffer(data, np.uint16)
     longs = np.frombuffer(data, np.int64)
     attributes = shorts[(at + 28) >> 1].astype(np.int64)
@@ -163,21 +171,21 @@ def _texts(
     counts: Ints,
     has: npt.NDArray[np.bool_],
 ) -> tuple[Texts, Ints]:
-    """One column of all batches, and how many bytes of it each batch has. A batch without it counts as empty texts."""
+    """One column of all batches, and the bytes of it in each batch. A batch without the column has empty values."""
     totals = np.zeros(len(counts), dtype=np.int64)
     totals[has] = words[(ends_at[has] >> 2) + counts[has]]
     if len(counts) == 1:
         index = int(ends_at[0]) >> 2
         ends = words[index : index + int(counts[0]) + 1].view(np.int32)
-        begin = int(texts_at[0])
-        _refuse_disorder(np.diff(ends), ends[0])
-        return Texts(ends, memoryview(data)[begin : begin + int(totals[0])]), totals
+        first = int(texts_at[0])
+        _check_order(np.diff(ends), ends[0])
+        return Texts(ends, memoryview(data)[first : first + int(totals[0])]), totals
     sizes = counts[has] + 1
     starts = np.cumsum(sizes) - sizes
-    found = words[np.repeat((ends_at[has] >> 2) - starts, sizes) + np.arange(int(sizes.sum()))].astype(np.int64)
-    # Between two batches the ends fall back to 0: those differences belong to no record.
-    lengths = np.delete(np.diff(found), starts[1:] - 1)
-    _refuse_disorder(lengths, found[starts])
+    joined_ends = words[np.repeat((ends_at[has] >> 2) - starts, sizes) + np.arange(int(sizes.sum()))].astype(np.int64)
+    # Between two batches the ends start again at 0: those differences belong to no record.
+    lengths = np.delete(np.diff(joined_ends), starts[1:] - 1)
+    _check_order(lengths, joined_ends[starts])
     if not has.all():
         spread = np.zeros(int(counts.sum()), dtype=np.int64)
         spread[np.repeat(has, counts)] = lengths
@@ -186,19 +194,19 @@ def _texts(
     np.cumsum(lengths, out=ends[1:])
     view = memoryview(data)
     stops = (texts_at + totals).tolist()
-    joined = b"".join([view[begin:stop] for begin, stop in zip(texts_at.tolist(), stops, strict=True)])
+    joined = b"".join([view[first:stop] for first, stop in zip(texts_at.tolist(), stops, strict=True)])
     return Texts(ends, joined), totals
 
 
-def _refuse_disorder(lengths: npt.NDArray[Any], firsts: Any) -> None:
+def _check_order(lengths: npt.NDArray[Any], firsts: Any) -> None:
     if (lengths < 0).any() or np.any(firsts):
         raise BadBatch("a column's ends are not in order")
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
 #
-# Made from buffers: `pa.array`, `pa.scalar` and `pa.repeat` import pandas to ask whether they were given some of it.
-# That is most of a second for every new worker, and memory that it never uses.
+# Made from buffers: `pa.array`, `pa.scalar` and `pa.repeat` import pandas to check whether the data is pandas data.
+# That costs every new worker most of a second, and memory that it never uses.
 
 
 def bytes_array(texts: Texts | None, count: int, kind: pa.DataType, *, empty_is_null: bool) -> pa.Array:
@@ -214,7 +222,7 @@ def bytes_array(texts: Texts | None, count: int, kind: pa.DataType, *, empty_is_
 
 
 def numbers(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Numbers as an Arrow array over the same memory; 64 bits wide if nothing else is said."""
+    """Numbers as an Arrow array over the same memory; int64 by default."""
     return pa.Array.from_buffers(kind or pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 

@@ -1,7 +1,8 @@
-"""Fetches ranges of packed records, of partitions and of streams, and notices when they are not there any more.
+"""Fetches ranges of packed records from partitions and streams, and notices when records are gone.
 
-Built on the client's transport: calls are repeated while the broker does not answer, for as long as the options say.
-A reused worker keeps its connections from task to task. Knows nothing of Spark and does not look into records.
+Built on the client's transport: a call is retried while the broker does not answer, for as long as `retryMs` says. A
+Python worker that Spark reuses keeps its connections from task to task. Knows nothing of Spark and does not look into
+records.
 """
 
 from __future__ import annotations
@@ -28,52 +29,52 @@ _transports: dict[tuple[BrokerOptions, int], Transport] = {}
 
 
 class DataLoss(Exception):
-    """Records that should be read are not there any more."""
+    """Records that should be read are gone."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}. Records may have been lost before they were read. Set failOnDataLoss=false to go on with what is "
-            "there, or start with a new checkpoint."
+            f"{what}. Records may have been lost before they were read. Set failOnDataLoss=false to continue with "
+            "what is left, or start with a new checkpoint."
         )
 
 
 def transport_of(connection: BrokerOptions, *, first_contact_ms: int | None = None) -> Transport:
-    """One for each broker and process. A task waits for a broker that starts again even if it never met it; who plans
-    a query hears soon that nobody is there."""
+    """The transport to a broker, one for each process. A task waits `retry_ms` for a broker that restarts, even if it
+    never reached it before; the planner passes a shorter `first_contact_ms` to fail soon if no broker is there."""
     first_contact_ms = connection.retry_ms if first_contact_ms is None else min(first_contact_ms, connection.retry_ms)
-    found = _transports.get((connection, first_contact_ms))
-    if found is None:
-        patience = RetryOptions(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
-        found = Transport(address_of(connection.url, connection.token), patience)
-        _transports[connection, first_contact_ms] = found
-    return found
+    transport = _transports.get((connection, first_contact_ms))
+    if transport is None:
+        retry = RetryOptions(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
+        transport = Transport(address_of(connection.url, connection.token), retry)
+        _transports[connection, first_contact_ms] = transport
+    return transport
 
 
-class FetchedRun(NamedTuple):
-    """A run of batches: what they hold of [first, next_offset) counts. `start` and `end` are the log's own now; `made`
-    is when it was made, where the broker says so."""
+class FetchedBatches(NamedTuple):
+    """The reply to one fetch. The batches may begin before `first`: only records in [first, next_offset) count."""
 
     data: bytes | bytearray
     first: int
     next_offset: int
-    start: int
-    end: int
-    made: str
+    start: int  # of the log, now
+    end: int  # of the log, now
+    created_at: str  # of the log, if the broker reports it
 
 
-def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[FetchedRun]:
-    """Records of a partition or a stream, by the path that `records_path` gives. An offset of None is a stream's
-    start."""
+def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[FetchedBatches]:
+    """A fetch from a partition or a stream; `path` is that of `records_path`. An offset of None is a stream's start."""
 
-    def read(reply: HttpReply) -> FetchedRun:
-        following, start, last = (int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end"))
+    def read(reply: HttpReply) -> FetchedBatches:
+        next_offset, start, log_end = (int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end"))
         first = start if offset is None else offset
-        return FetchedRun(reply.body, first, following, start, last, reply.headers.get("driftq-created-at", ""))
+        return FetchedBatches(
+            reply.body, first, next_offset, start, log_end, reply.headers.get("driftq-created-at", "")
+        )
 
-    asked = {"offset": offset, "end": end, "max_bytes": max_bytes}
-    query = urlencode({name: value for name, value in asked.items() if value is not None})
-    joint = "&" if "?" in path else "?"
-    return Call("GET", f"{path}{joint}{query}", read, refusal=refusal, repeatable=True)
+    parameters = {"offset": offset, "end": end, "max_bytes": max_bytes}
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    separator = "&" if "?" in path else "?"
+    return Call("GET", f"{path}{separator}{query}", read, refusal=refusal, repeatable=True)
 
 
 def records_path(topic: str, partition: int, *, stream: bool) -> str:
@@ -82,56 +83,57 @@ def records_path(topic: str, partition: int, *, stream: bool) -> str:
     return f"/v1/topics/{segment(topic)}/partitions/{partition}/records"
 
 
-def runs(transport: Transport, task: OffsetRange, options: ReadOptions) -> Iterator[FetchedRun]:
-    """The batches that cover a range, a fetch at a time. What is gone raises `DataLoss`, or is passed over."""
+def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -> Iterator[FetchedBatches]:
+    """The batches that cover a range, one fetch at a time. Records that are gone raise `DataLoss`, or are skipped."""
     name = f"{task.topic}/{task.partition}" if not options.streams else task.topic
     path = records_path(task.topic, task.partition, stream=bool(options.streams))
     offset = task.start
     while offset < task.end:
         try:
-            found = transport.ask(fetch_call(path, offset, task.end, options.fetch_bytes))
+            batches = transport.ask(fetch_call(path, offset, task.end, options.fetch_bytes))
         except (Gone, NotFound, InvalidCall) as error:
             if options.fail_on_loss:
                 raise DataLoss(f"{name} from offset {offset}: {error.message}") from None
-            offset = _behind(error, offset, task.end)
+            offset = _offset_after_loss(error, offset, task.end)
             continue
-        if options.fail_on_loss and found.made and task.made and found.made != task.made:
-            raise DataLoss(f"{name} was deleted while it was read, and made again")
-        if found.next_offset <= offset:
+        if options.fail_on_loss and batches.created_at and task.created_at not in ("", batches.created_at):
+            raise DataLoss(f"{name} was deleted and created again while it was read")
+        if batches.next_offset <= offset:
             if options.fail_on_loss:
-                raise DataLoss(f"{name} ends at {found.end}, before offset {task.end}")
+                raise DataLoss(f"{name} ends at {batches.end}, before offset {task.end}")
             return
-        yield found
-        offset = found.next_offset
+        yield batches
+        offset = batches.next_offset
     if options.fail_on_loss and not options.streams:
-        _refuse_another(transport, task)
+        _check_same_topic(transport, task)
 
 
-def ahead(found: Iterator[FetchedRun]) -> Iterator[FetchedRun]:
-    """The same runs, each fetched while the one before it is worked on."""
+def prefetched(fetches: Iterator[FetchedBatches]) -> Iterator[FetchedBatches]:
+    """The same fetches, each made in a thread while the caller works on the one before it."""
     with ThreadPoolExecutor(1, "driftq-fetch") as pool:
-        coming = pool.submit(next, found, None)
-        while (run := coming.result()) is not None:
-            coming = pool.submit(next, found, None)
-            yield run
+        pending = pool.submit(next, fetches, None)
+        while (batches := pending.result()) is not None:
+            pending = pool.submit(next, fetches, None)
+            yield batches
 
 
-def _behind(error: Refused, offset: int, end: int) -> int:
-    """Where reading can go on behind what is gone: nowhere when the log itself is, or when it is too short."""
+def _offset_after_loss(error: Refused, offset: int, end: int) -> int:
+    """The first offset that can be read after the records that are gone; `end` if the log itself is gone or shorter."""
     if isinstance(error, Gone):
-        following = error.details.get("earliest_offset", error.details.get("next_offset", end))
-        return max(offset + 1, int(following))
+        readable = error.details.get("earliest_offset", error.details.get("next_offset", end))
+        return max(offset + 1, int(readable))
     return end
 
 
-def _refuse_another(transport: Transport, task: OffsetRange) -> None:
-    """A topic that was deleted and made again has other records under the same offsets. Times of creation only rise:
-    if it still is the one that was planned, it was so all the time."""
-    if not task.made:
+def _check_same_topic(transport: Transport, task: OffsetRange) -> None:
+    """A topic that was deleted and created again has other records under the same offsets. Creation times only grow:
+    if the topic is still the one that was planned, it was so during the whole read."""
+    if not task.created_at:
         return
     try:
-        made = transport.ask(admin.describe_topic(task.topic)).created_at
+        created_at = transport.ask(admin.describe_topic(task.topic)).created_at
     except NotFound:
-        made = ""
-    if made != task.made:
-        raise DataLoss(f"{task.topic} was deleted while it was read" + (", and made again" if made else ""))
+        created_at = ""
+    if created_at != task.created_at:
+        again = " and created again" if created_at else ""
+        raise DataLoss(f"{task.topic} was deleted{again} while it was read")

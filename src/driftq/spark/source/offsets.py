@@ -1,8 +1,27 @@
-"""The planner: how far a query has read, how far it reads next, and which task reads what. Pure.
+"""The offset planner: how far a query has read, how far it reads next, and which task reads what. Pure.
 
-What Spark keeps in the checkpoint is a `Reached`. Everything that decides how the range between two of them is cut
-into tasks is inside the second one, so that a batch that is run again, after a restart with other options or with
-other things in the broker, is cut exactly as it was the first time.
+Theory of operation. Spark calls the planner through the stream reader, once for each micro-batch:
+
+      checkpoint                       broker
+    start: ReadProgress           spans: [LogSpan]
+          |                              |
+          +---------> data_losses <------+     what was read before and is gone now: fail, or accept it
+          |                              |
+          +---------> plan_end <---------+     limits: maxOffsetsPerTrigger, maxBytesPerTrigger, minPartitions
+                         |
+                   end: ReadProgress  -------> Spark writes it to the checkpoint *before* the batch runs
+                         |
+    start -----> plan_tasks(start, end) -----> [OffsetRange], one for each task
+
+1. `plan_end` looks at the broker and at the options. All that it decides is in the `ReadProgress` that it returns: the
+   end offset of each log, the number of splits, and the logs that do not start where the last batch ended.
+2. `plan_tasks` looks at nothing but the two values. When a batch is run again, after a crash, with other options or
+   with other data in the broker, it is cut into the same ranges as the first time. Exactly-once writing depends on
+   this: the same batch number has the same rows.
+3. Limits are shared evenly between the logs (`share_limit`). What does not divide evenly goes to a different log in
+   each batch, so that no log starves.
+
+A batch read uses the same functions with the end that its options name.
 """
 
 from __future__ import annotations
@@ -21,28 +40,29 @@ class BadCheckpoint(ValueError):
     """The checkpoint holds something this version cannot read."""
 
 
-class Reached(NamedTuple):
-    """How far a query has read. `offsets` are the next to be read.
+class ReadProgress(NamedTuple):
+    """How far a query has read: the value that Spark keeps in the checkpoint as JSON."""
 
-    `begins` are logs that the step to here begins elsewhere than where the last one ended: new ones, and those where
-    records were lost and the loss was accepted. `made` tells a topic from another one that took its name later.
-    """
-
+    # For each log the offset after the last one that was read.
     offsets: Offsets
+    # About how many tasks the batch that ends here is cut into; 0 is one for each log.
     splits: int = 0
-    begins: Offsets = {}  # noqa: RUF012  # nobody changes it
-    made: Mapping[str, str] = {}
+    # Logs that the batch that ends here does not read from where the batch before it ended: new logs, and logs where
+    # records were lost and the loss was accepted.
+    start_overrides: Offsets = {}  # noqa: RUF012  # never changed
+    # When each topic was created: tells a topic from a later one with the same name.
+    created: Mapping[str, str] = {}
 
 
 class LogSpan(NamedTuple):
-    """What the broker holds of a log."""
+    """What the broker holds of a log now."""
 
     topic: str
     partition: int
     start: int
     end: int
-    record_bytes: float = 0.0
-    made: str = ""
+    record_bytes: float = 0.0  # average size of a record; 0 when it is not known
+    created_at: str = ""
 
     @property
     def log(self) -> LogName:
@@ -50,17 +70,21 @@ class LogSpan(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """What one task reads: [start, end) of a log, of the topic that was made then."""
+    """What one task reads: [start, end) of a log, of the topic that was created at `created_at`."""
 
     topic: str
     partition: int
     start: int
     end: int
-    made: str = ""
+    created_at: str = ""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
 
 
 class TriggerLimits(NamedTuple):
-    """How much one step may take."""
+    """How much one micro-batch may read, and how it is cut into tasks."""
 
     offsets_max: int | None = None
     bytes_max: int | None = None
@@ -68,198 +92,205 @@ class TriggerLimits(NamedTuple):
     partition_bytes: int = 64 << 20
 
 
-# --- the checkpointed form --------------------------------------------------------------------------------------------
+# --- the end of the next batch ----------------------------------------------------------------------------------------
 
 
-def to_json(reached: Reached) -> dict[str, Any]:
-    """As Spark keeps it."""
-    told: dict[str, Any] = {"version": VERSION, "offsets": nested(reached.offsets), "splits": reached.splits}
-    if reached.begins:
-        told["begins"] = nested(reached.begins)
-    if reached.made:
-        told["made"] = dict(sorted(reached.made.items()))
-    return told
-
-
-def from_json(told: Mapping[str, Any]) -> Reached:
-    if told.get("version") != VERSION:
-        raise BadCheckpoint(
-            f"the checkpoint has offsets of version {told.get('version')!r}, this driftq reads version {VERSION}; "
-            "was it made by another source, or by a newer driftq?"
-        )
-    return Reached(
-        flat(told["offsets"]), int(told.get("splits", 0)), flat(told.get("begins", {})), told.get("made", {})
-    )
-
-
-def nested(offsets: Mapping[LogName, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
-
-
-def flat(told: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {(topic, int(partition)): int(o) for topic, offsets in told.items() for partition, o in offsets.items()}
-
-
-# --- stepping ---------------------------------------------------------------------------------------------------------
-
-
-def losses(reached: Reached, spans: Sequence[LogSpan]) -> dict[LogName, str]:
-    """What should be read and is not there (any more), as sentences."""
-    held = {span.log: span for span in spans}
-    found: dict[LogName, str] = {}
-    for log, offset in reached.offsets.items():
-        span = held.get(log)
+def data_losses(start: ReadProgress, spans: Sequence[LogSpan]) -> dict[LogName, str]:
+    """The logs that cannot be read on from where the query is, each with a sentence that says why."""
+    span_of = {span.log: span for span in spans}
+    losses: dict[LogName, str] = {}
+    for log, offset in start.offsets.items():
+        span = span_of.get(log)
         name = f"{log[0]}/{log[1]}"
         if span is None:
-            found[log] = f"{name} was read up to offset {offset} and is not there any more"
-        elif reached.made.get(log[0], span.made) != span.made:
-            found[log] = f"{name} was deleted and made again at {span.made}; what was read before is another topic"
+            losses[log] = f"{name} was read up to offset {offset} and no longer exists"
+        elif start.created.get(log[0], span.created_at) != span.created_at:
+            losses[log] = f"{name} was deleted and created again at {span.created_at}; another topic was read before"
         elif offset < span.start:
-            found[log] = f"offsets {offset} to {span.start - 1} of {name} are gone (retention, or a trim)"
+            losses[log] = f"offsets {offset} to {span.start - 1} of {name} are gone (retention, or a trim)"
         elif offset > span.end:
-            found[log] = f"{name} was read up to offset {offset} and ends at {span.end} now: records were lost"
-    return found
+            losses[log] = f"{name} was read up to offset {offset} and ends at {span.end} now: records were lost"
+    return losses
 
 
-def step(reached: Reached, spans: Sequence[LogSpan], limits: TriggerLimits) -> Reached:
-    """How far to read next: as far as there is something and the limits allow. The same `Reached` if nothing is new.
+def plan_end(start: ReadProgress, spans: Sequence[LogSpan], limits: TriggerLimits) -> ReadProgress:
+    """How far the next batch reads: as far as there are records and the limits allow. `start` itself if nothing is new.
 
-    Losses are taken as accepted: a log that is gone is left out, one that begins later is read from there.
+    Losses count as accepted: a log that is gone is left out, one that starts later is read from there.
     """
-    begins = _begins(reached, spans)
-    first = {span.log: begins.get(span.log, reached.offsets.get(span.log, 0)) for span in spans}
+    overrides = _start_overrides(start, spans)
+    first = {span.log: overrides.get(span.log, start.offsets.get(span.log, 0)) for span in spans}
     available = {span.log: span.end - first[span.log] for span in spans}
     record_bytes = {span.log: max(1.0, span.record_bytes) for span in spans}
-    taken = _limited(available, record_bytes, limits, sum(first.values()))
-    offsets = {log: first[log] + taken[log] for log in first}
-    if offsets == reached.offsets and not any(taken.values()):
-        return reached
-    size_bytes = sum(taken[log] * record_bytes[log] for log in taken)
+    counts = _apply_limits(available, record_bytes, limits, rotation=sum(first.values()))
+    offsets = {log: first[log] + counts[log] for log in first}
+    if offsets == start.offsets and not any(counts.values()):
+        return start
+    size_bytes = sum(counts[log] * record_bytes[log] for log in counts)
     splits = max(limits.partitions_min, -int(-size_bytes // limits.partition_bytes))
-    return Reached(offsets, min(splits, TASKS_MAX), begins, {span.topic: span.made for span in spans if span.made})
+    created = {span.topic: span.created_at for span in spans if span.created_at}
+    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created)
 
 
-def _begins(reached: Reached, spans: Sequence[LogSpan]) -> Offsets:
-    """Logs that are not read on from where they were left."""
-    lost = losses(reached, spans)
-    return {span.log: span.start for span in spans if span.log not in reached.offsets or span.log in lost}
+def _start_overrides(start: ReadProgress, spans: Sequence[LogSpan]) -> Offsets:
+    """Logs that are read from their start instead of from where the query is."""
+    lost = data_losses(start, spans)
+    return {span.log: span.start for span in spans if span.log not in start.offsets or span.log in lost}
 
 
-def up_to(spans: Sequence[LogSpan], target: Sequence[LogSpan]) -> list[LogSpan]:
-    """What is there now of what was there when `target` was taken: nothing that came later."""
-    ends = {(span.log, span.made): span.end for span in target}
-    return [
-        span._replace(end=min(span.end, ends[span.log, span.made]), start=min(span.start, ends[span.log, span.made]))
-        for span in spans
-        if (span.log, span.made) in ends
-    ]
+def clamp_to_target(spans: Sequence[LogSpan], target: Sequence[LogSpan]) -> list[LogSpan]:
+    """The spans without what was written after `target` was taken (Trigger.AvailableNow)."""
+    ends = {(span.log, span.created_at): span.end for span in target}
+    clamped = []
+    for span in spans:
+        end = ends.get((span.log, span.created_at))
+        if end is not None:
+            clamped.append(span._replace(end=min(span.end, end), start=min(span.start, end)))
+    return clamped
 
 
-def _limited(
-    available: Mapping[LogName, int], record_bytes: Mapping[LogName, float], limits: TriggerLimits, turn: int
+def _apply_limits(
+    available: Mapping[LogName, int], record_bytes: Mapping[LogName, float], limits: TriggerLimits, rotation: int
 ) -> dict[LogName, int]:
-    taken = dict(available)
+    """How many records to read from each log."""
+    counts = dict(available)
     if limits.offsets_max is not None:
-        taken = shared(taken, limits.offsets_max, turn)
+        counts = share_limit(counts, limits.offsets_max, rotation)
     if limits.bytes_max is not None:
-        wanted = {log: int(count * record_bytes[log]) for log, count in taken.items()}
-        rooms = shared(wanted, limits.bytes_max, turn)
-        fewer = {log: min(taken[log], int(rooms[log] / record_bytes[log])) for log in taken}
+        sizes = {log: int(count * record_bytes[log]) for log, count in counts.items()}
+        shares = share_limit(sizes, limits.bytes_max, rotation)
+        fewer = {log: min(counts[log], int(shares[log] / record_bytes[log])) for log in counts}
         if not any(fewer.values()):
-            # A record that is larger than the limit is read alone: standing still is no way to obey.
-            fewer = shared(taken, 1, turn)
-        taken = fewer
-    return taken
+            # A record that is larger than the limit is read alone; otherwise the query would never get past it.
+            fewer = share_limit(counts, 1, rotation)
+        counts = fewer
+    return counts
 
 
-def shared(wanted: Mapping[LogName, int], limit: int, turn: int) -> dict[LogName, int]:
-    """Give out `limit`, the same to everyone, except that nobody gets more than wanted. What does not divide goes to
-    whose turn it is; `turn` moves on with what was read, so that none is passed over for ever."""
-    given = dict.fromkeys(wanted, 0)
+def share_limit(demand: Mapping[LogName, int], limit: int, rotation: int) -> dict[LogName, int]:
+    """Divide `limit` evenly between the logs, none of which gets more than its demand. What does not divide evenly
+    goes to the logs after `rotation`, which changes with every batch, so that no log starves."""
+    shares = dict.fromkeys(demand, 0)
     left = limit
-    open_logs = sorted(log for log, want in wanted.items() if want > 0)
+    open_logs = sorted(log for log, count in demand.items() if count > 0)
     while left > 0 and open_logs:
         share = left // len(open_logs)
         if share == 0:
-            begin = turn % len(open_logs)
-            for log in (open_logs[begin:] + open_logs[:begin])[:left]:
-                given[log] += 1
-            return given
+            first = rotation % len(open_logs)
+            for log in (open_logs[first:] + open_logs[:first])[:left]:
+                shares[log] += 1
+            return shares
         for log in open_logs:
-            more = min(share, wanted[log] - given[log])
-            given[log] += more
+            more = min(share, demand[log] - shares[log])
+            shares[log] += more
             left -= more
-        open_logs = [log for log in open_logs if given[log] < wanted[log]]
-    return given
+        open_logs = [log for log in open_logs if shares[log] < demand[log]]
+    return shares
 
 
-# --- cutting ----------------------------------------------------------------------------------------------------------
+# --- the tasks of a batch ---------------------------------------------------------------------------------------------
 
 
-def ranges(start: Reached, end: Reached) -> list[OffsetRange]:
-    """What lies between two places, cut for tasks. Depends on nothing but the two."""
+def plan_tasks(start: ReadProgress, end: ReadProgress) -> list[OffsetRange]:
+    """The ranges between two values of progress, cut for tasks. Depends on nothing else."""
     if start == end:
-        return []  # what the last step began elsewhere is not begun again
-    whole = [
-        OffsetRange(log[0], log[1], first, last, end.made.get(log[0], ""))
+        return []  # the overrides in it belong to the batch that ended there
+    ranges = [
+        OffsetRange(log[0], log[1], first, last, end.created.get(log[0], ""))
         for log, last in sorted(end.offsets.items())
-        if (first := end.begins.get(log, start.offsets.get(log, 0))) < last
+        if (first := end.start_overrides.get(log, start.offsets.get(log, 0))) < last
     ]
-    return cut(whole, end.splits)
+    return split_ranges(ranges, end.splits)
 
 
-def cut(whole: Sequence[OffsetRange], splits: int) -> list[OffsetRange]:
-    """Cut ranges into about `splits` pieces of about one size; each range gives at least one."""
-    if splits <= len(whole):
-        return list(whole)
-    total = sum(each.end - each.start for each in whole)
-    found: list[OffsetRange] = []
-    for each in whole:
-        count = each.end - each.start
-        pieces = max(1, min(count, (count * splits + total // 2) // total))
-        for piece in range(pieces):
-            first, last = each.start + count * piece // pieces, each.start + count * (piece + 1) // pieces
-            found.append(each._replace(start=first, end=last))
-    return found
+def split_ranges(ranges: Sequence[OffsetRange], splits: int) -> list[OffsetRange]:
+    """Cut ranges into about `splits` pieces of about the same size; each range yields at least one."""
+    if splits <= len(ranges):
+        return list(ranges)
+    total = sum(whole.size for whole in ranges)
+    pieces: list[OffsetRange] = []
+    for whole in ranges:
+        parts = max(1, min(whole.size, (whole.size * splits + total // 2) // total))
+        for part in range(parts):
+            first = whole.start + whole.size * part // parts
+            last = whole.start + whole.size * (part + 1) // parts
+            pieces.append(whole._replace(start=first, end=last))
+    return pieces
 
 
-# --- where to begin and to end ----------------------------------------------------------------------------------------
+# --- the form in the checkpoint ---------------------------------------------------------------------------------------
 
 
-def resolved(
-    asked: int | Mapping[LogName, int], spans: Sequence[LogSpan], name: str, refuse: Callable[[str], Exception]
+def to_json(progress: ReadProgress) -> dict[str, Any]:
+    """The value as Spark keeps it. The names in it are part of the checkpoint's format."""
+    tree: dict[str, Any] = {"version": VERSION, "offsets": _nested(progress.offsets), "splits": progress.splits}
+    if progress.start_overrides:
+        tree["begins"] = _nested(progress.start_overrides)
+    if progress.created:
+        tree["made"] = dict(sorted(progress.created.items()))
+    return tree
+
+
+def from_json(tree: Mapping[str, Any]) -> ReadProgress:
+    """The opposite of `to_json`. Raises `BadCheckpoint`."""
+    if tree.get("version") != VERSION:
+        raise BadCheckpoint(
+            f"the checkpoint has offsets of version {tree.get('version')!r}, this driftq reads version {VERSION}; "
+            "was it written by another source, or by a newer driftq?"
+        )
+    return ReadProgress(
+        _flat(tree["offsets"]), int(tree.get("splits", 0)), _flat(tree.get("begins", {})), tree.get("made", {})
+    )
+
+
+def _nested(offsets: Mapping[LogName, int]) -> dict[str, dict[str, int]]:
+    tree: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        tree.setdefault(topic, {})[str(partition)] = offset
+    return tree
+
+
+def _flat(tree: Mapping[str, Mapping[str, int]]) -> Offsets:
+    return {(topic, int(partition)): int(o) for topic, offsets in tree.items() for partition, o in offsets.items()}
+
+
+# --- starting and ending offsets from options -------------------------------------------------------------------------
+
+
+def resolve_offsets(
+    requested: int | Mapping[LogName, int], spans: Sequence[LogSpan], name: str, refuse: Callable[[str], Exception]
 ) -> Offsets:
-    """Offsets for what an option says: earliest (-2), latest (-1), or a number for each log."""
-    if isinstance(asked, int):
-        return {span.log: span.start if asked == -2 else span.end for span in spans}
-    held = {span.log: span for span in spans}
-    unknown, missing = sorted(asked.keys() - held.keys()), sorted(held.keys() - asked.keys())
+    """The offsets that an option names: earliest (-2), latest (-1), or a number for each log."""
+    if isinstance(requested, int):
+        return {span.log: span.start if requested == -2 else span.end for span in spans}
+    span_of = {span.log: span for span in spans}
+    unknown, missing = sorted(requested.keys() - span_of.keys()), sorted(span_of.keys() - requested.keys())
     if unknown or missing:
         wrong = f"names {_listed(unknown)}, which are not read" if unknown else f"does not name {_listed(missing)}"
-        raise refuse(f"{name} {wrong}; it has to name every partition that is read (-2 earliest, -1 latest)")
-    found: Offsets = {}
-    for log, offset in asked.items():
-        span = held[log]
+        raise refuse(f"{name} {wrong}; it must name every partition that is read (-2 earliest, -1 latest)")
+    resolved: Offsets = {}
+    for log, offset in requested.items():
+        span = span_of[log]
         if offset > span.end:
             raise refuse(f"{name}: {log[0]}/{log[1]} ends at {span.end}, before {offset}")
-        found[log] = {-2: span.start, -1: span.end}.get(offset, offset)
-    return found
+        resolved[log] = {-2: span.start, -1: span.end}.get(offset, offset)
+    return resolved
 
 
 def _listed(logs: Sequence[LogName]) -> str:
     return ", ".join(f"{topic}/{partition}" for topic, partition in logs)
 
 
-def waiting(reached: Reached, spans: Sequence[LogSpan]) -> list[OffsetRange]:
-    """What lies ahead of a query, most first."""
-    first = reached.offsets | _begins(reached, spans)
-    ahead = [OffsetRange(span.topic, span.partition, first[span.log], span.end) for span in spans]
-    return sorted((each for each in ahead if each.start < each.end), key=lambda each: each.start - each.end)
+# --- lag --------------------------------------------------------------------------------------------------------------
 
 
-def behind(reached: Reached, spans: Sequence[LogSpan]) -> int:
-    """How many records lie ahead of a query."""
-    return sum(each.end - each.start for each in waiting(reached, spans))
+def unread_ranges(progress: ReadProgress, spans: Sequence[LogSpan]) -> list[OffsetRange]:
+    """What the query has not read yet, the longest range first."""
+    first = progress.offsets | _start_overrides(progress, spans)
+    ranges = [OffsetRange(span.topic, span.partition, first[span.log], span.end) for span in spans]
+    return sorted((unread for unread in ranges if unread.size > 0), key=lambda unread: -unread.size)
+
+
+def lag(progress: ReadProgress, spans: Sequence[LogSpan]) -> int:
+    """How many records the query has not read yet."""
+    return sum(unread.size for unread in unread_ranges(progress, spans))

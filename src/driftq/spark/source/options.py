@@ -1,7 +1,7 @@
-"""The options of the source: names, defaults, meaning, and what is wrong with a wrong one. Pure text in, values out.
+"""The options of the source: names, defaults, meanings, and how they are checked. Pure: text in, values out.
 
-Spark hands options over as text and with names in any case. A name that is not known is refused with the nearest that
-is, because a misspelt limit that is ignored is found out at the worst time. Knows no broker and no Spark.
+Spark passes options as text, with names in any case. An unknown name is refused with the nearest known one, because a
+misspelt limit that is ignored is noticed at the worst time. Knows no broker and no Spark.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from driftq.wire.message import from_rfc3339
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-EARLIEST = -2  # as users of Kafka's source write them in JSON
+EARLIEST = -2  # the numbers that Kafka's source uses in JSON
 LATEST = -1
 
 Offsets = dict[tuple[str, int], int]
 
 
 class BadOption(ValueError):
-    """An option cannot be used as it is; the message says what would do."""
+    """An option cannot be used; the message says what is accepted."""
 
 
 class Option(NamedTuple):
@@ -35,45 +35,45 @@ class Option(NamedTuple):
 
 
 OPTIONS: tuple[Option, ...] = (
-    Option("url", f"`DRIFTQ_URL` or `{DEFAULT_URL}`", "where the broker is"),
+    Option("url", f"`DRIFTQ_URL` or `{DEFAULT_URL}`", "the URL of the broker"),
     Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
-    Option("subscribe", "", 'topics, separated by commas; `load("orders")` says the same'),
-    Option("subscribePattern", "", "topics whose whole name fits a regular expression; new ones join a running query"),
-    Option("assign", "", 'some partitions only: `{"orders":[0,2]}`'),
+    Option("subscribe", "", 'topics, separated by commas; `load("orders")` does the same'),
+    Option("subscribePattern", "", "a regular expression for whole topic names; new topics join a running query"),
+    Option("assign", "", 'only these partitions: `{"orders":[0,2]}`'),
     Option("stream", "", "a stream's path, or `prefix/*` for all below it; paths separated by commas"),
     Option(
         "startingOffsets",
         "`latest` (stream), `earliest` (batch)",
-        'where a query begins the first time: `earliest`, `latest`, or `{"orders":{"0":5,"1":-2}}` with -2 for '
+        'where a new query starts: `earliest`, `latest`, or `{"orders":{"0":5,"1":-2}}` with -2 for '
         "earliest and -1 for latest",
     ),
-    Option("endingOffsets", "`latest`", "where a batch read ends, not included; written like startingOffsets"),
-    Option("startingTimestamp", "", "begin with the first record at or after a time: RFC 3339, or milliseconds"),
-    Option("endingTimestamp", "", "end before the first record at or after a time (batch)"),
-    Option("maxOffsetsPerTrigger", "no limit", "at most so many records in a micro-batch"),
-    Option("maxBytesPerTrigger", "no limit", "about so many bytes in a micro-batch, by the average size of records"),
-    Option("minOffsetsPerTrigger", "1", "wait for so many records …"),
-    Option("maxTriggerDelay", "`15m`", "… but no longer than that: milliseconds, or `10s`, `5m`, `1h`"),
-    Option("minPartitions", "one for each log", "split ranges until there are so many tasks"),
-    Option("maxPartitionBytes", "`64m`", "split ranges that are larger than about so many bytes"),
-    Option("failOnDataLoss", "`true`", "fail when records are gone that should be read; `false` goes on behind them"),
+    Option("endingOffsets", "`latest`", "where a batch read ends (exclusive); written like startingOffsets"),
+    Option("startingTimestamp", "", "start at the first record at or after this time: RFC 3339, or milliseconds"),
+    Option("endingTimestamp", "", "end before the first record at or after this time (batch)"),
+    Option("maxOffsetsPerTrigger", "no limit", "the maximum number of records in a micro-batch"),
+    Option("maxBytesPerTrigger", "no limit", "about how many bytes a micro-batch may have, by average record size"),
+    Option("minOffsetsPerTrigger", "1", "wait until there are this many records …"),
+    Option("maxTriggerDelay", "`15m`", "… but no longer than this: milliseconds, or `10s`, `5m`, `1h`"),
+    Option("minPartitions", "one for each log", "split ranges until there are at least this many tasks"),
+    Option("maxPartitionBytes", "`64m`", "split ranges that are larger than about this many bytes"),
+    Option("failOnDataLoss", "`true`", "fail if records that should be read are gone; `false` skips them"),
     Option("includeEnvelope", "`false`", "add the columns of the envelope, routing and job"),
-    Option("includeHead", "`false`", "add the column `head`: the whole JSON beside key and value, as text"),
-    Option("queueState", "", "a group's name: add the columns that tell what became of each message there"),
-    Option("fetchBytes", "`8m`", "what a task asks for at once; its memory is a small multiple of that"),
-    Option("retryMs", "`60s`", "how long a task asks again when the broker does not answer"),
+    Option("includeHead", "`false`", "add the column `head`: the record's head (JSON) as text"),
+    Option("queueState", "", "a group's name: add columns with the state of each message in that group"),
+    Option("fetchBytes", "`8m`", "the size of one fetch; a task's memory is a small multiple of it"),
+    Option("retryMs", "`60s`", "how long a task retries while the broker does not answer"),
     Option("pushFilters", "`false`", "use filters on topic, partition, offset and timestamp to read less (batch)"),
 )
 NAMES = {option.name.lower(): option.name for option in OPTIONS}
 
 
 def table() -> list[tuple[str, str, str]]:
-    """For docs/reference/spark.md."""
+    """The rows of the table in docs/reference/spark.md."""
     return [(f"`{option.name}`", option.default, option.meaning) for option in OPTIONS]
 
 
-# What people write who come from elsewhere.
-_MEANT = {
+# Names that users of other sources try first.
+_ALIASES = {
     "kafka.bootstrap.servers": "url",
     "topic": "subscribe",
     "topics": "subscribe",
@@ -94,7 +94,7 @@ class BrokerOptions(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """Everything a read was asked for, checked. `starting` and `ending` are EARLIEST, LATEST or offsets."""
+    """The checked options of a read. `starting` and `ending` are EARLIEST, LATEST or offsets."""
 
     connection: BrokerOptions
     topics: tuple[str, ...] = ()
@@ -120,26 +120,26 @@ class ReadOptions(NamedTuple):
 
 
 def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> BrokerOptions:
-    """The part that reading and writing share. Names in `given` are in lower case."""
+    """The options that reads and writes share. Names in `given` are in lower case."""
     url = given.get("url") or environment.get("DRIFTQ_URL") or DEFAULT_URL
     token = given.get("token") or environment.get("DRIFTQ_TOKEN") or ""
     return BrokerOptions(url, token, duration_ms("retryMs", given["retryms"]) if "retryms" in given else 60_000)
 
 
 def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> ReadOptions:
-    """Check all options of a read, whether batch or stream. Raises `BadOption`."""
+    """Check all options of a batch or streaming read. Raises `BadOption`."""
     given = {name.lower(): str(text) for name, text in options.items()}
     _refuse_unknown(options)
     if "path" in given and not {"subscribe", "subscribepattern", "assign", "stream"} & given.keys():
         given["subscribe"] = given["path"]
-    topics, pattern, assigned, streams = _subscribed(given)
+    topics, pattern, assigned, streams = _subscription(given)
     for a, b in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if a.lower() in given and b.lower() in given:
             raise BadOption(f"give {a} or {b}, not both")
     if streams:
         for name in ("startingTimestamp", "endingTimestamp", "maxBytesPerTrigger", "queueState"):
             if name.lower() in given:
-                raise BadOption(f"{name} is for topics; streams know neither times nor sizes nor groups in advance")
+                raise BadOption(f"{name} is for topics; streams have no groups, and no index of times and sizes")
     starting = _offsets("startingOffsets", given["startingoffsets"]) if "startingoffsets" in given else None
     ending = _offsets("endingOffsets", given.get("endingoffsets", "latest"))
     if ending == EARLIEST:
@@ -174,21 +174,21 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         lower = name.lower()
         if lower in NAMES or lower == "path":
             continue
-        meant = _MEANT.get(lower) or next(
-            (NAMES[close] for close in difflib.get_close_matches(lower, NAMES, n=1, cutoff=0.6)), None
+        suggestion = _ALIASES.get(lower) or next(
+            (NAMES[near] for near in difflib.get_close_matches(lower, NAMES, n=1, cutoff=0.6)), None
         )
-        hint = f"; did you mean {meant}?" if meant else f"; known are {', '.join(NAMES.values())}"
+        hint = f"; did you mean {suggestion}?" if suggestion else f"; the options are {', '.join(NAMES.values())}"
         raise BadOption(f"the driftq source has no option {name}{hint}")
 
 
-def _subscribed(
+def _subscription(
     given: Mapping[str, str],
 ) -> tuple[tuple[str, ...], str, tuple[tuple[str, int], ...], tuple[str, ...]]:
     ways = [name for name in ("subscribe", "subscribePattern", "assign", "stream") if name.lower() in given]
     if len(ways) != 1:
-        said = f"{' and '.join(ways)} are given" if ways else "none is given"
+        given_ways = f"{' and '.join(ways)} are given" if ways else "none is given"
         raise BadOption(
-            f"say what to read by exactly one of subscribe, subscribePattern, assign, stream ({said}); "
+            f"use exactly one of the options subscribe, subscribePattern, assign, stream ({given_ways}); "
             'for one topic: .option("subscribe", "orders")'
         )
     way, text = ways[0], given[ways[0].lower()]
@@ -202,24 +202,24 @@ def _subscribed(
         return (), "", _assigned(text), ()
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise BadOption(f"{way} names nothing")
+        raise BadOption(f"{way} is empty")
     if way == "subscribe":
         return names, "", (), ()
     paths = tuple(name.strip("/") for name in names)
     for path in paths:
         if "*" in path and (path.count("*") > 1 or not f"/{path}".endswith("/*")):
-            raise BadOption(f"stream {path!r}: a star stands for everything below a prefix, as in runs/*")
+            raise BadOption(f"stream {path!r}: a star is only allowed at the end, as in runs/*")
     return (), "", (), paths
 
 
 def _assigned(text: str) -> tuple[tuple[str, int], ...]:
     try:
-        found = [(topic, int(partition)) for topic, partitions in json.loads(text).items() for partition in partitions]
+        logs = [(topic, int(partition)) for topic, partitions in json.loads(text).items() for partition in partitions]
     except (ValueError, TypeError, AttributeError):
         raise BadOption(f'assign is written like {{"orders":[0,1]}}, not {text!r}') from None
-    if not found or any(partition < 0 for _, partition in found):
+    if not logs or any(partition < 0 for _, partition in logs):
         raise BadOption(f'assign names no partition: {text!r}; it is written like {{"orders":[0,1]}}')
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(logs))
 
 
 def _offsets(name: str, text: str) -> int | Offsets:
@@ -227,15 +227,15 @@ def _offsets(name: str, text: str) -> int | Offsets:
     if word in ("earliest", "latest"):
         return EARLIEST if word == "earliest" else LATEST
     try:
-        found = {(t, int(p)): int(o) for t, partitions in json.loads(text).items() for p, o in partitions.items()}
+        offsets = {(t, int(p)): int(o) for t, partitions in json.loads(text).items() for p, o in partitions.items()}
     except (ValueError, TypeError, AttributeError):
         example = '{"orders":{"0":5,"1":-2}}'
         raise BadOption(f"{name} is earliest, latest or JSON like {example}, not {text!r}") from None
-    if any(offset < EARLIEST or partition < 0 for (_, partition), offset in found.items()):
+    if any(offset < EARLIEST or partition < 0 for (_, partition), offset in offsets.items()):
         raise BadOption(f"{name} has an impossible number: {text!r}; -2 is earliest, -1 is latest")
-    if name == "endingOffsets" and EARLIEST in found.values():
+    if name == "endingOffsets" and EARLIEST in offsets.values():
         raise BadOption("endingOffsets cannot be earliest (-2): nothing would be read")
-    return found
+    return offsets
 
 
 def _time_ms(name: str, given: Mapping[str, str]) -> int | None:
@@ -260,16 +260,16 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_DURATIONS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+_DURATION_UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
 
 
 def _quantity(name: str, text: str, units: Mapping[str, int], example: str) -> int:
-    found = _QUANTITY.fullmatch(text.strip().lower())
-    if found is None or found[2] not in units or int(found[1]) < 1:
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    if match is None or match[2] not in units or int(match[1]) < 1:
         raise BadOption(f"{name} is written like {example}, not {text!r}")
-    return int(found[1]) * units[found[2]]
+    return int(match[1]) * units[match[2]]
 
 
 def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | None:
@@ -277,22 +277,22 @@ def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | No
     return default if text is None else quantity_bytes(name, text)
 
 
-def quantity_bytes(name: str, text: str, most: int | None = None) -> int:
-    """Bytes, or a number with k, m or g; at most `most`."""
-    found = _quantity(name, text, _UNITS, "1048576, 64m or 1g")
-    if most is not None and found > most:
-        raise BadOption(f"{name} is at most {most} bytes, not {text!r}")
-    return found
+def quantity_bytes(name: str, text: str, maximum: int | None = None) -> int:
+    """A number of bytes, or a number with k, m or g."""
+    size_bytes = _quantity(name, text, _SIZE_UNITS, "1048576, 64m or 1g")
+    if maximum is not None and size_bytes > maximum:
+        raise BadOption(f"{name} is at most {maximum} bytes, not {text!r}")
+    return size_bytes
 
 
 def duration_ms(name: str, text: str) -> int:
-    """Milliseconds, or a number with ms, s, m or h."""
-    return _quantity(name, text, _DURATIONS_MS, "30000, 30s or 5m")
+    """A number of milliseconds, or a number with ms, s, m or h."""
+    return _quantity(name, text, _DURATION_UNITS_MS, "30000, 30s or 5m")
 
 
 def flag(name: str, text: str) -> bool:
-    """True or false, and nothing that only looks like it."""
-    word: Any = text.strip().lower()
+    """`true` or `false` in any case."""
+    word = text.strip().lower()
     if word not in ("true", "false"):
         raise BadOption(f"{name} is true or false, not {text!r}")
-    return bool(word == "true")
+    return word == "true"

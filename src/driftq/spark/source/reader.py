@@ -1,7 +1,21 @@
-"""The readers that Spark calls: one for batches, one for streams. Thin: what to read is planned in `offsets`, bytes
-come from `fetching`, columns from `tabling`.
+"""The readers that Spark calls: one for batch reads, one for streaming reads.
 
-The driver's side of a stream reader lives in one process for as long as the query; tasks get a copy and a `ReadTask`.
+Theory of operation. A reader lives in two kinds of process:
+
+    driver (one process, as long as the query)         executor (a Python worker for each task)
+
+    initialOffset    where the first batch starts
+    latestOffset     discovery: spans of all logs
+                     offsets.plan_end                  read(partition):
+    partitions       offsets.plan_tasks  --pickle-->     fetch.fetch_range      bytes, one fetch ahead in a thread
+                     a ReadTask for each range           arrow.rows_of          columns of many batches at once
+    reportLatestOffset  lag, for the progress            record_batches         Arrow record batches to Spark
+    commit           nothing: the checkpoint is Spark's
+
+The driver talks to the broker only to plan; records go from the broker to the executors. A task gets a copy of the
+options and its `ReadTask`, so it can run on any machine and run again. Its memory is a small multiple of `fetchBytes`,
+however long its range is. Everything that a later run of the same batch must repeat is in the offsets that Spark keeps
+(see `offsets`); the fields of the stream reader are caches and may be lost.
 """
 
 from __future__ import annotations
@@ -22,25 +36,25 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from driftq.client.errors import DriftQError
-from driftq.spark.session import settle_in
+from driftq.spark.session import freeze_gc
 from driftq.spark.source import columns, offsets
-from driftq.spark.source.discovery import offsets_at, oldest_s, spans_of
-from driftq.spark.source.envelope_columns import state_arrays
-from driftq.spark.source.fetch import DataLoss, ahead, runs, transport_of
-from driftq.spark.source.filters import OffsetWindow, clipped, window_of
-from driftq.spark.source.offsets import LogSpan, OffsetRange, Reached, TriggerLimits
+from driftq.spark.source.discovery import discover_spans, offsets_at, oldest_unread_s
+from driftq.spark.source.fetch import DataLoss, fetch_range, prefetched, transport_of
+from driftq.spark.source.filters import OffsetWindow, clip_ranges, window_of
+from driftq.spark.source.offsets import LogSpan, OffsetRange, ReadProgress, TriggerLimits
 from driftq.spark.source.options import EARLIEST, LATEST, BadOption, ReadOptions
-from driftq.spark.source.record_batches import tables
+from driftq.spark.source.queue_state import state_arrays
+from driftq.spark.source.record_batches import record_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-FRESH_S = 1.0
+REPORT_MAX_AGE_S = 1.0  # a progress report may use spans that are this old
 
 
 class ReadTask(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, task: OffsetRange) -> None:
         super().__init__(task)
@@ -48,63 +62,64 @@ class ReadTask(InputPartition):
 
 
 def read_task(
-    options: ReadOptions, wanted: tuple[columns.Column, ...], task: InputPartition
+    options: ReadOptions, selected: tuple[columns.Column, ...], task: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one task. Memory is bounded by what is fetched at once, whatever the range."""
+    """The rows of one task. Memory is bounded by the size of a fetch, not by the range."""
     if not isinstance(task, ReadTask):
-        return  # Spark runs one task without a partition when nothing is to be read
-    settle_in()
+        return  # Spark runs one task without a partition if there is nothing to read
+    freeze_gc()
     transport = transport_of(options.connection)
-    more = None
-    if any(column in columns.STATE for column in wanted):
-        more = functools.partial(state_arrays, transport, options.state_group, task.range)
-    for run in ahead(runs(transport, task.range, options)):
-        first, end = max(task.range.start, run.first), min(task.range.end, run.next_offset)
-        yield from tables(run.data, task.range._replace(start=first, end=end), wanted, more)
+    extra = None
+    if any(column in columns.STATE for column in selected):
+        extra = functools.partial(state_arrays, transport, options.state_group, task.range)
+    for batches in prefetched(fetch_range(transport, task.range, options)):
+        first, end = max(task.range.start, batches.first), min(task.range.end, batches.next_offset)
+        yield from record_batches(batches.data, task.range._replace(start=first, end=end), selected, extra)
 
 
-def starting(options: ReadOptions, spans: list[LogSpan], default: int) -> offsets.Offsets:
-    """Where a query begins the first time."""
+def starting_offsets(options: ReadOptions, spans: list[LogSpan], default: int) -> offsets.Offsets:
+    """Where a new query starts."""
     if options.starting_ms is not None:
         return offsets_at(options, spans, options.starting_ms)
-    asked = default if options.starting is None else options.starting
-    return offsets.resolved(asked, spans, "startingOffsets", BadOption)
+    requested = default if options.starting is None else options.starting
+    return offsets.resolve_offsets(requested, spans, "startingOffsets", BadOption)
 
 
-def ending(options: ReadOptions, spans: list[LogSpan]) -> offsets.Offsets:
+def ending_offsets(options: ReadOptions, spans: list[LogSpan]) -> offsets.Offsets:
     if options.ending_ms is not None:
         return offsets_at(options, spans, options.ending_ms)
-    return offsets.resolved(options.ending, spans, "endingOffsets", BadOption)
+    return offsets.resolve_offsets(options.ending, spans, "endingOffsets", BadOption)
 
 
 class DriftqReader(DataSourceReader):
-    """A batch read: planned whole when the query is planned."""
+    """A batch read: all tasks are planned at once."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         for name, limit in (("maxOffsetsPerTrigger", options.offsets_max), ("maxBytesPerTrigger", options.bytes_max)):
             if limit is not None:
                 raise BadOption(f"{name} is for streams; a batch ends at endingOffsets or endingTimestamp")
         self.options = options
-        self.columns = columns.chosen(schema, options)
+        self.columns = columns.selected_columns(schema, options)
 
     def partitions(self) -> list[InputPartition]:
-        spans = spans_of(self.options)
-        first = Reached(starting(self.options, spans, EARLIEST), made={span.topic: span.made for span in spans})
-        lost = offsets.losses(first, spans)
+        spans = discover_spans(self.options)
+        created = {span.topic: span.created_at for span in spans}
+        start = ReadProgress(starting_offsets(self.options, spans, EARLIEST), created=created)
+        lost = offsets.data_losses(start, spans)
         if lost and self.options.fail_on_loss:
             raise DataLoss("; ".join(lost.values()))
-        last = ending(self.options, spans)
-        targets = [span._replace(end=min(span.end, last[span.log])) for span in spans]
-        reach = offsets.step(first, _held_back(first, targets), _limits(self.options, ReadAllAvailable()))
-        return [ReadTask(each) for each in offsets.ranges(first, reach)]
+        ends = ending_offsets(self.options, spans)
+        wanted = [_end_at(span, ends[span.log], start) for span in spans]
+        end = offsets.plan_end(start, wanted, _trigger_limits(self.options, ReadAllAvailable()))
+        return [ReadTask(task) for task in offsets.plan_tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self.options, self.columns, partition)
 
 
 class FilteringReader(DriftqReader):
-    """The same, looking at filters. A class of its own because Spark refuses any reader that takes filters unless
-    `spark.sql.python.filterPushdown.enabled` is set."""
+    """A batch read with filter push-down. A class of its own, because Spark refuses a reader that has `pushFilters`
+    unless `spark.sql.python.filterPushdown.enabled` is set."""
 
     window = OffsetWindow()
 
@@ -114,24 +129,22 @@ class FilteringReader(DriftqReader):
 
     def partitions(self) -> list[InputPartition]:
         planned = [task.range for task in super().partitions() if isinstance(task, ReadTask)]
-        logs = {
-            (each.topic, each.partition): LogSpan(each.topic, each.partition, each.start, each.end) for each in planned
-        }
-        left = [] if self.options.streams else list(logs.values())
-        times = [
-            offsets_at(self.options, left, at_ms) if at_ms is not None else {}
+        logs = {(task.topic, task.partition): LogSpan(*task[:4]) for task in planned}
+        spans = [] if self.options.streams else list(logs.values())  # streams have no index by time
+        bounds = [
+            offsets_at(self.options, spans, at_ms) if at_ms is not None else {}
             for at_ms in (self.window.from_ms, self.window.until_ms)
         ]
-        return [ReadTask(each) for each in clipped(planned, self.window, *times)]
+        return [ReadTask(task) for task in clip_ranges(planned, self.window, *bounds)]
 
 
-def _held_back(first: Reached, spans: list[LogSpan]) -> list[LogSpan]:
-    """A batch whose end lies before its start reads nothing; that is no loss."""
-    return [span._replace(end=max(span.end, first.offsets[span.log], span.start)) for span in spans]
+def _end_at(span: LogSpan, end: int, start: ReadProgress) -> LogSpan:
+    """The span up to an end. A read whose end is before its start reads nothing, and that is not a data loss."""
+    return span._replace(end=max(min(span.end, end), start.offsets[span.log], span.start))
 
 
-def _limits(options: ReadOptions, limit: ReadLimit) -> TriggerLimits:
-    """`ReadAllAvailable` is Spark's word for "whatever the options say": a run with Trigger.Once."""
+def _trigger_limits(options: ReadOptions, limit: ReadLimit) -> TriggerLimits:
+    """Spark passes `ReadAllAvailable` for a run without limits (Trigger.Once)."""
     if isinstance(limit, ReadAllAvailable):
         return TriggerLimits(None, None, options.partitions_min, options.partition_bytes)
     rows = limit.max_rows if isinstance(limit, ReadMaxRows) else options.offsets_max
@@ -140,25 +153,26 @@ def _limits(options: ReadOptions, limit: ReadLimit) -> TriggerLimits:
 
 
 class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming read. What it plans is in the offsets that Spark keeps."""
+    """A streaming read. All that it plans is in the offsets that Spark keeps."""
 
     def __init__(self, options: ReadOptions, schema: StructType, now_s: Callable[[], float] = time.monotonic) -> None:
         for name, text in (("endingOffsets", options.ending != LATEST), ("endingTimestamp", options.ending_ms)):
             if text:
                 raise BadOption(f"{name} is for batch reads; a stream has no end")
         self.options = options
-        self.columns = columns.chosen(schema, options)
+        self.columns = columns.selected_columns(schema, options)
         self._now_s = now_s
-        self._moved_s = now_s()
-        self._target: list[LogSpan] | None = None
-        self._reached: Reached | None = None
-        self._seen: list[LogSpan] = []
-        self._seen_s = float("-inf")
+        self._last_batch_s = now_s()
+        self._target: list[LogSpan] | None = None  # where a run with Trigger.AvailableNow ends
+        self._progress: ReadProgress | None = None  # the end of the last batch, for reports
+        self._spans: list[LogSpan] = []  # as last discovered, and when
+        self._spans_s = float("-inf")
 
     def initialOffset(self) -> dict[str, Any]:
-        spans = spans_of(self.options)
-        first = starting(self.options, spans, LATEST)
-        return offsets.to_json(Reached(first, made={span.topic: span.made for span in spans if span.made}))
+        spans = discover_spans(self.options)
+        first = starting_offsets(self.options, spans, LATEST)
+        created = {span.topic: span.created_at for span in spans if span.created_at}
+        return offsets.to_json(ReadProgress(first, created=created))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.offsets_max is not None:
@@ -168,58 +182,58 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = spans_of(self.options, None)
+        self._target = discover_spans(self.options, None)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        reached = offsets.from_json(start)
-        spans = self._see(spans_of(self.options, reached))
-        lost = offsets.losses(reached, spans)
+        progress = offsets.from_json(start)
+        spans = self._remember(discover_spans(self.options, progress))
+        lost = offsets.data_losses(progress, spans)
         if lost and self.options.fail_on_loss:
             raise DataLoss("; ".join(lost.values()))
         if self._target is not None:
-            spans = offsets.up_to(spans, self._target)
-        elif self._waits(offsets.behind(reached, spans)):
+            spans = offsets.clamp_to_target(spans, self._target)
+        elif self._waits_for_more(offsets.lag(progress, spans)):
             return dict(start)
-        self._reached = offsets.step(reached, spans, _limits(self.options, limit))
-        return dict(start) if self._reached is reached else offsets.to_json(self._reached)
+        self._progress = offsets.plan_end(progress, spans, _trigger_limits(self.options, limit))
+        return dict(start) if self._progress is progress else offsets.to_json(self._progress)
 
-    def _waits(self, behind: int) -> bool:
-        """Too little is there, and it has not been waited for long enough."""
-        waited_ms = (self._now_s() - self._moved_s) * 1_000
-        if 0 < behind < self.options.offsets_min and waited_ms < self.options.delay_max_ms:
+    def _waits_for_more(self, lag: int) -> bool:
+        """There are fewer records than `minOffsetsPerTrigger`, and `maxTriggerDelay` is not over yet."""
+        waited_ms = (self._now_s() - self._last_batch_s) * 1_000
+        if 0 < lag < self.options.offsets_min and waited_ms < self.options.delay_max_ms:
             return True
-        if behind:
-            self._moved_s = self._now_s()
+        if lag:
+            self._last_batch_s = self._now_s()
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs and how far the query is behind them, for its progress. What was seen a moment ago is
-        good enough, and a broker that does not answer is a matter for the next batch, not for a report."""
-        reached = self._reached
+        """The ends of the logs and the lag of the query, for its progress report. Spans that are a moment old are good
+        enough. If the broker does not answer there is no report; the next batch deals with that."""
+        progress = self._progress
         try:
-            if self._now_s() - self._seen_s > FRESH_S:
-                self._see(spans_of(self.options, None))
-            told = offsets.to_json(Reached({span.log: span.end for span in self._seen}))
-            if reached is not None:
-                waiting = offsets.waiting(reached, self._seen)
-                seconds = oldest_s(self.options, waiting, time.time()) if waiting else 0.0
-                told["lag"] = {"offsets": offsets.behind(reached, self._seen), "seconds": seconds}
+            if self._now_s() - self._spans_s > REPORT_MAX_AGE_S:
+                self._remember(discover_spans(self.options, None))
+            report = offsets.to_json(ReadProgress({span.log: span.end for span in self._spans}))
+            if progress is not None:
+                unread = offsets.unread_ranges(progress, self._spans)
+                seconds = oldest_unread_s(self.options, unread, time.time()) if unread else 0.0
+                report["lag"] = {"offsets": offsets.lag(progress, self._spans), "seconds": seconds}
         except DriftQError:
             return None
-        return told
+        return report
 
-    def _see(self, spans: list[LogSpan]) -> list[LogSpan]:
-        self._seen, self._seen_s = spans, self._now_s()
+    def _remember(self, spans: list[LogSpan]) -> list[LogSpan]:
+        self._spans, self._spans_s = spans, self._now_s()
         return spans
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        return [ReadTask(each) for each in offsets.ranges(offsets.from_json(start), offsets.from_json(end))]
+        return [ReadTask(task) for task in offsets.plan_tasks(offsets.from_json(start), offsets.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self.options, self.columns, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing: how far a query has come is in its checkpoint, and the broker keeps records by its own rules."""
+        """Nothing to do: progress is in Spark's checkpoint, and the broker keeps records by its own retention."""
 
     def stop(self) -> None:
-        """Connections belong to the process and end with it."""
+        """Nothing to do: connections belong to the process and are reused by other queries."""

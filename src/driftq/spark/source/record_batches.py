@@ -1,7 +1,7 @@
-"""From a fetched run of packed batches to Arrow record batches with the columns that a query wants.
+"""Turns fetched batches of packed records into Arrow record batches with the columns that a query selects.
 
-Heads are decoded only when a column of the envelope is wanted, and only those that are there. Knows no broker; what is
-known only by asking (`more`) is given by the caller.
+Heads are decoded only if a column of the envelope is selected. Knows no broker: columns that need a call to the broker
+(`extra`) come from the caller.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from driftq.spark.source.arrow import Rows
     from driftq.spark.source.offsets import OffsetRange
 
-ROWS_MAX = 65_536  # a record batch that Spark takes well; see performance in docs/guides/spark.md
+ROWS_MAX = 65_536  # a good size for Spark; see Capacity in docs/guides/spark.md
 
-More = Callable[[int, int], Mapping[str, pa.Array]]  # columns for offsets [first, end)
+ExtraColumns = Callable[[int, int], Mapping[str, pa.Array]]  # for offsets [first, end)
 
 _PLAIN: dict[str, Callable[[Rows, OffsetRange, int], pa.Array]] = {
     "topic": lambda rows, task, count: arrow.repeated(task.topic, count),
@@ -36,16 +36,18 @@ _PLAIN: dict[str, Callable[[Rows, OffsetRange, int], pa.Array]] = {
 _ENVELOPE = frozenset(column.name for column in ENVELOPE)
 
 
-def tables(
-    data: bytes | bytearray, task: OffsetRange, columns: Sequence[Column], more: More | None = None
+def record_batches(
+    data: bytes | bytearray, task: OffsetRange, columns: Sequence[Column], extra: ExtraColumns | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a run that lie in the range, in pieces of a size that Spark likes."""
+    """The records that lie in the range of a task, in record batches of at most `ROWS_MAX` rows."""
     for rows in arrow.rows_of(data):
-        yield from _pieces(rows, task, columns, more)
+        yield from _slices(rows, task, columns, extra)
 
 
-def _pieces(rows: Rows, task: OffsetRange, columns: Sequence[Column], more: More | None) -> Iterator[pa.RecordBatch]:
-    first, end = (int(place) for place in np.searchsorted(rows.offsets, (task.start, task.end)))
+def _slices(
+    rows: Rows, task: OffsetRange, columns: Sequence[Column], extra: ExtraColumns | None
+) -> Iterator[pa.RecordBatch]:
+    first, end = (int(index) for index in np.searchsorted(rows.offsets, (task.start, task.end)))
     count = len(rows.offsets)
     names = {column.name for column in columns}
     arrays = {name: _PLAIN[name](rows, task, count) for name in names & _PLAIN.keys()}
@@ -54,17 +56,17 @@ def _pieces(rows: Rows, task: OffsetRange, columns: Sequence[Column], more: More
     schema = arrow_schema(columns)
     for at in range(first, end, ROWS_MAX):
         size = min(ROWS_MAX, end - at)
-        piece = {name: array.slice(at, size) for name, array in arrays.items()}
-        if more is not None:
-            piece |= _beside(more, rows.offsets[at : at + size])
-        yield pa.RecordBatch.from_arrays([piece[column.name] for column in columns], schema=schema)
+        batch = {name: array.slice(at, size) for name, array in arrays.items()}
+        if extra is not None:
+            batch |= _extra_arrays(extra, rows.offsets[at : at + size])
+        yield pa.RecordBatch.from_arrays([batch[column.name] for column in columns], schema=schema)
 
 
-def _beside(more: More, offsets: arrow.Ints) -> Mapping[str, pa.Array]:
-    """Columns that were asked for by range, for offsets among which some may be missing."""
+def _extra_arrays(extra: ExtraColumns, offsets: arrow.Ints) -> Mapping[str, pa.Array]:
+    """The extra columns are computed for a whole range of offsets; the rows may have gaps."""
     first, end = int(offsets[0]), int(offsets[-1]) + 1
-    found = more(first, end)
+    arrays = extra(first, end)
     if end - first == len(offsets):
-        return found
-    places = arrow.numbers(offsets - first)
-    return {name: array.take(places) for name, array in found.items()}
+        return arrays
+    indices = arrow.numbers(offsets - first)
+    return {name: array.take(indices) for name, array in arrays.items()}

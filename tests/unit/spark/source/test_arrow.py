@@ -12,7 +12,7 @@ from driftq.spark.source import columns
 from driftq.spark.source.arrow import rows_of
 from driftq.spark.source.columns import BASE, ENVELOPE, HEAD
 from driftq.spark.source.offsets import OffsetRange
-from driftq.spark.source.record_batches import ROWS_MAX, tables
+from driftq.spark.source.record_batches import ROWS_MAX, record_batches
 from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.records import BadBatch, Record, pack, stamp
 
@@ -31,7 +31,7 @@ def run(*batches: list[Record], first: int = 0, compress: bool = False) -> bytes
 
 
 def rows(data: bytes, start: int, end: int, wanted: tuple[columns.Column, ...] = BASE) -> list[dict[str, object]]:
-    return [row for table in tables(data, OffsetRange("t", 3, start, end), wanted) for row in table.to_pylist()]
+    return [row for table in record_batches(data, OffsetRange("t", 3, start, end), wanted) for row in table.to_pylist()]
 
 
 def test_a_run_of_batches_is_one_table():
@@ -64,7 +64,7 @@ def test_compressed_batches_are_the_same():
 
 def test_large_runs_are_cut_into_pieces():
     data = run([Record(b"v")] * 50_000, [Record(b"w")] * 50_000)
-    sizes = [table.num_rows for table in tables(data, OffsetRange("t", 0, 10, 100_000), BASE)]
+    sizes = [table.num_rows for table in record_batches(data, OffsetRange("t", 0, 10, 100_000), BASE)]
     assert sizes == [ROWS_MAX, 99_990 - ROWS_MAX]
 
 
@@ -73,7 +73,7 @@ def test_a_large_batch_stays_where_it_is_and_small_ones_are_joined(compress):
     small, large = [Record(b"s", b"k")] * 3, [Record(b"L" * 100_000), Record(b"M" * 200_000)]
     data = bytearray(run(small, small, large, large, small, compress=compress))
 
-    tables_ = list(tables(data, OffsetRange("t", 0, 1, 12), BASE))
+    tables_ = list(record_batches(data, OffsetRange("t", 0, 1, 12), BASE))
 
     assert [table.num_rows for table in tables_] == [5, 2, 2, 2]
     assert [row["offset"] for table in tables_ for row in table.to_pylist()] == list(range(1, 12))
@@ -158,22 +158,22 @@ def test_the_whole_head_is_a_column_too():
 
 def test_a_query_that_names_its_columns_gets_no_others():
     wanted = tuple(column for column in BASE if column.name in ("offset", "value"))
-    (table,) = tables(run([Record(b"a")]), OffsetRange("t", 0, 0, 1), wanted[::-1])
+    (table,) = record_batches(run([Record(b"a")]), OffsetRange("t", 0, 0, 1), wanted[::-1])
     assert table.schema.names == ["value", "offset"]
 
 
 def test_arrow_and_spark_mean_the_same_types():
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    every = tuple(columns.KNOWN.values())
+    every = tuple(columns.ALL_COLUMNS.values())
     spark: pa.Schema = to_arrow_schema(columns.spark_schema(every), timezone="UTC")
     assert spark.equals(columns.arrow_schema(every))
 
 
 WITHOUT_PANDAS = """
 import sys
-from tests.unit.spark.test_arrow import BASE, OffsetRange, Record, run, tables
-found = list(tables(run([Record(b"a", b"k")], [Record(b"b")]), OffsetRange("t", 3, 0, 2), BASE))
+from tests.unit.spark.source.test_arrow import BASE, OffsetRange, Record, record_batches, run
+found = list(record_batches(run([Record(b"a", b"k")], [Record(b"b")]), OffsetRange("t", 3, 0, 2), BASE))
 print(sum(map(len, found)), "pandas" in sys.modules)
 """
 

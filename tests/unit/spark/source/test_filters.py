@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThan, LessThanOrEqual, Not, StringContains
 
-from driftq.spark.source.filters import OffsetWindow, clipped, window_of
+from driftq.spark.source.filters import OffsetWindow, clip_ranges, window_of
 from driftq.spark.source.offsets import OffsetRange
 
 AT = datetime(2030, 1, 1, microsecond=1_500, tzinfo=UTC)
@@ -45,9 +45,9 @@ def test_ranges_are_clipped_to_what_is_left():
         OffsetRange("b", 1, 10, 20),
     ]
     window = OffsetWindow(frozenset({"b"}), frozenset({1}), 3, 18)
-    assert clipped(ranges, window, {("b", 1): 5}, {("b", 1): 12}) == [
+    assert clip_ranges(ranges, window, {("b", 1): 5}, {("b", 1): 12}) == [
         OffsetRange("b", 1, 5, 10),
         OffsetRange("b", 1, 10, 12),
     ]
-    assert clipped(ranges, OffsetWindow(), {}, {}) == ranges
-    assert clipped(ranges, OffsetWindow(first=30), {}, {}) == []
+    assert clip_ranges(ranges, OffsetWindow(), {}, {}) == ranges
+    assert clip_ranges(ranges, OffsetWindow(first=30), {}, {}) == []
