@@ -105,10 +105,10 @@ def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words:
     """
     configuration = _configured(asked, pipeline, assignments, words)
     needs_spark()
+    from driftq.spark.java import NoJava
     from driftq.spark.pipelines.configuration import BadConfiguration
     from driftq.spark.pipelines.query_monitor import QueryFailed
     from driftq.spark.pipelines.registry import execute
-    from driftq.spark.java import NoJava
 
     try:
         code = execute(configuration, output.remark, click.echo)
@@ -131,8 +131,8 @@ def story(run_id: str, table: str) -> None:
     Example: driftq pipeline story RUN --table ./tables/runs
     """
     needs_spark()
-    from driftq.spark.pipelines.runs import NoStory, tell_story
     from driftq.spark.java import NoJava
+    from driftq.spark.pipelines.runs import NoStory, tell_story
     from driftq.spark.tables import TableDamaged
 
     try:
