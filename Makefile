@@ -25,12 +25,15 @@ LOCKED = --no-deps --require-hashes --requirement
 UV     = $(BIN)/uv
 
 CLASSES := $(VENV)/spark-classes.jsa
+TIERS   := $(CURDIR)/$(VENV)/tiers.jsonl
+
+SEEDS_TEST := tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise_and_nothing_is_left_untried
 
 LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser classes test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
+.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,7 +69,20 @@ run: setup ## Show the whole: broker, workload, pipelines on Spark, audit (DATA=
 serve: setup ## Run the server alone, with its data in ./data (DATA=…)
 	$(BIN)/driftq serve --data $(DATA)
 
-test: setup browser ## Check, and every test (PROFILE=dev|ci|release)
+# A loop of seconds for the time of writing. Tests that compare times (serial) and what starts processes is left to `test`.
+quick: setup ## Lint, types, tidy, unit, scenarios, a few properties and seeds: under a minute
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check quick-tests
+
+quick-tests: setup ## The tests of `make quick` alone
+	$(BIN)/python -m pytest --quiet --profile quick --numprocesses 2 --dist loadgroup -m "not serial" --session-timeout 300 \
+		tests/tidy tests/unit tests/scenarios tests/property $(SEEDS_TEST)
+
+test: setup browser ## Check, and every test (PROFILE=dev|ci|release); then what each kind of test took
+	@date +%s > $(TIERS)
+	@DRIFTQ_TIERS=$(TIERS) $(MAKE) --no-print-directory test-all; status=$$?; \
+		$(BIN)/python -m tests.support.tiers $(TIERS); exit $$status
+
+test-all: ## What `make test` runs, without the table
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target check test-spark test-rest
 	@$(MAKE) --no-print-directory test-patient
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "serial" --session-timeout 1200 || [ $$? -eq 5 ]

@@ -1,13 +1,12 @@
 """What all tests share: markers by folder, sizes by profile, and the seed.
 
 A test is marked with the name of its folder under tests/, so `-m crash` needs no decoration in the files. The profile
-says how much is tried: `dev` while writing, `ci` at every change, `release` before a release. This file knows nothing
-about any single test.
+says how much is tried: `quick` in a loop of seconds, `dev` while writing, `ci` at every change, `release` before a
+release. This file knows nothing about any single test.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import signal
 from pathlib import Path
@@ -20,6 +19,7 @@ pytest.register_assert_rewrite("tests.support")
 from tests.support.forkserver import ForkServer  # noqa: E402
 from tests.support.java import JAVA_OPTIONS  # noqa: E402
 from tests.support.server import Server  # noqa: E402
+from tests.support.tiers import OUTCOMES, TierRun  # noqa: E402
 
 TESTS = Path(__file__).parent
 
@@ -60,6 +60,15 @@ TIMEOUTS_S = {
 }
 
 _slow = (HealthCheck.too_slow, HealthCheck.data_too_large)
+settings.register_profile(
+    "quick",
+    max_examples=10,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=_slow,
+    derandomize=True,
+    database=None,
+)
 settings.register_profile("dev", max_examples=50, stateful_step_count=30, deadline=None, suppress_health_check=_slow)
 settings.register_profile(
     "ci",
@@ -67,7 +76,7 @@ settings.register_profile(
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=_slow,
-    derandomize=True,  # Two runs of the same commit give the same verdict; `dev` goes looking.
+    derandomize=True,  # Two runs of the same commit give the same result; only `dev` tries new examples each time.
     database=None,
 )
 settings.register_profile(
@@ -79,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("driftq")
     group.addoption(
         "--profile",
-        choices=("dev", "ci", "release"),
+        choices=("quick", "dev", "ci", "release"),
         default=os.environ.get("DRIFTQ_PROFILE", "dev"),
         help="how much to try (default: dev, or DRIFTQ_PROFILE)",
     )
@@ -116,6 +125,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(kind)
         if kind in SERIAL:
             item.add_marker("serial")
+        if kind == "tidy":
+            # One process of several parses the sources once (`--dist loadgroup`).
+            item.add_marker(pytest.mark.xdist_group("tidy"))
         if kind in TIMEOUTS_S and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUTS_S[kind]))
     items.sort(key=_place)  # stable
@@ -144,18 +156,16 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per kind: how many, how they ended, how long they took."""
-    outcomes: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    seconds: collections.Counter[str] = collections.Counter()
-    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
+    """One line per kind of test: how many, how long they took, how they ended."""
+    run = TierRun()
+    for outcome in OUTCOMES:
         for report in terminalreporter.getreports(outcome):
             parts = report.nodeid.split("/")
             kind = parts[1] if len(parts) > 2 and parts[1] in KINDS else "other"
-            outcomes[kind][outcome] += 1
-            seconds[kind] += getattr(report, "duration", 0.0)
-    if not outcomes:
+            run.add(kind, outcome, getattr(report, "duration", 0.0))
+    if not run.tiers:
         return
-    terminalreporter.section("by kind")
-    for kind in sorted(outcomes, key=[*KINDS, "other"].index):
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes[kind].items())
-        terminalreporter.write_line(f"{kind:<12} {counts:<40} {seconds[kind]:8.1f} s")
+    terminalreporter.section("tiers")
+    for line in run.table([*KINDS, "other"]):
+        terminalreporter.write_line(line)
+    run.append_to_file()

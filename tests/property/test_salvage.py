@@ -28,7 +28,7 @@ from tests.support.broker_fixture import Desk, held, packed, produce
 from tests.support.simdisk import SimDisk
 
 STORE = bytes(range(16))
-SEEDS = {"dev": 40, "ci": 150, "release": 3_000}
+SEEDS = {"quick": 10, "dev": 40, "ci": 150, "release": 3_000}
 
 
 class Chaos:

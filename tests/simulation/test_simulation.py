@@ -14,10 +14,15 @@ from tests.simulation.many import known_seeds, run_many
 from tests.simulation.planted import planted
 from tests.simulation.run import run_seed
 
-SEEDS = {"dev": 40, "ci": 500, "release": 20_000}
+SEEDS = {"quick": 6, "dev": 40, "ci": 500, "release": 20_000}
 UNTRIED_FROM = 250  # so many seeds strike at every labelled call
-OPERATIONS = {"dev": 1_500, "ci": 4_000, "release": 5_000}  # asked of each seed, which then ends in a few more
-ALTOGETHER = {"dev": 60_000, "ci": 2_000_000, "release": 100_000_000}
+OPERATIONS = {
+    "quick": 500,
+    "dev": 1_500,
+    "ci": 4_000,
+    "release": 5_000,
+}  # asked of each seed, which then ends in a few more
+ALTOGETHER = {"quick": 3_000, "dev": 60_000, "ci": 2_000_000, "release": 100_000_000}
 
 
 @pytest.mark.parametrize("number", known_seeds() or [1])

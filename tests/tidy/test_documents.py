@@ -115,5 +115,7 @@ def test_every_make_target_says_what_it_does():
 
 def test_the_readme_names_the_commands_it_promises():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for command in ("make setup", "make run", "make test"):
+    agents = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    for command in ("make setup", "make run", "make quick", "make test"):
         assert command in readme
+    assert "make quick" in agents
