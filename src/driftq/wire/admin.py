@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from driftq.wire.message import RetryPolicy  # noqa: TC001  # msgspec resolves it at run time
 from driftq.wire.queue import Body, Fair, HeldItem, Name, Natural, ProduceItem
-
-if TYPE_CHECKING:
-    from driftq.wire.message import RetryPolicy
 
 # --- the clock ---
 
