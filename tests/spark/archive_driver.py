@@ -9,11 +9,11 @@ import sys
 
 from driftq.spark import driftq_session
 from driftq.spark.pipelines import archive
-from driftq.spark.pipelines.configuration import checked
+from driftq.spark.pipelines.configuration import from_tree
 
 if __name__ == "__main__":
     url, table, topic, max_offsets, compact_files = sys.argv[1:]
-    configuration = checked(
+    configuration = from_tree(
         {
             "pipeline": {"name": "archive", "trigger": "1 millisecond"},
             "source": {"url": url, "topics": [topic], "max_offsets": int(max_offsets)},

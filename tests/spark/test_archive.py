@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driftq.client.calls.queue import item
+from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.archive import dated, parsed, resumed, start_archive
 from driftq.spark.pipelines.audit import audit
-from driftq.spark.pipelines.configuration import BadConfiguration, checked
+from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.tables import ParquetTable, open_table
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ DRIVER = Path(__file__).with_name("archive_driver.py")
 
 
 def configured(server: Server, table: Path, topics: list[str], **archive: Any) -> Configuration:
-    return checked(
+    return from_tree(
         {
             "pipeline": {"name": "archive", "once": True},
             "source": {"url": server.url, "topics": topics, "max_offsets": archive.pop("max_offsets", 0)},
@@ -166,7 +167,7 @@ def test_a_schema_that_is_none_is_refused_before_anything_runs(
     spark: SparkSession, server: Server, tmp_path: Path
 ) -> None:
     for schema in ("id BIGINTT", "INT"):
-        with pytest.raises(BadConfiguration, match=r"archive\.schema"):
+        with pytest.raises(SettingsError, match=r"archive\.schema"):
             start_archive(spark, configured(server, tmp_path / "table", ["orders"], schema=schema))
 
 

@@ -15,7 +15,7 @@ import driftq
 from driftq.spark.pipelines.archive import dated
 from driftq.spark.pipelines.audit import audit, finish_audit
 from driftq.spark.pipelines.audit_report import AuditReport
-from driftq.spark.pipelines.configuration import checked
+from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.tables import ParquetTable
 from tests.support.server import Server, running
@@ -118,7 +118,7 @@ def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: in
 
 def test_a_table_that_was_left_alone_is_exact(spark: SparkSession, archived: Archived) -> None:
     said: list[str] = []
-    configuration = checked(
+    configuration = from_tree(
         {
             "pipeline": {"name": "audit"},
             "source": {"url": archived.server.url, "topics": ["orders"]},

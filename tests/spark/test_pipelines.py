@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from driftq.client.api import DriftQ, connect
+from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import runs
-from driftq.spark.pipelines.configuration import BadConfiguration, load
+from driftq.spark.pipelines.configuration import load
 from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, watch
 from driftq.spark.pipelines.registry import STARTS, decider_of, finish_deadletters
 from driftq.spark.pipelines.settings import Configuration
@@ -122,7 +123,7 @@ def test_the_pipeline_routes_as_the_broker_would(spark: SparkSession, tmp_path: 
 
         broker.topics.create("other")
         circle = replace(config, source=replace(config.source, topics=("invoices",)))
-        with pytest.raises(BadConfiguration, match="'invoices' to 'invoices' again"):
+        with pytest.raises(SettingsError, match="'invoices' to 'invoices' again"):
             decider_of(circle)
 
 

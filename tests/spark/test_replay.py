@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driftq.client.calls.queue import item
+from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.archive import dated
-from driftq.spark.pipelines.configuration import BadConfiguration, checked
+from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.pipelines.replay import finish_replay, wanted_of
 from driftq.spark.tables import ParquetTable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def configured(url: str, source: list[str], target: str, **replay: Any) -> Configuration:
-    return checked(
+    return from_tree(
         {
             "pipeline": {"name": "replay"},
             "source": {"url": url, "topics": source},
@@ -94,7 +95,7 @@ def test_a_table_is_replayed_and_jobs_stay_jobs(
     ],
 )
 def test_a_replay_that_makes_no_sense_is_refused(source: list[str], replay: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadConfiguration, match=told):
+    with pytest.raises(SettingsError, match=told):
         wanted_of(configured("", source, "again", **replay))
 
 

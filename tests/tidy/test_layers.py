@@ -12,7 +12,7 @@ import pytest
 
 from tests.tidy.sources import ROOT
 
-PACKAGES = ("cli", "server", "spark", "engine", "client", "core", "storage", "wire")
+PACKAGES = ("cli", "server", "spark", "engine", "client", "core", "storage", "wire", "settings")
 
 
 def lint_imports(root: Path) -> subprocess.CompletedProcess[str]:

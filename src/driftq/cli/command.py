@@ -22,6 +22,7 @@ import click
 
 from driftq.cli import context_file
 from driftq.cli.output import ReaderLeft
+from driftq.settings.suggestions import closest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -191,8 +192,6 @@ def _remedy(error: Refused) -> str:
 
 def near(asked: Invocation, words: dict[str, Any]) -> str:
     """What was probably meant, or how to make what is not there."""
-    from difflib import get_close_matches
-
     from driftq.client.errors import DriftQError
 
     topic, group = words.get("topic"), words.get("group")
@@ -202,13 +201,13 @@ def near(asked: Invocation, words: dict[str, Any]) -> str:
         if topic:
             names = asked.broker.topics.list()
             if topic not in names:
-                found = get_close_matches(topic, names, 3)
+                found = closest(topic, names)
                 writes = click.get_current_context().info_name in MAKING
                 cure = f"Make it: driftq topics create {topic}" if writes else "`driftq topics list` shows the topics."
                 return f"Did you mean {' or '.join(found)}? {cure}" if found else cure
         if topic and group:
             names = [each.group for each in asked.broker.groups.list(topic)]
-            found = get_close_matches(group, names, 3) or names[:5]
+            found = closest(group, names) or names[:5]
             return f"Groups of {topic}: {', '.join(found)}" if found else f"Nobody has claimed from {topic} yet."
     except DriftQError:
         pass  # the refusal stands as it is; this was only to say more

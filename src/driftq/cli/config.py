@@ -23,10 +23,11 @@ def show(config: str | None, assignments: tuple[str, ...], as_json: bool) -> Non
     """
     from msgspec import json
 
-    from driftq.server.settings import SettingsError, from_environment, rows
+    from driftq.server.settings import load_from_environment, rows
+    from driftq.settings.loader import SettingsError
 
     try:
-        found = rows(from_environment(config, assignments))
+        found = rows(load_from_environment(config, assignments))
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     if as_json:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from driftq import __version__
+from driftq.settings.suggestions import closest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -127,9 +128,7 @@ class LateCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def _unknown(self, ctx: click.Context, name: str) -> NoReturn:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, self.list_commands(ctx), 3)
+        near = closest(name, self.list_commands(ctx))
         hint = f" Did you mean {' or '.join(near)}?" if near else " See `driftq --help`."
         raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
 

@@ -8,17 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", re.ASCII)
+from driftq.settings.quantities import parse_duration_ms, parse_size_bytes
+
 _RUN = re.compile(r"(\d+):(\d+)(?:-(\d+))?", re.ASCII)
-
-
-def duration_ms(text: str) -> int | None:
-    found = _DURATION.fullmatch(text)
-    if text == "0":
-        return 0
-    return int(float(found[1]) * _UNITS_MS[found[2]]) if found else None
 
 
 class Duration(click.ParamType[Any]):
@@ -29,10 +21,10 @@ class Duration(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = duration_ms(value)
-        if found is None:
+        duration_ms = parse_duration_ms(value)
+        if duration_ms is None:
             self.fail(f"{value!r} is no duration; write it like 500ms, 30s, 5m, 2h or 7d", param, ctx)
-        return found
+        return duration_ms
 
 
 class Size(click.ParamType[Any]):
@@ -43,11 +35,10 @@ class Size(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(value)
-        if not found:
+        size_bytes = parse_size_bytes(value)
+        if size_bytes is None:
             self.fail(f"{value!r} is no size; write it like 500, 64kB, 10MB or 1GiB", param, ctx)
-        base = 1_024 if found[3] else 1_000
-        return int(float(found[1]) * base ** " kMGT".index(found[2] or " "))
+        return size_bytes
 
 
 class Moment(click.ParamType[Any]):
@@ -62,8 +53,8 @@ class Moment(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in self._words:
             return str(value)
-        if (found := duration_ms(value)) is not None:
-            at = datetime.now(UTC) + self._sign * timedelta(milliseconds=found)
+        if (duration_ms := parse_duration_ms(value)) is not None:
+            at = datetime.now(UTC) + self._sign * timedelta(milliseconds=duration_ms)
             return at.isoformat(timespec="milliseconds")
         try:
             moment = datetime.fromisoformat(value)

@@ -53,7 +53,8 @@ def _told(function: Any) -> Any:
 
 
 def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], words: dict[str, Any]) -> Any:
-    from driftq.spark.pipelines.configuration import BadConfiguration, load
+    from driftq.settings.loader import SettingsError
+    from driftq.spark.pipelines.configuration import load
 
     names = {
         "topics": "source.topics", "table": "sink.table", "target_topic": "sink.topic", "once": "pipeline.once",
@@ -65,7 +66,7 @@ def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], 
         values |= server  # said here and now, so it wins over the file
     try:
         return load(pipeline, assignments, values, server)
-    except BadConfiguration as error:
+    except SettingsError as error:
         raise click.UsageError(str(error)) from None
 
 
@@ -105,14 +106,14 @@ def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words:
     """
     configuration = _configured(asked, pipeline, assignments, words)
     needs_spark()
+    from driftq.settings.loader import SettingsError
     from driftq.spark.java import NoJava
-    from driftq.spark.pipelines.configuration import BadConfiguration
     from driftq.spark.pipelines.query_monitor import QueryFailed
     from driftq.spark.pipelines.registry import execute
 
     try:
         code = execute(configuration, output.remark, click.echo)
-    except BadConfiguration as error:
+    except SettingsError as error:
         raise click.UsageError(str(error)) from None
     except NoJava as error:
         fail(Exit.NOTHING_THERE, str(error))

@@ -29,7 +29,8 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     from driftq.cli.command import ended
     from driftq.server.logs import capture_all, configure
     from driftq.server.run import run
-    from driftq.server.settings import SettingsError, from_environment
+    from driftq.server.settings import load_from_environment
+    from driftq.settings.loader import SettingsError
 
     if address is not None:
         host, found, port = address.rpartition(":")
@@ -37,7 +38,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
             raise click.UsageError(f"--listen takes HOST:PORT, not {address!r}")
         assignments = (f"listen.host={host.strip('[]')}", f"listen.port={port}", *assignments)
     try:
-        settings = from_environment(config, assignments).settings
+        settings = load_from_environment(config, assignments).settings
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     configure(settings.log)

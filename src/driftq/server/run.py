@@ -13,12 +13,13 @@ import resource
 import signal
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import driftq
 from driftq.engine.clock import SystemClock
 from driftq.engine.engine import Engine
+from driftq.engine.recovery import StorageOptions
 from driftq.server import http
 from driftq.server.access.guard import Guard
 from driftq.server.app import App, routes
@@ -28,7 +29,8 @@ from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.outbound import Outbound
 from driftq.server.router.caller import RouterCaller
 from driftq.server.router.factory import make_router
-from driftq.server.settings import LOOPBACK_HOSTS, Settings, SettingsError
+from driftq.server.settings import LOOPBACK_HOSTS, Settings
+from driftq.settings.loader import SettingsError
 from driftq.storage.descriptors import DescriptorReserve
 from driftq.storage.disk import NoDescriptors, OsDisk
 
@@ -170,13 +172,20 @@ async def _open(settings: Settings, data: str | None, disk: OsDisk, shares: Desc
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
-    options = replace(settings.storage_options(), open_files=shares.log_files)
+    options = _storage_options(settings, shares.log_files)
     engine = await Engine.open(
         data, limits=settings.core_limits(), options=options, clock=clock, disk=disk, progress=progress
     )
     for path in engine.report.journal.shortened if engine.report is not None else ():
         logger.warning("%s is shorter than it was made; every block of it is there. Was it copied or cut?", path)
     return engine
+
+
+def _storage_options(settings: Settings, open_files: int) -> StorageOptions:
+    segment_bytes = settings.storage.segment_bytes
+    # A journal segment always takes the largest frame: room for it is known before a byte of it is written.
+    journal_bytes = max(segment_bytes, 3 * settings.limits.batch_bytes)
+    return StorageOptions(journal_bytes, segment_bytes, settings.storage.cache_bytes, open_files)
 
 
 async def _until(stop: asyncio.Event, engine: Engine) -> None:

@@ -1,102 +1,34 @@
-"""What each setting means, in one sentence: for `docs/reference/settings.md`, which is made from here."""
+"""Every setting of the server, as data: one frozen tree, with units in the names and a sentence beside each.
+
+The sentences are the table in `docs/reference/settings.md`. Values come from a TOML file, then the environment
+(`DRIFTQ_QUEUE__LEASE_MS=5000`), then `--set queue.lease_ms=5000`. Components such as the clock, the disk or the router
+are not settings: they are passed to constructors.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
-from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct, json
 
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import DOWNTIME_MAX_MS, DRIFT_MAX_MS
-from driftq.engine.recovery import StorageOptions
+from driftq.settings.loader import SettingsError, SettingsLoader, about, settings_of
 from driftq.wire.message import Jitter, RetryPolicy
 
-MEANINGS = {
-    "listen.host": "The address to listen on; anything but loopback needs `listen.insecure_bind`.",
-    "listen.port": "The TCP port; 0 picks a free one.",
-    "listen.tls_certificate": "A PEM file with the certificate chain; with `listen.tls_key` it turns TLS on.",
-    "listen.tls_key": "The PEM file of the certificate's key.",
-    "listen.allowed_hosts": "Further values of the Host header that are served.",
-    "listen.allowed_origins": "Web origins whose pages may use the broker, all of it.",
-    "listen.connections_max": "Connections at the same time, as far as file descriptors allow; further ones get 503.",
-    "listen.body_bytes_max": "The largest request body; more is 413.",
-    "listen.insecure_bind": "Listen on a public address although nothing checks who calls.",
-    "storage.segment_bytes": "The size of a log's segment file; the journal's hold three `limits.batch_bytes`.",
-    "storage.cache_bytes": "Memory for recently appended and read batches.",
-    "storage.open_files": "Log files that are kept open; fewer where the process may open few files.",
-    "clock.downtime_max_ms": "At a start the machine's clock may be this far ahead of the journal's last time.",
-    "clock.drift_max_ms": "Further apart than this, the broker's time waits for `driftq clock accept`.",
-    "limits.partition_messages": "Messages above the slowest group's floor before a produce gets 429.",
-    "limits.partition_bytes": "Key and value bytes above that floor before a 429; a larger message is 413.",
-    "limits.message_bytes": "The largest message (key and value).",
-    "limits.batch_bytes": "The largest batch, stream append or outcome.",
-    "limits.topics_max": "Topics, without their dead-letter topics.",
-    "limits.partitions_max": "Partitions of one topic.",
-    "limits.groups_per_topic_max": "Groups of one topic.",
-    "limits.streams_max": "Streams.",
-    "queue.in_flight_max": "Messages of a partition that a group may hold at the same time.",
-    "queue.lease_ms": "How long a consumer of `/v1/consume` holds a message, unless it asks for something else.",
-    "queue.retry_backoff_ms": "The first retry's window where nobody says otherwise; it doubles each time.",
-    "queue.retry_max_backoff_ms": "The longest window.",
-    "queue.retry_jitter": "How retries spread over their window: none, full, equal or decorrelated.",
-    "queue.retry_floor_ms": "The shortest rest after a failure: a failing message never becomes a hot loop.",
-    "queue.retry_ratio": "The share of deliveries that due retries are offered first, carried from claim to claim.",
-    "queue.ageing_ms": "A waiting message gains one level of priority for each of these; 0 turns ageing off.",
-    "queue.heartbeat_ms": "How often an idle `/v1/consume` stream carries a bare newline.",
-    "groups.idle_ms": "A group that is behind and neither claims nor acks for so long holds no producer up; 0: never.",
-    "jobs.lease_ms": "How long a claim of `/v1/claim` holds its messages, unless it asks for something else.",
-    "jobs.attempts_max": "Deliveries of a job that has no policy of its own, before it is a dead letter.",
-    "idempotency.ttl_ms": "How long a produced key is remembered, from its first use.",
-    "idempotency.effect_ttl_ms": "How long a committed or failed effect is remembered, at least.",
-    "idempotency.effect_lease_ms": "How long a begun effect belongs to whoever began it.",
-    "idempotency.strict": "Refuse the same key with another message: other key, value, envelope or schedule (409).",
-    "streams.long_poll_ms": "How long a long-poll read waits.",
-    "streams.sse_ms": "How long an SSE connection lives before the client is asked to come again.",
-    "streams.read_bytes_max": "About how much one catch-up read returns.",
-    "streams.park_ms": "How long an early pipelined batch waits for its predecessor before it is refused as a gap.",
-    "streams.cors_prefixes": "Streams whose paths begin so may be read by pages of `streams.cors_origins`.",
-    "streams.cors_origins": "Web origins that may read those streams; `*` is all of them.",
-    "tenants.messages_per_s": "Messages a tenant may produce in a second; 0 means without limit.",
-    "tenants.bytes_per_s": "Bytes a tenant may produce in a second; 0 means without limit.",
-    "tenants.burst_ms": "How much of its rate a tenant may use at once.",
-    "router.kind": "Who is asked at produce where a message goes: none, python, rules or webhook.",
-    "router.target": "The router itself: `module:attribute`, a TOML file, or a URL.",
-    "router.timeout_ms": "How long a router may take; after that the message goes unrouted.",
-    "router.threads": "Threads for routers that are plain functions.",
-    "router.inline": "Call a plain function on the loop itself: for routers that take microseconds.",
-    "outbound.allow": "Addresses and networks that are not public and that webhooks and a router may call.",
-    "outbound.timeout_ms": "How long a call of a webhook may take, from the connection to the end of the answer.",
-    "log.level": "What is logged: debug, info, warning or error.",
-    "log.format": "Lines of text or of JSON.",
-    "log.access": "Log every request.",
-}
-
-
-def table() -> Sequence[Sequence[str]]:
-    """(name, default, meaning) of every setting."""
-    found = []
-    for section in Settings.__struct_fields__:
-        part = getattr(Settings(), section)
-        for key in part.__struct_fields__:
-            name = f"{section}.{key}"
-            default = json.encode(getattr(part, key)).decode()
-            found.append((f"`{name}`", f"`{default}`", MEANINGS[name]))
-    return found
-
-
-# --- Every setting, as data: one frozen tree, units in the names. Components (clock, disk, router) are never in it ---
-
-
 ENVIRONMENT_PREFIX = "DRIFTQ_"
-_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
+_WEB_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+
+# Settings of earlier versions, and what to do instead.
+REMOVED = {
+    "jobs.timeout_ms": "it had no effect; give the job a timeout_ms, or the worker (5 minutes by default)",
+    "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
+}
 
 Count = Annotated[int, Meta(ge=1)]
 Bytes = Annotated[int, Meta(ge=1)]
@@ -104,120 +36,186 @@ Milliseconds = Annotated[int, Meta(ge=1)]
 Amount = Annotated[int, Meta(ge=0)]
 
 
-class SettingsError(Exception):
-    """A setting is unknown or wrong; the message names it, and where it came from."""
-
-
-REMOVED = {
-    "jobs.timeout_ms": "it had no effect; give the job a timeout_ms, or the worker (5 minutes by default)",
-    "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
-}
-
-
 class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535)] = 8_080
-    tls_certificate: str = ""
-    tls_key: str = ""
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    connections_max: Count = 10_000
-    body_bytes_max: Bytes = 16 << 20
-    insecure_bind: bool = False
+    host: Annotated[str, about("The address to listen on; anything but loopback needs `listen.insecure_bind`.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Meta(ge=0, le=65_535), about("The TCP port; 0 picks a free one.")] = 8_080
+    tls_certificate: Annotated[
+        str, about("A PEM file with the certificate chain; with `listen.tls_key` it turns TLS on.")
+    ] = ""
+    tls_key: Annotated[str, about("The PEM file of the certificate's key.")] = ""
+    allowed_hosts: Annotated[tuple[str, ...], about("Further values of the Host header that are served.")] = ()
+    allowed_origins: Annotated[tuple[str, ...], about("Web origins whose pages may use the whole API.")] = ()
+    connections_max: Annotated[
+        Count, about("Concurrent connections, as far as file descriptors allow; further ones get 503.")
+    ] = 10_000
+    body_bytes_max: Annotated[Bytes, about("The largest request body; more is 413.")] = 16 << 20
+    insecure_bind: Annotated[bool, about("Listen on a public address although callers are not authenticated.")] = False
 
 
 class StorageSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    segment_bytes: Annotated[int, Meta(ge=64 << 10)] = 64 << 20
-    cache_bytes: Amount = 64 << 20
-    open_files: Count = 256
+    segment_bytes: Annotated[
+        int,
+        Meta(ge=64 << 10),
+        about("Size of a log's segment file; a journal segment has room for at least three `limits.batch_bytes`."),
+    ] = 64 << 20
+    cache_bytes: Annotated[Amount, about("Memory for recently appended and read batches.")] = 64 << 20
+    open_files: Annotated[Count, about("Log files that are kept open; fewer if the process may open few files.")] = 256
 
 
 class ClockSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[clock]`: how far the machine's clock is believed without asking."""
+    """`[clock]`: how far the machine's clock is trusted."""
 
-    downtime_max_ms: Milliseconds = DOWNTIME_MAX_MS
-    drift_max_ms: Milliseconds = DRIFT_MAX_MS
+    downtime_max_ms: Annotated[
+        Milliseconds, about("At a start, how far the machine's clock may be ahead of the journal's last time.")
+    ] = DOWNTIME_MAX_MS
+    drift_max_ms: Annotated[
+        Milliseconds,
+        about("If the two clocks differ by more than this, the broker keeps its own time until `driftq clock accept`."),
+    ] = DRIFT_MAX_MS
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[limits]`: what is refused."""
 
-    partition_messages: Count = 1_000_000
-    partition_bytes: Bytes = 1 << 30
-    message_bytes: Bytes = 1 << 20
-    batch_bytes: Bytes = 16 << 20
-    topics_max: Count = 10_000
-    partitions_max: Count = 1_024
-    groups_per_topic_max: Count = 1_000
-    streams_max: Count = 1_000_000
+    partition_messages: Annotated[
+        Count, about("Messages above the slowest group's floor before a produce gets 429.")
+    ] = 1_000_000
+    partition_bytes: Annotated[
+        Bytes, about("Key and value bytes above that floor before a produce gets 429; a larger message is 413.")
+    ] = 1 << 30
+    message_bytes: Annotated[Bytes, about("The largest message (key and value).")] = 1 << 20
+    batch_bytes: Annotated[Bytes, about("The largest batch, stream append or outcome.")] = 16 << 20
+    topics_max: Annotated[Count, about("Topics, not counting their dead-letter topics.")] = 10_000
+    partitions_max: Annotated[Count, about("Partitions of one topic.")] = 1_024
+    groups_per_topic_max: Annotated[Count, about("Groups of one topic.")] = 1_000
+    streams_max: Annotated[Count, about("Durable streams.")] = 1_000_000
 
 
 class QueueSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    in_flight_max: Count = 1_000
-    lease_ms: Milliseconds = 2_000
-    retry_backoff_ms: Amount = 500
-    retry_max_backoff_ms: Amount = 30_000
-    retry_jitter: Jitter = "full"
-    retry_floor_ms: Amount = 50
-    retry_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    ageing_ms: Amount = 60_000
-    heartbeat_ms: Milliseconds = 15_000
+    in_flight_max: Annotated[Count, about("Messages of a partition that a group may have in flight.")] = 1_000
+    lease_ms: Annotated[
+        Milliseconds, about("Lease of a message delivered by `/v1/consume`, unless the request sets one.")
+    ] = 2_000
+    retry_backoff_ms: Annotated[
+        Amount,
+        about("Backoff window of the first retry, if no retry policy applies; it doubles with each attempt."),
+    ] = 500
+    retry_max_backoff_ms: Annotated[Amount, about("The longest backoff window.")] = 30_000
+    retry_jitter: Annotated[
+        Jitter, about("How retries are spread over their backoff window: none, full, equal or decorrelated.")
+    ] = "full"
+    retry_floor_ms: Annotated[
+        Amount, about("Shortest wait after a failure, so that a failing message is never a hot loop.")
+    ] = 50
+    retry_ratio: Annotated[
+        float,
+        Meta(ge=0, le=1),
+        about("Share of deliveries that due retries get before new messages, carried over from claim to claim."),
+    ] = 0.2
+    ageing_ms: Annotated[
+        Amount, about("A waiting message gains one level of priority each time this passes; 0 turns ageing off.")
+    ] = 60_000
+    heartbeat_ms: Annotated[Milliseconds, about("How often an idle `/v1/consume` stream sends a bare newline.")] = (
+        15_000
+    )
 
 
-class Groups(Struct, frozen=True, forbid_unknown_fields=True):
-    idle_ms: Amount = 0
+class GroupSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    idle_ms: Annotated[
+        Amount,
+        about(
+            "A group with a backlog that neither claims nor acks for this long no longer blocks producers; 0: never."
+        ),
+    ] = 0
 
 
 class JobSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    lease_ms: Milliseconds = 30_000
-    attempts_max: Count = 4
+    lease_ms: Annotated[
+        Milliseconds, about("Lease of messages claimed by `/v1/claim`, unless the request or the topic sets one.")
+    ] = 30_000
+    attempts_max: Annotated[
+        Count, about("Deliveries of a job without a retry policy before it becomes a dead letter.")
+    ] = 4
 
 
 class IdempotencySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    ttl_ms: Milliseconds = 600_000
-    effect_ttl_ms: Milliseconds = 600_000
-    effect_lease_ms: Milliseconds = 30_000
-    strict: bool = False
+    ttl_ms: Annotated[
+        Milliseconds, about("How long the idempotency key of a produce is remembered, from its first use.")
+    ] = 600_000
+    effect_ttl_ms: Annotated[Milliseconds, about("How long a committed or failed effect is remembered, at least.")] = (
+        600_000
+    )
+    effect_lease_ms: Annotated[
+        Milliseconds, about("Lease of an effect that was begun: how long its owner has to commit it.")
+    ] = 30_000
+    strict: Annotated[
+        bool,
+        about("Refuse (409) a repeated idempotency key whose message differs in key, value, envelope or schedule."),
+    ] = False
 
 
 class StreamSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    long_poll_ms: Milliseconds = 30_000
-    sse_ms: Milliseconds = 60_000
-    read_bytes_max: Bytes = 4 << 20
-    park_ms: Amount = 100
-    cors_prefixes: tuple[str, ...] = ()
-    cors_origins: tuple[str, ...] = ("*",)
+    long_poll_ms: Annotated[Milliseconds, about("How long a long-poll read waits.")] = 30_000
+    sse_ms: Annotated[Milliseconds, about("How long an SSE connection lives before the client has to reconnect.")] = (
+        60_000
+    )
+    read_bytes_max: Annotated[Bytes, about("About how many bytes one catch-up read returns.")] = 4 << 20
+    park_ms: Annotated[
+        Amount, about("How long an early pipelined batch waits for its predecessor before it is refused as a gap.")
+    ] = 100
+    cors_prefixes: Annotated[
+        tuple[str, ...], about("Path prefixes of streams that pages of `streams.cors_origins` may read.")
+    ] = ()
+    cors_origins: Annotated[tuple[str, ...], about("Web origins that may read those streams; `*` allows all.")] = ("*",)
 
 
 class TenantSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """What each tenant may produce; 0 means without limit."""
+    """`[tenants]`: what each tenant may produce."""
 
-    messages_per_s: Amount = 0
-    bytes_per_s: Amount = 0
-    burst_ms: Milliseconds = 1_000
+    messages_per_s: Annotated[Amount, about("Messages a tenant may produce per second; 0 means no limit.")] = 0
+    bytes_per_s: Annotated[Amount, about("Bytes a tenant may produce per second; 0 means no limit.")] = 0
+    burst_ms: Annotated[Milliseconds, about("Burst: how much of its rate, as a time, a tenant may use at once.")] = (
+        1_000
+    )
 
 
 class RouterSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[router]`: who is asked, at produce, where a message goes. `target` is module:attribute, a file or a URL."""
+    """`[router]`: what decides, at produce, where a message goes."""
 
-    kind: Literal["none", "python", "rules", "webhook"] = "none"
-    target: str = ""
-    timeout_ms: Milliseconds = 500
-    threads: Annotated[int, Meta(ge=1, le=64)] = 4
-    inline: bool = False
+    kind: Annotated[
+        Literal["none", "python", "rules", "webhook"],
+        about("What decides at produce where a message goes: none, python, rules or webhook."),
+    ] = "none"
+    target: Annotated[str, about("The router: `module:attribute`, a TOML file of rules, or a URL.")] = ""
+    timeout_ms: Annotated[
+        Milliseconds, about("Time limit of a router; after that the message is produced unrouted.")
+    ] = 500
+    threads: Annotated[int, Meta(ge=1, le=64), about("Threads for routers that are plain functions.")] = 4
+    inline: Annotated[bool, about("Call a plain function on the event loop: for routers that take microseconds.")] = (
+        False
+    )
 
 
 class OutboundSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[outbound]`: where webhooks and a router may be called, and how long a webhook may take."""
+    """`[outbound]`: which addresses webhooks and the router may call, and how long a webhook may take."""
 
-    allow: tuple[str, ...] = ()
-    timeout_ms: Milliseconds = 10_000
+    allow: Annotated[
+        tuple[str, ...], about("Private addresses and networks that webhooks and the router may call.")
+    ] = ()
+    timeout_ms: Annotated[
+        Milliseconds, about("Time limit of a webhook call, from connecting to the end of the response.")
+    ] = 10_000
 
 
 class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["text", "json"] = "text"
-    access: bool = False
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        about("Lowest level that is logged: debug, info, warning or error."),
+    ] = "info"
+    format: Annotated[Literal["text", "json"], about("Format of log lines: text or JSON.")] = "text"
+    access: Annotated[bool, about("Log every request.")] = False
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -226,7 +224,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     clock: ClockSettings = ClockSettings()
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()
-    groups: Groups = Groups()
+    groups: GroupSettings = GroupSettings()
     jobs: JobSettings = JobSettings()
     idempotency: IdempotencySettings = IdempotencySettings()
     streams: StreamSettings = StreamSettings()
@@ -259,12 +257,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             effect_lease_ms=self.idempotency.effect_lease_ms,
         )
 
-    def storage_options(self) -> StorageOptions:
-        size = self.storage.segment_bytes
-        # A journal segment always takes the largest frame: room for it is known before a byte of it is written.
-        journal_bytes = max(size, 3 * self.limits.batch_bytes)
-        return StorageOptions(journal_bytes, size, self.storage.cache_bytes, self.storage.open_files)
-
 
 class Loaded(Struct, frozen=True):
     """The settings and where each value that is not a default came from, by `section.key`."""
@@ -275,89 +267,47 @@ class Loaded(Struct, frozen=True):
 
 def load(file: str | None, environment: Mapping[str, str], assignments: Sequence[str]) -> Loaded:
     """Read all sources; raises `SettingsError`."""
-    values: dict[str, dict[str, Any]] = {}
-    origins: dict[str, str] = {}
+    loader = SettingsLoader(Settings, REMOVED)
     if file is not None:
-        for section, entries in _read_file(file).items():
-            if not isinstance(entries, dict):
-                raise SettingsError(f"{file}: {section} is not a section ([{section}] with keys below it)")
-            for key, value in entries.items():
-                _put(values, origins, section, key, value, file)
-    for name, text in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
-            section, _, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-            _put(values, origins, section, key, _parse(section, key, text), f"environment {name}")
-    for assignment in assignments:
-        path, found, text = assignment.partition("=")
-        section, dot, key = path.partition(".")
-        if not (found and dot):
-            raise SettingsError(f"--set takes section.key=value, not {assignment!r}")
-        _put(values, origins, section, key, _parse(section, key, text), f"--set {path}")
-    try:
-        settings = msgspec.convert(values, Settings)
-    except msgspec.ValidationError as error:
-        raise SettingsError(_explain(str(error), origins)) from None
+        loader.add_file(file)
+    loader.add_environment(environment, ENVIRONMENT_PREFIX)
+    loader.add_assignments(assignments)
+    settings = loader.load()
     _check(settings)
-    return Loaded(settings, origins)
+    return Loaded(settings, loader.origins)
 
 
-def _read_file(file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file}: {error}") from None
+def load_from_environment(file: str | None, assignments: Sequence[str]) -> Loaded:
+    return load(file or os.environ.get("DRIFTQ_CONFIG"), os.environ, assignments)
 
 
-def _put(
-    values: dict[str, dict[str, Any]], origins: dict[str, str], section: str, key: str, value: Any, origin: str
-) -> None:
-    _field_type(section, key, origin)
-    values.setdefault(section, {})[key] = value
-    origins[f"{section}.{key}"] = origin
+def rows(loaded: Loaded) -> list[tuple[str, str, str]]:
+    """(name, value as JSON, origin) of every setting, for `driftq config show`."""
+    return [
+        (name, json.encode(value).decode(), loaded.origins.get(name, "default"))
+        for section, key, value, _ in settings_of(loaded.settings)
+        for name in (f"{section}.{key}",)
+    ]
 
 
-def _field_type(section: str, key: str, origin: str) -> Any:
-    sections = get_type_hints(Settings, include_extras=True)
-    if section not in sections:
-        raise SettingsError(f"{origin}: there is no section {section!r}; there are {', '.join(sections)}")
-    keys = get_type_hints(sections[section], include_extras=True)
-    if f"{section}.{key}" in REMOVED:
-        raise SettingsError(f"{origin}: {section}.{key} was removed: {REMOVED[f'{section}.{key}']}")
-    if key not in keys:
-        raise SettingsError(f"{origin}: [{section}] has no {key!r}; it has {', '.join(keys)}")
-    return keys[key]
-
-
-def _parse(section: str, key: str, text: str) -> Any:
-    """Text from the environment or a flag, as the field's type."""
-    kind = _field_type(section, key, f"{section}.{key}")
-    if kind == tuple[str, ...]:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    try:
-        return msgspec.convert(text, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{section}.{key}={text}: {error}") from None
-
-
-def _explain(message: str, origins: dict[str, str]) -> str:
-    for path, origin in origins.items():
-        if f"$.{path}" in message:
-            return f"{path} (from {origin}): {message}"
-    return message
+def table() -> list[tuple[str, str, str]]:
+    """(name, default, description) of every setting, for the reference."""
+    return [
+        (f"`{section}.{key}`", f"`{json.encode(default).decode()}`", description)
+        for section, key, default, description in settings_of(Settings())
+    ]
 
 
 def _check(settings: Settings) -> None:
-    """What one field's type cannot say."""
+    """What the type of a single setting cannot express."""
     if bool(settings.listen.tls_certificate) != bool(settings.listen.tls_key):
         raise SettingsError("listen.tls_certificate and listen.tls_key belong together")
     for name, origins in (
         ("listen.allowed_origins", settings.listen.allowed_origins),
-        ("streams.cors_origins", [each for each in settings.streams.cors_origins if each != "*"]),
+        ("streams.cors_origins", [origin for origin in settings.streams.cors_origins if origin != "*"]),
     ):
         for origin in origins:
-            if not _ORIGIN.fullmatch(origin):
+            if not _WEB_ORIGIN.fullmatch(origin):
                 raise SettingsError(
                     f"{name}: {origin!r} is not a web origin, like https://app.example or http://localhost:3000"
                 )
@@ -366,18 +316,3 @@ def _check(settings: Settings) -> None:
             ip_network(network, strict=False)
         except ValueError:
             raise SettingsError(f"outbound.allow: {network!r} is not an address or a network like 10.0.0.0/8") from None
-
-
-def rows(loaded: Loaded) -> list[tuple[str, str, str]]:
-    """(name, value, origin) of every setting, for `driftq config show` and the docs."""
-    found: list[tuple[str, str, str]] = []
-    for section in Settings.__struct_fields__:
-        part = getattr(loaded.settings, section)
-        for key in part.__struct_fields__:
-            path = f"{section}.{key}"
-            found.append((path, msgspec.json.encode(getattr(part, key)).decode(), loaded.origins.get(path, "default")))
-    return found
-
-
-def from_environment(file: str | None, assignments: Sequence[str]) -> Loaded:
-    return load(file or os.environ.get("DRIFTQ_CONFIG"), os.environ, assignments)

@@ -18,7 +18,7 @@ def test_a_duration_has_a_unit(text, ms):
     assert DURATION.convert(text, None, None) == ms
 
 
-@pytest.mark.parametrize("text", ["30", "s", "-1s", "1w", "1 s", "", "٣s"])
+@pytest.mark.parametrize("text", ["30", "s", "-1s", "1w", "", "٣s"])
 def test_what_is_no_duration_is_refused_with_an_example(text):
     with pytest.raises(click.UsageError, match="30s"):
         DURATION.convert(text, None, None)

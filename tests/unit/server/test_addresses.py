@@ -9,7 +9,8 @@ import socket
 import pytest
 
 from driftq.server.outbound import AddressPolicy, Outbound, Refused, is_of_this_machine, target_of
-from driftq.server.settings import Settings, SettingsError, load
+from driftq.server.settings import Settings, load
+from driftq.settings.loader import SettingsError
 
 PRIVATE = [
     "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "198.18.0.1", "192.0.2.1", "240.0.0.1",

@@ -12,7 +12,8 @@ from driftq.server.outbound import Outbound
 from driftq.server.router.factory import parse
 from driftq.server.router.python_router import PythonRouter, load
 from driftq.server.router.webhook_router import WebhookRouter
-from driftq.server.settings import Settings, SettingsError
+from driftq.server.settings import Settings
+from driftq.settings.loader import SettingsError
 from driftq.wire.router import RouteDecision
 from tests.support.handler_fixture import FaceDesk, desk
 

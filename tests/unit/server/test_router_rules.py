@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from driftq.server.router.factory import load, parse
-from driftq.server.settings import SettingsError
+from driftq.settings.loader import SettingsError
 from driftq.wire.message import Envelope
 from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput, checked
 

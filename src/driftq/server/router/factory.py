@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from driftq.server.router import python_router
 from driftq.server.router.webhook_router import WebhookRouter
-from driftq.server.settings import RouterSettings, SettingsError
+from driftq.settings.loader import SettingsError
 from driftq.wire import router_rules
 
 if TYPE_CHECKING:
     from driftq.server.outbound import Outbound
     from driftq.server.router.protocol import Router
+    from driftq.server.settings import RouterSettings
     from driftq.wire.router import RouteDecision, RouteInput
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from driftq.server.settings import SettingsError
+from driftq.settings.loader import SettingsError
 from driftq.wire.router import RouteDecision, RouteInput, checked
 
 

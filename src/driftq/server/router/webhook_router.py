@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from driftq.server.outbound import Answer, Connection, Outbound, OutboundFailed, Refused, Stale, target_of
-from driftq.server.settings import SettingsError
+from driftq.settings.loader import SettingsError
 from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput, checked
 
 IDLE_MAX = 16

@@ -22,7 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from driftq.client.errors import NotFound
-from driftq.spark.pipelines.configuration import BadConfiguration, checkpoint, identity
+from driftq.settings.loader import SettingsError
+from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.pipelines.io import broker_of, read_stream
 from driftq.spark.source.options import EARLIEST
 from driftq.spark.tables import BatchRefused, Compaction, Table, TableRefused, open_table
@@ -84,13 +85,13 @@ def parsed(rows: DataFrame, schema: str) -> DataFrame:
 
 
 def schema_of(text: str) -> StructType:
-    """A schema as in CREATE TABLE. Raises `BadConfiguration`."""
+    """A schema as in CREATE TABLE. Raises `SettingsError`."""
     try:
         kind = StructType.fromDDL(text)
     except PySparkException as error:
-        raise BadConfiguration(f"archive.schema: {str(error).strip().splitlines()[0]}") from None
+        raise SettingsError(f"archive.schema: {str(error).strip().splitlines()[0]}") from None
     if not isinstance(kind, StructType):
-        raise BadConfiguration(f"archive.schema is a list of columns such as 'id BIGINT, total DOUBLE', not {text!r}")
+        raise SettingsError(f"archive.schema is a list of columns such as 'id BIGINT, total DOUBLE', not {text!r}")
     return kind
 
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-import msgspec
-from msgspec import Meta
-
-from driftq.spark.pipelines.settings import Configuration, Section
+from driftq.settings.loader import SettingsError, SettingsLoader, settings_of
+from driftq.settings.suggestions import did_you_mean
+from driftq.spark.pipelines.settings import Configuration
 
 SHARED_SECTIONS = ("pipeline", "source", "sink")
 
@@ -56,10 +54,6 @@ PIPELINES: Mapping[str, PipelineSpec] = {
 }
 
 
-class BadConfiguration(ValueError):
-    """Something in a configuration is unknown, wrong or missing; the message names it."""
-
-
 def load(
     target: str,
     assignments: Sequence[str] = (),
@@ -67,31 +61,29 @@ def load(
     defaults: Mapping[str, Any] | None = None,
 ) -> Configuration:
     """The configuration of a pipeline by name, or of a file; then single settings: `values` by dotted name,
-    `assignments` as typed (`metrics.window="10 seconds"`), and `defaults` for what nobody has said."""
-    tree = _file(target) if target.endswith(".toml") else {"pipeline": {"name": target}}
-    origin = target if target.endswith(".toml") else "configuration"
+    `assignments` as typed (`metrics.window="10 seconds"`), and `defaults` for what is not set otherwise."""
+    loader = SettingsLoader(Configuration)
+    is_file = target.endswith(".toml")
+    origin = target if is_file else "configuration"
+    if is_file:
+        loader.add_file(target)
+    else:
+        loader.add("pipeline.name", target, origin)
     for name, value in (values or {}).items():
-        _put(tree, name, value)
-    for assignment in assignments:
-        name, found, text = assignment.partition("=")
-        if not found:
-            raise BadConfiguration(f"--set takes NAME=VALUE, not {assignment!r}")
-        _put(tree, name.strip(), _value(text.strip()))
+        loader.add(name, value, origin)
+    loader.add_assignments(assignments)
     for name, value in (defaults or {}).items():
-        section, _, field = name.partition(".")
-        tree.setdefault(section, {}).setdefault(field, value)
-    return checked(tree, origin)
+        loader.add_default(name, value, origin)
+    return _checked(loader, origin)
 
 
-def checked(tree: Mapping[str, Any], origin: str = "configuration") -> Configuration:
-    """A tree as it comes from TOML, as a configuration that can be run."""
-    _refuse_unknown(tree, Configuration, "", origin)
-    try:
-        found = msgspec.convert(tree, Configuration)
-    except msgspec.ValidationError as error:
-        raise BadConfiguration(f"{origin}: {_explained(str(error))}") from None
-    _refuse_missing(tree, found, origin)
-    return found
+def from_tree(tree: Mapping[str, Mapping[str, Any]], origin: str = "configuration") -> Configuration:
+    """The configuration of a tree as TOML yields it."""
+    loader = SettingsLoader(Configuration)
+    for section, entries in tree.items():
+        for key, value in entries.items():
+            loader.add(f"{section}.{key}", value, origin)
+    return _checked(loader, origin)
 
 
 def identity(configuration: Configuration) -> str:
@@ -113,99 +105,44 @@ def checkpoint(configuration: Configuration) -> str:
 
 def shown(configuration: Configuration) -> Iterator[str]:
     """The lines of a TOML file that says the same, with a sentence beside each setting."""
-    name = configuration.pipeline.name
-    for title in (*SHARED_SECTIONS, name):
-        section = getattr(configuration, title, None)
-        if section is None:
+    sections = (*SHARED_SECTIONS, configuration.pipeline.name)
+    for title, settings in groupby(settings_of(configuration), key=attrgetter("section")):
+        if title not in sections:
             continue
         yield f"[{title}]"
-        for field, kind in get_type_hints(type(section), include_extras=True).items():
-            value = getattr(section, field)
-            if (title, field) == ("source", "token"):
+        for _, key, value, description in settings:
+            if (title, key) == ("source", "token"):
                 value = ""
-            if title == "pipeline" and field in ("id", "checkpoint"):
-                value = identity(configuration) if field == "id" else checkpoint(configuration)
-            yield f"{field} = {_toml(value)}  # {description(kind)}"
+            if title == "pipeline" and key in ("id", "checkpoint"):
+                value = identity(configuration) if key == "id" else checkpoint(configuration)
+            yield f"{key} = {_toml(value)}  # {description}"
         yield ""
 
 
-def description(kind: Any) -> str:
-    for meta in reversed(get_args(kind)[1:] if get_origin(kind) is Annotated else ()):
-        if isinstance(meta, Meta) and meta.description:
-            return meta.description
-    return ""
-
-
-def _file(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadConfiguration(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfiguration(f"{path}: {error}") from None
-
-
-def _put(tree: dict[str, Any], name: str, value: Any) -> None:
-    section, found, field = name.partition(".")
-    if not found:
-        raise BadConfiguration(f"{name!r} is not a setting: section.name, for example source.max_offsets")
-    part = tree.setdefault(section, {})
-    if not isinstance(part, dict):
-        raise BadConfiguration(f"{section!r} is a section, not a value")
-    part[field] = value
-
-
-def _value(text: str) -> Any:
-    """As TOML where it is TOML, otherwise the text as it was typed."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _refuse_unknown(tree: Mapping[str, Any], section: type[Section], path: str, origin: str) -> None:
-    known = section.__struct_fields__
-    for name, value in tree.items():
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {path}{near[0]}?" if near else f"there is: {', '.join(known)}"
-            raise BadConfiguration(f"{origin}: {path}{name} is not a setting; {hint}")
-        kind = get_type_hints(section)[name]
-        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
-            _refuse_unknown(value, kind, f"{name}.", origin)
-
-
-def _refuse_missing(tree: Mapping[str, Any], found: Configuration, origin: str) -> None:
-    name = found.pipeline.name
+def _checked(loader: SettingsLoader[Configuration], origin: str) -> Configuration:
+    configuration = loader.load()
+    name = configuration.pipeline.name
     if not name:
-        raise BadConfiguration(f"{origin}: [pipeline] name is missing: one of {', '.join(PIPELINES)}")
+        raise SettingsError(f"{origin}: [pipeline] name is missing: one of {', '.join(PIPELINES)}")
     if name not in PIPELINES:
-        near = get_close_matches(name, PIPELINES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(PIPELINES)}"
-        raise BadConfiguration(f"{origin}: there is no pipeline {name!r}; {hint}")
-    stray = [title for title in tree if title not in SHARED_SECTIONS and title != name]
+        hint = did_you_mean(name, PIPELINES, f"there are {', '.join(PIPELINES)}")
+        raise SettingsError(f"{origin}: there is no pipeline {name!r}; {hint}")
+    stray = [title for title in loader.values if title not in SHARED_SECTIONS and title != name]
     if stray:
-        raise BadConfiguration(f"{origin}: [{stray[0]}] has no meaning for {name}; it takes [{name}]")
+        raise SettingsError(f"{origin}: [{stray[0]}] has no meaning for {name}; it takes [{name}]")
     for need in PIPELINES[name].needs:
-        section, field = need.split(".")
-        if not getattr(getattr(found, section), field) and not (need == TOPICS and found.source.pattern):
-            raise BadConfiguration(f"{origin}: {name} needs {need} ({_FLAGS.get(need, f'--set {need}=…')})")
+        section, key = need.split(".")
+        if not getattr(getattr(configuration, section), key) and not (need == TOPICS and configuration.source.pattern):
+            raise SettingsError(f"{origin}: {name} needs {need} ({_FLAGS.get(need, f'--set {need}=…')})")
+    return configuration
 
 
 _FLAGS = {TOPICS: "--topic NAME", "sink.table": "--table DIR", "sink.topic": "--to TOPIC"}
 
 
-def _explained(message: str) -> str:
-    """msgspec names the place as `$.source.topics` at the end; people read it first."""
-    text, found, place = message.partition(" - at `$.")
-    if "regex" in text:
-        text = "an interval is expected, such as '10 seconds'"
-    return f"{place.rstrip('`')}: {text}" if found else text
-
-
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from driftq.client.errors import NotFound
+from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import dead_letters, dedupe, history, metrics, route, runs
 from driftq.spark.pipelines.archive import finish_compact, start_archive
 from driftq.spark.pipelines.audit import finish_audit
-from driftq.spark.pipelines.configuration import BadConfiguration
 from driftq.spark.pipelines.io import broker_of, options, read_stream, to_table, to_topic
 from driftq.spark.pipelines.query_monitor import Say, Stop
 from driftq.spark.pipelines.replay import finish_replay
@@ -55,7 +55,7 @@ def start_route(spark: SparkSession, configuration: Configuration) -> StreamingQ
 def start_transform(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     settings = configuration.transform
     if bool(settings.function) == bool(settings.each):
-        raise BadConfiguration("transform takes one of transform.function and transform.each")
+        raise SettingsError("transform takes one of transform.function and transform.each")
     messages = read_stream(spark, configuration)
     if settings.each:
         return to_topic(dedupe.mapped(messages, settings.each), configuration)
@@ -82,12 +82,12 @@ def start_runs(spark: SparkSession, configuration: Configuration) -> StreamingQu
 
 
 def decider_of(configuration: Configuration) -> route.Decider:
-    """The one way to decide that is configured. Raises `BadConfiguration` for none, several, or one that is wrong."""
+    """The one way to decide that is configured. Raises `SettingsError` for none, several, or one that is wrong."""
     settings = configuration.route
     given = [name for name in ("rules", "router", "frames") if getattr(settings, name)]
     if len(given) != 1:
         said = " and ".join(given) or "none"
-        raise BadConfiguration(f"route takes one of route.rules, route.router and route.frames, not {said}")
+        raise SettingsError(f"route takes one of route.rules, route.router and route.frames, not {said}")
     try:
         if settings.rules:
             found = router_rules.load(settings.rules)
@@ -95,7 +95,7 @@ def decider_of(configuration: Configuration) -> route.Decider:
             return route.ByRules(Path(settings.rules).read_text(encoding="utf-8"), settings.rules)
         dedupe.named(settings.router or settings.frames)
     except (router_rules.BadRules, dedupe.NoFunction) as error:
-        raise BadConfiguration(str(error)) from None
+        raise SettingsError(str(error)) from None
     return route.ByFunction(settings.router) if settings.router else route.ByFrames(settings.frames)
 
 
@@ -104,7 +104,7 @@ def _refuse_circles(found: router_rules.Rules, configuration: Configuration) -> 
     for rule in found.rules:
         target = rule.decision.target_topic if rule.decision is not None else ""
         if target and target in configuration.source.topics and len(configuration.source.topics) == 1:
-            raise BadConfiguration(f"rule {rule.name!r} sends messages of {target!r} to {target!r} again, for ever")
+            raise SettingsError(f"rule {rule.name!r} sends messages of {target!r} to {target!r} again, for ever")
 
 
 def finish_deadletters(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
@@ -204,7 +204,7 @@ CONTACT_MS = 5_000
 
 def execute(configuration: Configuration, say: Say, tell: Say) -> int:
     """Run a pipeline to its end and give the number to exit with. Raises what the client raises when the broker or a
-    topic is not there, `BadConfiguration`, and `QueryFailed`."""
+    topic is not there, `SettingsError`, and `QueryFailed`."""
     check(configuration)
     name = identity(configuration)
     say(f"{name}: starting Spark; its own lines go to {checkpoint(configuration)}/../spark.log")

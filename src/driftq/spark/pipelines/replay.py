@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from driftq.client.errors import NotFound
+from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.audit_report import Extent, LogName
-from driftq.spark.pipelines.configuration import BadConfiguration
 from driftq.spark.pipelines.io import broker_of, options, reach
 from driftq.spark.tables import open_table
 from driftq.spark.tables.parquet import local_folder
@@ -167,7 +167,7 @@ def _described(broker: DriftQ, topic: str) -> TopicInfo:
     try:
         return broker.topics.describe(topic)
     except NotFound:
-        raise BadConfiguration(f"there is no topic {topic}; make it with: driftq topics create {topic}") from None
+        raise SettingsError(f"there is no topic {topic}; make it with: driftq topics create {topic}") from None
 
 
 def write(rows: DataFrame, wanted: ReplayRequest, asked: Mapping[str, str], *, direct: bool = False) -> None:
@@ -183,9 +183,9 @@ def wanted_of(configuration: Configuration) -> ReplayRequest:
     settings = configuration.replay
     topics = configuration.source.topics
     if not settings.table and not topics:
-        raise BadConfiguration("replay needs replay.table or source.topics (--topic NAME): what is to be replayed")
+        raise SettingsError("replay needs replay.table or source.topics (--topic NAME): what is to be replayed")
     if configuration.sink.topic in topics and not settings.table:
-        raise BadConfiguration(f"replaying {configuration.sink.topic!r} into itself doubles it; name another topic")
+        raise SettingsError(f"replaying {configuration.sink.topic!r} into itself doubles it; name another topic")
     return ReplayRequest(
         configuration.sink.topic,
         topics,
@@ -207,7 +207,7 @@ def _time_ms(name: str, text: str) -> int | None:
     try:
         return from_rfc3339(text) if text else None
     except ValueError:
-        raise BadConfiguration(f"replay.{name}: a time like 2030-01-01T00:00:00Z is expected, not {text!r}") from None
+        raise SettingsError(f"replay.{name}: a time like 2030-01-01T00:00:00Z is expected, not {text!r}") from None
 
 
 def finish_replay(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
@@ -223,7 +223,7 @@ def finish_replay(spark: SparkSession, configuration: Configuration, stop: Stop,
     count, jobs = sum(part.rows for part in parts), sum(part.jobs for part in parts)
     mode = configuration.sink.mode
     if jobs and mode == "staged":
-        raise BadConfiguration(f"{jobs:,} of the rows are jobs, which cannot be staged; leave sink.mode empty")
+        raise SettingsError(f"{jobs:,} of the rows are jobs, which cannot be staged; leave sink.mode empty")
     direct = mode == "direct" or (jobs > 0 and not mode)
     if configuration.replay.dry_run:
         say(f"dry run: {count:,} rows would be written to {wanted.target} as {wanted.writer()}")

@@ -1,7 +1,7 @@
 """Every setting of every pipeline, as frozen data: units in the names or in the value, a sentence beside each.
 
-The sentences are what `driftq pipeline show` prints and what the guide lists. Reading a file and refusing what is wrong
-in it is the work of `configuration`. Nothing here needs Spark.
+The sentences are what `driftq pipeline show` prints and what the guide lists. `configuration`
+loads them. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from driftq.settings.loader import about
+
 Count = Annotated[int, Meta(ge=1)]
 Amount = Annotated[int, Meta(ge=0)]
-Interval = Annotated[str, Meta(pattern=r"^[1-9][0-9]* (millisecond|second|minute|hour|day)s?$")]
-
-
-def told(description: str) -> Meta:
-    return Meta(description=description)
+Interval = Annotated[
+    str, Meta(pattern=r"^[1-9][0-9]* (millisecond|second|minute|hour|day)s?$", examples=["10 seconds"])
+]
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -24,101 +24,105 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunSettings(Section, frozen=True):
-    name: Annotated[str, told("which pipeline; `driftq pipeline list` names them")] = ""
-    id: Annotated[str, told("the name of this one: progress lines, checkpoint, writer (default: name and topics)")] = ""
-    trigger: Annotated[Interval, told("a micro-batch at most this often")] = "2 seconds"
-    once: Annotated[bool, told("work off what is there now, then end")] = False
-    checkpoint: Annotated[str, told("where progress is kept (default: beside the table, else ./checkpoints/ID)")] = ""
-    master: Annotated[str, told("the Spark master; empty: what spark-submit says, else local[*]")] = ""
-    spark: Annotated[dict[str, str], told("settings for the Spark session")] = {}
+    name: Annotated[str, about("which pipeline; `driftq pipeline list` names them")] = ""
+    id: Annotated[str, about("the name of this one: progress lines, checkpoint, writer (default: name and topics)")] = (
+        ""
+    )
+    trigger: Annotated[Interval, about("a micro-batch at most this often")] = "2 seconds"
+    once: Annotated[bool, about("work off what is there now, then end")] = False
+    checkpoint: Annotated[str, about("where progress is kept (default: beside the table, else ./checkpoints/ID)")] = ""
+    master: Annotated[str, about("the Spark master; empty: what spark-submit says, else local[*]")] = ""
+    spark: Annotated[dict[str, str], about("settings for the Spark session")] = {}
 
 
 class SourceSettings(Section, frozen=True):
-    url: Annotated[str, told("the broker (default: DRIFTQ_URL, else http://127.0.0.1:8080)")] = ""
-    token: Annotated[str, told("for a broker that wants one (better: DRIFTQ_TOKEN)")] = ""
-    topics: Annotated[tuple[str, ...], told("what to read")] = ()
-    pattern: Annotated[str, told("a regular expression of topic names, instead of topics")] = ""
-    starting: Annotated[str, told("where the first run begins: earliest, latest, or JSON of offsets")] = "earliest"
-    max_offsets: Annotated[Amount, told("at most so many messages in a micro-batch; 0: as the pipeline needs")] = 0
-    max_bytes: Annotated[Amount, told("at most about this many bytes in a micro-batch; 0: no limit")] = 0
-    min_partitions: Annotated[Amount, told("split what is read into at least so many tasks; 0: one a partition")] = 0
-    fail_on_data_loss: Annotated[bool, told("stop when retention took what was not read yet")] = True
-    options: Annotated[dict[str, str], told("more options of the driftq source")] = {}
+    url: Annotated[str, about("the broker (default: DRIFTQ_URL, else http://127.0.0.1:8080)")] = ""
+    token: Annotated[str, about("for a broker that wants one (better: DRIFTQ_TOKEN)")] = ""
+    topics: Annotated[tuple[str, ...], about("what to read")] = ()
+    pattern: Annotated[str, about("a regular expression of topic names, instead of topics")] = ""
+    starting: Annotated[str, about("where the first run begins: earliest, latest, or JSON of offsets")] = "earliest"
+    max_offsets: Annotated[Amount, about("at most so many messages in a micro-batch; 0: as the pipeline needs")] = 0
+    max_bytes: Annotated[Amount, about("at most about this many bytes in a micro-batch; 0: no limit")] = 0
+    min_partitions: Annotated[Amount, about("split what is read into at least so many tasks; 0: one a partition")] = 0
+    fail_on_data_loss: Annotated[bool, about("stop when retention took what was not read yet")] = True
+    options: Annotated[dict[str, str], about("more options of the driftq source")] = {}
 
 
 class SinkSettings(Section, frozen=True):
-    table: Annotated[str, told("the folder of the table")] = ""
-    format: Annotated[Literal["parquet", "delta"], told("parquet is built in; delta needs its jars")] = "parquet"
-    topic: Annotated[str, told("the topic to write to")] = ""
+    table: Annotated[str, about("the folder of the table")] = ""
+    format: Annotated[Literal["parquet", "delta"], about("parquet is built in; delta needs its jars")] = "parquet"
+    topic: Annotated[str, about("the topic to write to")] = ""
     mode: Annotated[
         Literal["", "staged", "direct"],
-        told(
+        about(
             "staged: a micro-batch is seen whole; direct: at once, with labels and tasks; empty: as the pipeline needs"
         ),
     ] = ""
 
 
 class ArchiveSettings(Section, frozen=True):
-    schema: Annotated[str, told("columns to read out of JSON values, as in CREATE TABLE: id BIGINT, total DOUBLE")] = ""
-    quarantine: Annotated[str, told("the folder for rows that do not fit the schema (default: TABLE.quarantine)")] = ""
-    compact_files: Annotated[Amount, told("put small files together when a partition has so many; 0: never")] = 64
+    schema: Annotated[str, about("columns to read out of JSON values, as in CREATE TABLE: id BIGINT, total DOUBLE")] = (
+        ""
+    )
+    quarantine: Annotated[str, about("the folder for rows that do not fit the schema (default: TABLE.quarantine)")] = ""
+    compact_files: Annotated[Amount, about("put small files together when a partition has so many; 0: never")] = 64
 
 
 class DedupeSettings(Section, frozen=True):
-    watermark: Annotated[Interval, told("a repeat within this time of the first is dropped")] = "10 minutes"
+    watermark: Annotated[Interval, about("a repeat within this time of the first is dropped")] = "10 minutes"
 
 
 class RouteSettings(Section, frozen=True):
-    rules: Annotated[str, told("a file of rules, as the broker's router takes")] = ""
-    router: Annotated[str, told("module:function from Message to Decision, instead of rules")] = ""
-    frames: Annotated[str, told("module:function from a pandas frame to a frame of decisions, instead of rules")] = ""
-    unrouted: Annotated[str, told("the topic for messages nobody routed; empty: they are left out")] = ""
+    rules: Annotated[str, about("a file of rules, as the broker's router takes")] = ""
+    router: Annotated[str, about("module:function from Message to Decision, instead of rules")] = ""
+    frames: Annotated[str, about("module:function from a pandas frame to a frame of decisions, instead of rules")] = ""
+    unrouted: Annotated[str, about("the topic for messages nobody routed; empty: they are left out")] = ""
 
 
 class RunsSettings(Section, frozen=True):
-    history: Annotated[bool, told("follow TOPIC.history too: deliveries, failures, ends")] = True
-    keep: Annotated[Interval, told("forget a message this long after its last event")] = "24 hours"
+    history: Annotated[bool, about("follow TOPIC.history too: deliveries, failures, ends")] = True
+    keep: Annotated[Interval, about("forget a message this long after its last event")] = "24 hours"
 
 
 class MetricsSettings(Section, frozen=True):
-    window: Annotated[Interval, told("the length of a window")] = "1 minute"
-    watermark: Annotated[Interval, told("how late a message may be and still count")] = "1 minute"
-    history: Annotated[bool, told("count ends and failures from TOPIC.history, and how long messages took")] = False
-    latency_max: Annotated[Interval, told("with history: ends later than this do not count; windows wait so long")] = (
+    window: Annotated[Interval, about("the length of a window")] = "1 minute"
+    watermark: Annotated[Interval, about("how late a message may be and still count")] = "1 minute"
+    history: Annotated[bool, about("count ends and failures from TOPIC.history, and how long messages took")] = False
+    latency_max: Annotated[Interval, about("with history: ends later than this do not count; windows wait so long")] = (
         "1 minute"
     )
 
 
 class DeadLettersSettings(Section, frozen=True):
-    examples: Annotated[Count, told("how many offsets to name of each kind")] = 3
-    redrive: Annotated[bool, told("send the letters back")] = False
-    fingerprint: Annotated[str, told("only letters of this kind of error")] = ""
-    group: Annotated[str, told("only letters that this group gave up")] = ""
-    rate_per_s: Annotated[Count, told("how many to send back in a second")] = 50
-    limit: Annotated[Count, told("how many to send back at most")] = 100_000
-    dry_run: Annotated[bool, told("say what would be sent back, send nothing")] = False
+    examples: Annotated[Count, about("how many offsets to name of each kind")] = 3
+    redrive: Annotated[bool, about("send the letters back")] = False
+    fingerprint: Annotated[str, about("only letters of this kind of error")] = ""
+    group: Annotated[str, about("only letters that this group gave up")] = ""
+    rate_per_s: Annotated[Count, about("how many to send back in a second")] = 50
+    limit: Annotated[Count, about("how many to send back at most")] = 100_000
+    dry_run: Annotated[bool, about("say what would be sent back, send nothing")] = False
 
 
 class ReplaySettings(Section, frozen=True):
-    table: Annotated[str, told("replay the rows of this table instead of a topic")] = ""
-    from_offset: Annotated[Amount, told("from this offset on, in every partition")] = 0
-    to_offset: Annotated[Amount, told("up to this offset, without it; 0: to the end")] = 0
-    from_time: Annotated[str, told("from this time on: 2030-01-01T00:00:00Z")] = ""
-    to_time: Annotated[str, told("up to this time, without it")] = ""
-    dry_run: Annotated[bool, told("say what would be written, write nothing")] = False
+    table: Annotated[str, about("replay the rows of this table instead of a topic")] = ""
+    from_offset: Annotated[Amount, about("from this offset on, in every partition")] = 0
+    to_offset: Annotated[Amount, about("up to this offset, without it; 0: to the end")] = 0
+    from_time: Annotated[str, about("from this time on: 2030-01-01T00:00:00Z")] = ""
+    to_time: Annotated[str, about("up to this time, without it")] = ""
+    dry_run: Annotated[bool, about("say what would be written, write nothing")] = False
 
 
 class TransformSettings(Section, frozen=True):
-    function: Annotated[str, told("module:function from DataFrame to DataFrame")] = ""
-    each: Annotated[str, told("module:function from a value to a value, or None to leave it out")] = ""
+    function: Annotated[str, about("module:function from DataFrame to DataFrame")] = ""
+    each: Annotated[str, about("module:function from a value to a value, or None to leave it out")] = ""
 
 
 class AuditSettings(Section, frozen=True):
-    mismatches: Annotated[Count, told("how many differences to list")] = 20
+    mismatches: Annotated[Count, about("how many differences to list")] = 20
 
 
 class CompactSettings(Section, frozen=True):
-    files_min: Annotated[Count, told("how many small files of one partition are worth the work")] = 2
+    files_min: Annotated[Count, about("how many small files of one partition are worth the work")] = 2
 
 
 class Configuration(Section, frozen=True):

@@ -6,16 +6,24 @@ Arrow, no broker and no Spark, and is quick to import, because every process of 
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from driftq.spark.source.options import BadOption, BrokerOptions, Option, connection_of, duration_ms, flag
+from driftq.settings.suggestions import did_you_mean
+from driftq.spark.source.options import (
+    BadOption,
+    BrokerOptions,
+    Option,
+    connection_of,
+    duration_ms,
+    flag,
+    quantity_bytes,
+    suggested_option,
+)
 from driftq.wire.message import PRIORITY_MAX, Envelope, Head, Job, Routing, encode_head, to_rfc3339
 
 STAGED = "staged"
@@ -50,9 +58,6 @@ SINK_OPTIONS: tuple[Option, ...] = (
 NAMES = {option.name.lower(): option.name for option in SINK_OPTIONS}
 _SPARKS = frozenset({"path", "checkpointlocation", "queryname"})  # Spark hands its own over, too
 _MEANT = {"subscribe": "topic", "kafka.bootstrap.servers": "url", "topics": "topic", "queryid": "writer"}
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?")
 
 TEXT = ("string", "binary")
 _WHOLE = ("int", "bigint", "smallint", "tinyint")
@@ -124,9 +129,9 @@ def write_options(
         staged=_one_of("mode", given.get("mode", STAGED), (STAGED, DIRECT)) == STAGED,
         writer=writer,
         batch_id=batch_id,
-        chunk_bytes=_size_bytes("chunkBytes", given.get("chunkbytes", "4m"), CHUNK_BYTES_MAX),
+        chunk_bytes=quantity_bytes("chunkBytes", given.get("chunkbytes", "4m"), CHUNK_BYTES_MAX),
         chunk_rows=_natural("chunkRows", given.get("chunkrows", str(CHUNK_ROWS)), 1, CHUNK_ROWS_MAX),
-        buffer_bytes=_size_bytes("bufferBytes", given.get("bufferbytes", "32m"), 1 << 40),
+        buffer_bytes=quantity_bytes("bufferBytes", given.get("bufferbytes", "32m"), 1 << 40),
         compress=flag("compress", given.get("compress", "false")),
         stage_ttl_ms=duration_ms("stageTtl", given.get("stagettl", "6h")),
         replay_check=_one_of("replayCheck", given.get("replaycheck", "rows"), ("rows", "none")) == "rows",
@@ -156,11 +161,7 @@ def _refuse_unknown(name: str) -> None:
     lower = name.lower()
     if lower in NAMES or lower in _SPARKS:
         return
-    meant = _MEANT.get(lower) or next(
-        (NAMES[close] for close in difflib.get_close_matches(lower, NAMES, n=1, cutoff=0.6)), None
-    )
-    hint = f"; did you mean {meant}?" if meant else f"; known are {', '.join(NAMES.values())}"
-    raise BadOption(f"the driftq sink has no option {name}{hint}")
+    raise BadOption(f"the driftq sink has no option {name}; {suggested_option(lower, NAMES, _MEANT)}")
 
 
 def _one_of(name: str, text: str, words: Sequence[str]) -> str:
@@ -174,13 +175,6 @@ def _natural(name: str, text: str, least: int, most: int) -> int:
     if not text.strip().isdecimal() or not least <= int(text) <= most:
         raise BadOption(f"{name} is a number from {least} to {most}, not {text!r}")
     return int(text)
-
-
-def _size_bytes(name: str, text: str, most: int) -> int:
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None or not 1 <= int(found[1]) * _UNITS[found[2]] <= most:
-        raise BadOption(f"{name} is written like 1048576, 4m or 1g and is at most {most}, not {text!r}")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def check_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> None:
@@ -206,9 +200,8 @@ def check_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
 
 
 def _refuse_column(name: str) -> None:
-    close = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]}?" if close else f"; known are {', '.join(COLUMNS)}"
-    raise BadOption(f"the driftq sink knows no column {name}{hint}. Drop it, or put it into value (to_json)")
+    hint = did_you_mean(name, COLUMNS, f"known are {', '.join(COLUMNS)}")
+    raise BadOption(f"the driftq sink knows no column {name}; {hint}. Drop it, or put it into value (to_json)")
 
 
 # --- The columns of the envelope, routing and job as heads: the JSON that rides beside key and value ---

@@ -6,13 +6,14 @@ misspelt limit that is ignored is noticed at the worst time. Knows no broker and
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from driftq.settings.quantities import SPARK_DURATION_MS, SPARK_SIZE_BYTES, Units, parse_quantity
+from driftq.settings.suggestions import closest
 from driftq.wire.message import from_rfc3339
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -174,11 +175,15 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         lower = name.lower()
         if lower in NAMES or lower == "path":
             continue
-        suggestion = _ALIASES.get(lower) or next(
-            (NAMES[near] for near in difflib.get_close_matches(lower, NAMES, n=1, cutoff=0.6)), None
-        )
-        hint = f"; did you mean {suggestion}?" if suggestion else f"; the options are {', '.join(NAMES.values())}"
-        raise BadOption(f"the driftq source has no option {name}{hint}")
+        raise BadOption(f"the driftq source has no option {name}; {suggested_option(lower, NAMES, _ALIASES)}")
+
+
+def suggested_option(lower: str, names: Mapping[str, str], aliases: Mapping[str, str]) -> str:
+    """The option that was probably meant. `names` are by their lower case; `aliases` has names of other systems."""
+    if lower in aliases:
+        return f"did you mean {aliases[lower]}?"
+    close = closest(lower, names, 1)
+    return f"did you mean {names[close[0]]}?" if close else f"the options are {', '.join(names.values())}"
 
 
 def _subscription(
@@ -260,16 +265,11 @@ def _count(name: str, given: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-_SIZE_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-_DURATION_UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
-_QUANTITY = re.compile(r"(\d+)\s*([a-z]*)")
-
-
-def _quantity(name: str, text: str, units: Mapping[str, int], example: str) -> int:
-    match = _QUANTITY.fullmatch(text.strip().lower())
-    if match is None or match[2] not in units or int(match[1]) < 1:
+def _quantity(name: str, text: str, units: Units, example: str) -> int:
+    quantity = parse_quantity(text.strip().lower(), units)
+    if not quantity:
         raise BadOption(f"{name} is written like {example}, not {text!r}")
-    return int(match[1]) * units[match[2]]
+    return quantity
 
 
 def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | None:
@@ -277,17 +277,17 @@ def _bytes(name: str, given: Mapping[str, str], default: int | None) -> int | No
     return default if text is None else quantity_bytes(name, text)
 
 
-def quantity_bytes(name: str, text: str, maximum: int | None = None) -> int:
-    """A number of bytes, or a number with k, m or g."""
-    size_bytes = _quantity(name, text, _SIZE_UNITS, "1048576, 64m or 1g")
-    if maximum is not None and size_bytes > maximum:
-        raise BadOption(f"{name} is at most {maximum} bytes, not {text!r}")
+def quantity_bytes(name: str, text: str, bytes_max: int | None = None) -> int:
+    """Bytes, or a number with k, m or g; at most `bytes_max`."""
+    size_bytes = _quantity(name, text, SPARK_SIZE_BYTES, "1048576, 64m or 1g")
+    if bytes_max is not None and size_bytes > bytes_max:
+        raise BadOption(f"{name} is at most {bytes_max} bytes, not {text!r}")
     return size_bytes
 
 
 def duration_ms(name: str, text: str) -> int:
-    """A number of milliseconds, or a number with ms, s, m or h."""
-    return _quantity(name, text, _DURATION_UNITS_MS, "30000, 30s or 5m")
+    """Milliseconds, or a number with ms, s, m, h or d."""
+    return _quantity(name, text, SPARK_DURATION_MS, "30000, 30s or 5m")
 
 
 def flag(name: str, text: str) -> bool:

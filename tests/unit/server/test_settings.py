@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.server.settings import REMOVED, SettingsError, load
+from driftq.server.settings import REMOVED, load
+from driftq.settings.loader import SettingsError
 
 
 def test_a_removed_setting_names_its_replacement():

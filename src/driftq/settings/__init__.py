@@ -1,0 +1,1 @@
+"""What every kind of settings shares: the loader, quantities with units, and suggestions for misspelt names."""
