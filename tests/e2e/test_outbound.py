@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from driftq.core.model import subscriptions
+from driftq.core.model.stream_facts import WEBHOOK, SubscriptionConfig
 from driftq.engine.engine import Engine
 from tests.e2e.test_streams_subscriptions import JSON, ROOT, Receiver
 from tests.support.server import Server, running
@@ -115,7 +116,7 @@ def test_a_url_that_cannot_be_sent_is_refused_at_its_creation(url: str) -> None:
 async def _stored_by_an_older_version(folder: str, url: str) -> None:
     engine = await Engine.open(folder)
     await engine.submit(subscriptions.MakeSigningKey(b"s" * 32))
-    config = subscriptions.SubscriptionConfig(subscriptions.WEBHOOK, "**", (), url, "", 30_000, "")
+    config = SubscriptionConfig(WEBHOOK, "**", (), url, "", 30_000, "")
     await engine.submit(subscriptions.CreateSubscription("old", config, "http://127.0.0.1"))
     await engine.close()
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from driftq.core.model import facts as f
-from driftq.core.state import outcomes as o
+from driftq.core.model.effect_facts import KeysSwept, OutcomeRecorded, OutcomesForgotten
 from driftq.wire.message import decode_head
 from driftq.wire.records import unpack
 
@@ -215,11 +215,11 @@ class Model:
         message.retry_at_ms, message.error, message.lost = fact.retry_at_ms, fact.error, False
         self._tell("failed", fact, fact.offset)
 
-    def _OutcomeRecorded(self, fact: o.OutcomeRecorded, now_ms: int) -> None:
+    def _OutcomeRecorded(self, fact: OutcomeRecorded, now_ms: int) -> None:
         assert fact.outcome not in self.outcomes, "an outcome was carried out twice"
         self.outcomes.append(fact.outcome)
 
-    def _OutcomesForgotten(self, fact: o.OutcomesForgotten, now_ms: int) -> None:
+    def _OutcomesForgotten(self, fact: OutcomesForgotten, now_ms: int) -> None:
         pass
 
     def _Released(self, fact: f.Released, now_ms: int) -> None:
@@ -256,7 +256,7 @@ class Model:
     def _FilterNoted(self, fact: f.FilterNoted, now_ms: int) -> None:
         assert fact.group_id in self.groups
 
-    def _KeysSwept(self, fact: f.KeysSwept, now_ms: int) -> None:
+    def _KeysSwept(self, fact: KeysSwept, now_ms: int) -> None:
         assert fact.until_ms <= now_ms, "keys are forgotten when their time is over"
 
     def _Trimmed(self, fact: f.Trimmed, now_ms: int) -> None:

@@ -70,7 +70,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.floors: dict[tuple[int, int], int] = {}
         self.keys: dict[str, tuple[int, Produced]] = {}
         self.seqs: dict[int, int] = {}
-        self.outcomes: list[tuple[int, c.Outcome, OutcomeReply]] = []
+        self.outcomes: list[tuple[int, c.CommitOutcome, OutcomeReply]] = []
         self.eager = False  # whether everything is durable at once
 
     # --- the way of every command ---
@@ -277,17 +277,17 @@ class BrokerMachine(RuleBasedStateMachine):
         if message.state == FRESH:
             return Code.NOT_DELIVERED
         holds = held.token == message.token if held.token else owner == message.owner
-        if kind is c.Outcome and message.state == RESTING and not message.lost:
+        if kind is c.CommitOutcome and message.state == RESTING and not message.lost:
             return Code.NOT_OWNER
         return "fine" if holds else Code.NOT_OWNER
 
     def _expected_of_settled(self, kind: type[c.Command], held: c.Held, owner: str, message: Message) -> str:
-        if kind in (c.Release, c.Extend):
+        if kind in (c.ReleaseMessages, c.Extend):
             return "fine"
         dead = message.how == f.DEAD
         if kind is c.Ack:
             return Code.NOT_OWNER if dead else "fine"
-        if kind is c.Outcome or not dead or not message.token:
+        if kind is c.CommitOutcome or not dead or not message.token:
             return Code.NOT_OWNER
         return "fine" if (held.token == message.token if held.token else owner == message.owner) else Code.NOT_OWNER
 
@@ -330,11 +330,11 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def reject(self, data) -> None:
-        self._settle(data, c.Reject, reason="no")
+        self._settle(data, c.RejectMessages, reason="no")
 
     @rule(data=st.data(), sent=st.booleans(), delay_ms=st.sampled_from([0, 0, 400]))
     def release(self, data, sent, delay_ms) -> None:
-        self._settle(data, c.Release, (HELD, HELD, RESTING), sent=sent, delay_ms=delay_ms)
+        self._settle(data, c.ReleaseMessages, (HELD, HELD, RESTING), sent=sent, delay_ms=delay_ms)
 
     @rule(data=st.data())
     def extend(self, data) -> None:
@@ -378,13 +378,14 @@ class BrokerMachine(RuleBasedStateMachine):
         topic, group, _partition, picked = chosen
         owner, held = self._named(data, picked)
         expected = {
-            self._expected(c.Outcome, run, owner, message) for run, (_, _, message) in zip(held, picked, strict=True)
+            self._expected(c.CommitOutcome, run, owner, message)
+            for run, (_, _, message) in zip(held, picked, strict=True)
         }
         before = [message.state for _, _, message in picked]
         ends = {log_id: len(log) for log_id, log in self.model.logs.items()}
         produces = (produce("next"), produce("more", partition=1))
         number = str(len(self.outcomes)).encode()
-        command = c.Outcome(acks=(c.Ack(topic, group, owner, held),), produces=produces, digest=number)
+        command = c.CommitOutcome(acks=(c.Ack(topic, group, owner, held),), produces=produces, digest=number)
         _, reply = self.take(command)
         if isinstance(reply, Rejected):
             assert ends == {log_id: len(log) for log_id, log in self.model.logs.items()}, "all or nothing"

@@ -86,7 +86,7 @@ class Chaos:
         topic, group, claimed = self.claims.pop(pick.randrange(len(self.claims)))
         for delivery in claimed.deliveries:
             runs = held((delivery.first, delivery.end), partition=delivery.partition, token=claimed.token)
-            kind = pick.choice([c.Ack, c.Ack, c.Ack, c.Nack, c.Release, c.Reject, c.Extend])
+            kind = pick.choice([c.Ack, c.Ack, c.Ack, c.Nack, c.ReleaseMessages, c.RejectMessages, c.Extend])
             self.desk.do(kind(topic, group, "w", runs))
 
     def stream(self) -> None:

@@ -15,6 +15,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.frames import decode, encode
 from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected
 from driftq.core.state.produced_keys import job_key
 from tests.support.broker_fixture import Desk, packed, produce
@@ -111,8 +112,8 @@ commands = st.one_of(
     st.builds(c.Claim, names, groups, owners, st.integers(1, 5), times),
     acks,
     st.builds(c.Nack, names, groups, owners, held, st.just("no"), st.sampled_from([None, 0, 100])),
-    st.builds(c.Release, names, groups, owners, held, st.booleans(), st.sampled_from([0, 100])),
-    st.builds(c.Reject, names, groups, owners, held),
+    st.builds(c.ReleaseMessages, names, groups, owners, held, st.booleans(), st.sampled_from([0, 100])),
+    st.builds(c.RejectMessages, names, groups, owners, held),
     st.builds(c.Extend, names, groups, owners, held, times),
     st.builds(c.AckThrough, names, groups, owners, partitions, offsets),
     st.builds(c.Cancel, names, partitions, offsets),
@@ -127,13 +128,13 @@ commands = st.one_of(
     ),
     appends,
     appends,
-    st.builds(c.ReadStream, paths),
+    st.builds(ReadStream, paths),
     st.builds(c.DeleteStream, paths) | st.builds(c.TrimStream, paths, offsets),
     st.builds(c.BeginEffect, keys, owners, times, st.none() | partitions, st.none() | offsets),
     commits,
     st.builds(c.FailEffect, keys, st.integers(1, 5)),
     st.builds(
-        c.Outcome, st.lists(acks, max_size=1).map(tuple), st.lists(produces, max_size=2).map(tuple),
+        c.CommitOutcome, st.lists(acks, max_size=1).map(tuple), st.lists(produces, max_size=2).map(tuple),
         st.lists(appends, max_size=1).map(tuple), st.lists(commits, max_size=1).map(tuple),
     ),
     st.builds(stage, owners, st.sampled_from("12"), st.sampled_from(["t", "/a"]), times),

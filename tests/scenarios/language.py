@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.queries import ListStreams, ReadProducer, ReadStates, ReadStream
 from driftq.core.state.produced_keys import job_key
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.support.broker_fixture import packed
@@ -205,11 +206,11 @@ def _nack(line: Line, now_ms: int) -> c.Command:
 
 
 def _release(line: Line, now_ms: int) -> c.Command:
-    return c.Release(*_who(line), _held(line), not line.yes("unsent"), line.count("delay_ms"))
+    return c.ReleaseMessages(*_who(line), _held(line), not line.yes("unsent"), line.count("delay_ms"))
 
 
 def _reject(line: Line, now_ms: int) -> c.Command:
-    return c.Reject(*_who(line), _held(line), line.text_of("reason"))
+    return c.RejectMessages(*_who(line), _held(line), line.text_of("reason"))
 
 
 def _extend(line: Line, now_ms: int) -> c.Command:
@@ -242,7 +243,7 @@ def _states(line: Line, now_ms: int) -> c.Command:
     partition, _, run = line.words[1].partition(":")
     first, _, end = run.partition("-")
     offset, stop = (int(first) if first else None), (int(end) if end else None)
-    return c.ReadStates(topic, group, int(partition), offset, stop, line.count("limit", 1_000))
+    return ReadStates(topic, group, int(partition), offset, stop, line.count("limit", 1_000))
 
 
 # --- effects ---
@@ -275,7 +276,7 @@ def _outcome(line: Line, now_ms: int) -> c.Command:
     key = next((text.partition(" ")[2] for text in texts if text.startswith("key ")), "")
     parts = [command_of(text, now_ms) for text in texts if not text.startswith("key ")]
     asked = ";".join(text for text in texts if not text.startswith("ack "))
-    return c.Outcome(
+    return c.CommitOutcome(
         tuple(part for part in parts if isinstance(part, c.Ack)),
         tuple(part for part in parts if isinstance(part, c.Produce)),
         tuple(part for part in parts if isinstance(part, c.AppendStream)),
@@ -367,10 +368,10 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "outcome:": _outcome,
     "stream": _create_stream,
     "append": _append,
-    "read": lambda line, now_ms: c.ReadStream(line.words[0]),
-    "list": lambda line, now_ms: c.ListStreams(line.words[0], line.text_of("after"), line.count("limit", 100)),
-    "producer": lambda line, now_ms: c.ReadProducer(*line.words),
-    "look": lambda line, now_ms: c.ReadStream(line.words[0], renews=False),
+    "read": lambda line, now_ms: ReadStream(line.words[0]),
+    "list": lambda line, now_ms: ListStreams(line.words[0], line.text_of("after"), line.count("limit", 100)),
+    "producer": lambda line, now_ms: ReadProducer(*line.words),
+    "look": lambda line, now_ms: ReadStream(line.words[0], renews=False),
     "states": _states,
     "delete": _delete,
     "stage": _stage,

@@ -14,9 +14,9 @@ import msgspec
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import OutcomeRecorded
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected
-from driftq.core.state.outcomes import OutcomeRecorded
 from driftq.wire.message import RetryPolicy, decode_head
 from driftq.wire.records import unpack
 from tests.scenarios.language import Line, command_of

@@ -11,7 +11,16 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
-from driftq.core.model.replies import Begun, Produced, PublishedReply, Rejected, Reply, StagedReply, StreamAppended
+from driftq.core.model.queries import ReadStream
+from driftq.core.model.replies import (
+    EffectBegun,
+    Produced,
+    PublishedReply,
+    Rejected,
+    Reply,
+    StagedReply,
+    StreamAppended,
+)
 from driftq.core.state.produced_keys import job_key
 from driftq.core.state.producers import SERVER_EPOCH
 from driftq.wire.errors import Code
@@ -246,7 +255,7 @@ class StreamWriter(Actor):
         if path not in self.tails or chance < 0.05:
             self.create(path)
         elif chance < 0.08:
-            self.ask(c.ReadStream(path, self.random.random() < 0.7))
+            self.ask(ReadStream(path, self.random.random() < 0.7))
         elif chance < 0.10:
             self.ask(c.TrimStream(path, int(self.random.random() * (self.tails[path] + 1))))
         elif chance < 0.115:
@@ -417,7 +426,7 @@ class EffectsUser(Actor):
                 if chance() < 0.3:
                     batch, count, size = self.batch()
                     produce = c.Produce(key.topic, batch, count, size, b"", 0)
-                    self.ask(c.Outcome((), (produce,), (), (commit,), digest=commit.result))
+                    self.ask(c.CommitOutcome((), (produce,), (), (commit,), digest=commit.result))
                 else:
                     self.ask(commit)
             else:
@@ -434,7 +443,7 @@ class EffectsUser(Actor):
             self.ask(c.BeginEffect(key, owner, None, None, None, token, fence), key)
 
     def on_reply(self, op: Op, reply: Reply) -> None:
-        if isinstance(reply, Begun):
+        if isinstance(reply, EffectBegun):
             self.begun = [*self.begun[-6:], (op.note, reply.fence)]
 
 

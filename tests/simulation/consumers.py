@@ -85,9 +85,9 @@ class Consumer(Actor):
         elif roll < 0.93:
             self.ask(c.Nack(*names, held, "broken"))
         elif roll < 0.97:
-            self.ask(c.Reject(*names, held, "bad"))
+            self.ask(c.RejectMessages(*names, held, "bad"))
         else:
-            self.ask(c.Release(*names, held))
+            self.ask(c.ReleaseMessages(*names, held))
 
     def on_reply(self, op: Op, reply: Reply) -> None:
         if isinstance(op.command, c.Keep) and isinstance(reply, Rejected):

@@ -140,7 +140,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "max_attempts_off_by_one": (Bug("core.transitions.retry:is_exhausted", "<= attempts", "< attempts"),),
     "backoff_ignored": (Bug("core.transitions.retry:fail", "ctx.now_ms + delay", "ctx.now_ms"),),
-    "lease_lost_early": (Bug("core.transitions.retry:expire_leases", "ctx.now_ms, most", "ctx.now_ms + 30, most"),),
+    "lease_lost_early": (
+        Bug("core.transitions.lease_expiry:expire_leases", "ctx.now_ms, limit", "ctx.now_ms + 30, limit"),
+    ),
     "deadline_ignored": (
         Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
         Bug("core.rules.claim:_give_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
@@ -148,16 +150,16 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "delay_ignored": (Bug("core.state.progress:Progress.delay", "not_before_ms)", "0)"),),
     "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
     "dead_letter_without_settle": (
-        Bug("core.transitions.retry:dead_letter", "ctx.facts.append(f.Settled(", "bool(f.Settled("),
+        Bug("core.transitions.dead_letter:dead_letter", "ctx.facts.append(Settled(", "bool(Settled("),
     ),
     "settled_without_dead_letter": (
         Bug(
-            "core.transitions.retry:dead_letter",
+            "core.transitions.dead_letter:dead_letter",
             "ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))",
             "pass",
         ),
     ),
-    "redriven_to_all_groups": (Bug("core.rules.dead_letter:_direct", "if not mark.group:", "if 1:"),),
+    "redriven_to_all_groups": (Bug("core.rules.redrive:_direct", "if not mark.group:", "if 1:"),),
     "cancelled_for_some": (Bug("core.state.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
     "clock_shortens_leases": (
         Bug("core.state.clock_correction:_shift_progress", "lease.until_ms = shifted(lease.until_ms, fact)", "pass"),
@@ -176,9 +178,13 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if (group := state.groups[group_id])",
         ),
     ),
-    "timeout_ignored_by_extend": (Bug("core.state.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
+    "timeout_ignored_by_extend": (Bug("core.transitions.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
     "timeout_is_a_lost_lease": (
-        Bug("core.transitions.retry:expire_leases", "over = is_timeout(", "over = False and is_timeout("),
+        Bug(
+            "core.transitions.lease_expiry:expire_leases",
+            "timed_out = is_timeout(",
+            "timed_out = False and is_timeout(",
+        ),
     ),
     "timeout_forgotten": (Bug("core.state.logs:Log.place", 'array("q", image.timeout_offsets)', 'array("q")'),),
     # --- what a connection holds
@@ -192,7 +198,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "oldest_gets_no_full_lease": (
         Bug("engine.consumer_window:ConsumerWindow.extensions", "< min(end_ms, horizon_ms):", "< 0:"),
     ),
-    "leases_not_kept": (Bug("core.transitions.skip:keep", "in ranges.items():", "in ():"),),
+    "leases_not_kept": (Bug("core.rules.settle:keep", "in ranges.items():", "in ():"),),
     "kept_without_settlements": (Bug("engine.consumer_window:ConsumerWindow.remove", "if settled:", "if 1:"),),
     "timer_forgets_the_waiting": (
         Bug("engine.consumer_window:ConsumerWindow.next_ms", "if self.held and", "if 0 and"),

@@ -58,7 +58,7 @@ PARTS: dict[str, Callable[[State], object]] = {
     "messages": _messages,
     "keys": lambda state: list(state.keys.images()),
     "effects": lambda state: list(state.effects.images()),
-    "jobs": lambda state: list(state.histories.images()),
+    "jobs": lambda state: list(state.job_attempts.images()),
     "streams": lambda state: list(state.streams.images()),
     "stages": lambda state: list(state.stages.images()),
     "subscriptions": lambda state: list(state.subscriptions.images()),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from driftq.core.model import commands as c
 from driftq.core.model import subscriptions as w
 from driftq.core.model.facts import RecordSchedule
+from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream, ReadSubscription
 from driftq.core.model.replies import Reply
+from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
 from tests.simulation.actors import KIND, PATHS, Actor
 from tests.simulation.checks.ledger import WAKES
 from tests.simulation.op import Op
@@ -38,7 +40,7 @@ class Subscriber(Actor):
         elif roll < 0.25:
             self.ask(w.UnlinkStream(name, self.random.choice(PATHS)))
         elif roll < 0.3:
-            self.ask(w.ReadSubscription(name))
+            self.ask(ReadSubscription(name))
         elif roll < 0.31:
             self.ask(w.MakeSigningKey(b"secret"))
         elif roll < 0.4:
@@ -54,9 +56,9 @@ class Subscriber(Actor):
         pattern = self.random.choice(("*", "**", ""))
         named = tuple(path for path in PATHS if chance() < 0.3)
         if chance() < 0.4:
-            config = w.SubscriptionConfig(w.WEBHOOK, pattern, named, "https://example.org/hook", "", lease_ms)
+            config = SubscriptionConfig(WEBHOOK, pattern, named, "https://example.org/hook", "", lease_ms)
         else:
-            config = w.SubscriptionConfig(w.PULL_WAKE, pattern, named, "", WAKES, lease_ms)
+            config = SubscriptionConfig(PULL_WAKE, pattern, named, "", WAKES, lease_ms)
         self.ask(w.CreateSubscription(name, config, "here"))
 
     def ack(self) -> None:
@@ -81,19 +83,17 @@ class Looker(Actor):
         chance = self.random.random
         roll = chance()
         if roll < 0.35:
-            self.ask(c.ReadStream(self.random.choice(PATHS), chance() < 0.5))
+            self.ask(ReadStream(self.random.choice(PATHS), chance() < 0.5))
         elif roll < 0.7:
             partition = int(chance() * self.world.swarm.partitions)
-            self.ask(c.ReadPartition(self.topic(), partition))
+            self.ask(ReadPartition(self.topic(), partition))
             offset = None if chance() < 0.6 else int(chance() * 40)
-            self.ask(
-                c.ReadStates(self.topic(), f"g{int(chance() * 2)}", partition, offset, limit=1 + int(chance() * 9))
-            )
+            self.ask(ReadStates(self.topic(), f"g{int(chance() * 2)}", partition, offset, limit=1 + int(chance() * 9)))
         elif roll < 0.9:
             path = self.random.choice(PATHS)
-            self.ask(c.ReadProducer(path, f"stream{int(chance() * 2)}/{path}/{self.random.choice('ud')}"))
+            self.ask(ReadProducer(path, f"stream{int(chance() * 2)}/{path}/{self.random.choice('ud')}"))
         else:
-            self.ask(c.ListStreams(self.random.choice(("", "s", "f")), "", 1 + int(chance() * 6)))
+            self.ask(ListStreams(self.random.choice(("", "s", "f")), "", 1 + int(chance() * 6)))
 
 
 class Redriver(Actor):

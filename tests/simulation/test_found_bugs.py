@@ -9,7 +9,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.frames import decode
 from driftq.core.model.limits import BrokerLimits
-from driftq.core.model.replies import Begun, Done, Rejected, Reply
+from driftq.core.model.replies import Done, EffectBegun, Rejected, Reply
 from driftq.engine import checkpointer
 from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import StorageOptions, open_folder
@@ -47,7 +47,7 @@ def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
     desk = Desk(BrokerLimits(effect_lease_ms=100))
     key = c.EffectKey("", "t", "g", "e")
     begun = desk.do(c.BeginEffect(key, "w"))
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, EffectBegun)
     desk.pass_ms(1_000)
     desk.topic()  # a fact at a later time
     commit = c.CommitEffect(key, begun.fence, b"result")

@@ -42,7 +42,7 @@ class Worker(Actor):
         self.items: list[Item] = []
         self.ghosts: list[Item] = []  # what it held before it died or lost interest
         self.retry: list[c.Command] = []
-        self.concluded: list[c.Outcome] = []  # the last ones, to be sent again
+        self.concluded: list[c.CommitOutcome] = []  # the last ones, to be sent again
         self.claiming = 0
 
     def act(self) -> None:
@@ -111,9 +111,11 @@ class Worker(Actor):
             delay_ms = int(chance() * 500) if chance() < 0.3 else None
             self.ask(c.Nack(*names, held, "broken", delay_ms), item)
         elif roll < 0.82:
-            self.ask(c.Release(*names, held, chance() < 0.6, int(chance() * 100) if chance() < 0.3 else 0), item)
+            self.ask(
+                c.ReleaseMessages(*names, held, chance() < 0.6, int(chance() * 100) if chance() < 0.3 else 0), item
+            )
         elif roll < 0.86:
-            self.ask(c.Reject(*names, held, "bad"), item)
+            self.ask(c.RejectMessages(*names, held, "bad"), item)
         elif roll < 0.88:
             self.ask(c.AckThrough(*names, item.partition, item.end - 1, held[0].token), item)
         elif roll < 0.90:
@@ -137,17 +139,17 @@ class Worker(Actor):
             path = self.random.choice(PATHS)
             appends = (c.AppendStream(path, KIND, batch, count, size, None, "", if_match),)
         digest = f"{self.name}.{self.sent}".encode()
-        outcome = c.Outcome((c.Ack(*names, held),), produces, appends, digest=digest)
+        outcome = c.CommitOutcome((c.Ack(*names, held),), produces, appends, digest=digest)
         if held[0].token:
             self.concluded = [*self.concluded[-5:], outcome]
         self.ask(outcome, item)
 
-    def conclude_again(self, outcome: c.Outcome) -> None:
+    def conclude_again(self, outcome: c.CommitOutcome) -> None:
         """The reply was lost, perhaps with the broker; or a confused client asks for something else."""
         if self.random.random() < 0.2:
             batch, count, size = self.batch()
             produces = (c.Produce(self.topic(), batch, count, size),)
-            outcome = c.Outcome(outcome.acks, produces, digest=f"{self.name}.{self.sent}".encode())
+            outcome = c.CommitOutcome(outcome.acks, produces, digest=f"{self.name}.{self.sent}".encode())
         self.ask(outcome)
 
     def on_reply(self, op: Op, reply: Reply) -> None:
@@ -167,5 +169,7 @@ class Worker(Actor):
     def on_unknown(self, op: Op) -> None:
         if op.note == "claim":
             self.claiming -= 1
-        elif self.random.random() < 0.5 and (not isinstance(op.command, c.Outcome) or op.command in self.concluded):
+        elif self.random.random() < 0.5 and (
+            not isinstance(op.command, c.CommitOutcome) or op.command in self.concluded
+        ):
             self.retry.append(op.command)  # an outcome without a token could say its messages twice

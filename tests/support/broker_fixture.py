@@ -15,9 +15,11 @@ from typing import NamedTuple
 from driftq.core.broker import Broker
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published, Staged
 from driftq.core.model.frames import decode, encode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Decision, Rejected, Reply
+from driftq.core.model.stream_facts import StreamDeleted
 from driftq.wire.message import Head, encode_head
 from driftq.wire.records import Record, pack, stamp, unpack
 
@@ -71,9 +73,9 @@ class MemoryReader:
         for fact in facts:
             if isinstance(fact, f.Appended):
                 self._add(fact.log_id, fact.first_offset, fact.count, fact.at_ms, fact.batch)
-            elif isinstance(fact, f.Staged):
+            elif isinstance(fact, Staged):
                 self._add(f.STAGING_LOG, fact.first_offset, fact.count, fact.at_ms, fact.batch)
-            elif isinstance(fact, f.Published):
+            elif isinstance(fact, Published):
                 for part in fact.parts:
                     batch = stamp(self._piece(f.STAGING_LOG, part.staged_offset).batch, part.first_offset, fact.at_ms)
                     self._add(part.log_id, part.first_offset, part.count, fact.at_ms, batch)
@@ -83,7 +85,7 @@ class MemoryReader:
             elif isinstance(fact, f.TopicDeleted):
                 for log_id in fact.log_ids:
                     self.pieces.pop(log_id, None)
-            elif isinstance(fact, f.StreamDeleted) and not fact.soft:
+            elif isinstance(fact, StreamDeleted) and not fact.soft:
                 self.pieces.pop(fact.log_id, None)
 
     def _add(self, log_id: int, first: int, count: int, at_ms: int, batch: bytes) -> None:

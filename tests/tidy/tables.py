@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from tests.tidy import clicommands
 from tests.tidy.sources import ROOT
@@ -48,30 +48,15 @@ def structs(module: ModuleType) -> Rows:
     return found
 
 
+def facts(frames: ModuleType) -> Rows:
+    """Every fact that a journal may hold, by its tag; those of snapshots have a table of their own."""
+    journaled = [fact for fact in get_args(frames.AnyFact) if not fact.__module__.endswith("snapshot_facts")]
+    journaled.sort(key=lambda fact: fact.__struct_config__.tag)
+    return [(str(fact.__struct_config__.tag), f"`{fact.__name__}`", first_sentence(fact)) for fact in journaled]
+
+
 TABLES: tuple[Table, ...] = (
-    Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.model.facts", ("id", "fact", "meaning"), structs),
-    Table(
-        "activity", "Facts", "docs/internals/facts.md", "driftq.core.state.groups", ("id", "fact", "meaning"), structs
-    ),
-    Table(
-        "clock",
-        "Facts",
-        "docs/internals/facts.md",
-        "driftq.core.state.clock_correction",
-        ("id", "fact", "meaning"),
-        structs,
-    ),
-    Table(
-        "outcomes", "Facts", "docs/internals/facts.md", "driftq.core.state.outcomes", ("id", "fact", "meaning"), structs
-    ),
-    Table(
-        "subscriptions",
-        "Facts",
-        "docs/internals/facts.md",
-        "driftq.core.model.subscriptions",
-        ("id", "fact", "meaning"),
-        structs,
-    ),
+    Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.model.frames", ("id", "fact", "meaning"), facts),
     Table(
         "images",
         "Images",

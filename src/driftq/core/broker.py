@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 from driftq.core.context import Chance, DecisionContext, LogReader
 from driftq.core.model import commands as c
 from driftq.core.model import subscriptions as w
+from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream, ReadSubscription
 from driftq.core.model.replies import Decision, Rejected, Reply
 from driftq.core.rules import effects, queries, settle, stages, streams, subscriptions, topic_history, topics
 from driftq.core.rules.claim import claim
-from driftq.core.rules.dead_letter import redrive
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.queries import read_states
+from driftq.core.rules.redrive import redrive
+from driftq.core.rules.settle import keep
 from driftq.core.rules.sweep import set_clock, sweep
+from driftq.core.state.fold import Fold
 from driftq.core.state.snapshot import SnapshotRestore, snapshot_facts
 from driftq.core.state.state import State
 from driftq.core.transitions.claim_selection import next_ms
-from driftq.core.transitions.skip import keep
+from driftq.core.transitions.wakes import react
 
 if TYPE_CHECKING:
-    from driftq.core.model.deadlines import Subject
+    from driftq.core.model.commands import Subject
     from driftq.core.model.facts import Fact
     from driftq.core.model.limits import BrokerLimits
 
@@ -41,8 +44,8 @@ RULES: dict[type[c.Command], Rule] = {
     c.Ack: settle.ack,
     c.AckThrough: settle.ack_through,
     c.Nack: settle.nack,
-    c.Release: settle.release,
-    c.Reject: settle.reject,
+    c.ReleaseMessages: settle.release,
+    c.RejectMessages: settle.reject,
     c.Extend: settle.extend,
     c.Keep: keep,
     c.Cancel: settle.cancel,
@@ -50,16 +53,16 @@ RULES: dict[type[c.Command], Rule] = {
     c.AppendStream: streams.append,
     c.CreateStream: streams.create,
     c.DeleteStream: streams.delete,
-    c.ReadStream: queries.read_stream,
-    c.ReadPartition: queries.read_partition,
-    c.ReadProducer: queries.read_producer,
-    c.ReadStates: read_states,
-    c.ListStreams: queries.list_streams,
+    ReadStream: queries.read_stream,
+    ReadPartition: queries.read_partition,
+    ReadProducer: queries.read_producer,
+    ReadStates: read_states,
+    ListStreams: queries.list_streams,
     c.TrimStream: streams.trim,
     c.BeginEffect: effects.begin,
     c.CommitEffect: effects.commit,
     c.FailEffect: effects.fail,
-    c.Outcome: outcome,
+    c.CommitOutcome: outcome,
     c.Stage: stages.stage,
     c.Publish: stages.publish,
     c.ForgetStages: stages.forget,
@@ -75,7 +78,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.Sweep: sweep,
     w.MakeSigningKey: subscriptions.make_key,
     w.CreateSubscription: subscriptions.create,
-    w.ReadSubscription: subscriptions.read,
+    ReadSubscription: subscriptions.read,
     w.DeleteSubscription: subscriptions.delete,
     w.LinkStreams: subscriptions.link,
     w.UnlinkStream: subscriptions.unlink,
@@ -93,11 +96,11 @@ class Broker:
         self.reader = reader
         self.chance = chance
         self.state = State()
-        self._folds = {**self.state.folds, **SnapshotRestore(self.state).folds}
+        self.folds = {**Fold(self.state).folds, **SnapshotRestore(self.state).folds}
 
     def decide(self, command: c.Command, now_ms: int) -> Decision:
         """What becomes true because of a command, and what to answer. A refusal has no facts."""
-        ctx = DecisionContext(self.state, self.limits, self.reader, self.chance, now_ms)
+        ctx = DecisionContext(self.state, self.limits, self.reader, self.chance, now_ms, RULES)
         reply = RULES[type(command)](ctx, command)
         if isinstance(reply, Rejected):
             return Decision([], reply)
@@ -106,16 +109,16 @@ class Broker:
             if refused is not None:
                 return Decision([], refused)
         if ctx.facts and self.state.subscriptions.by_number:
-            subscriptions.react(ctx)
+            react(ctx)
         return Decision(ctx.facts, reply)
 
     def apply(self, fact: Fact) -> None:
         """Fold a fact. Never fails on one that `decide` produced."""
-        self._folds[type(fact)](fact)
+        self.folds[type(fact)](fact)
 
     def apply_all(self, facts: list[Fact]) -> None:
         """Fold the facts of a frame."""
-        folds = self._folds
+        folds = self.folds
         for fact in facts:
             folds[type(fact)](fact)
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.facts import ClockSet
 from driftq.core.model.ranges import Range, runs
-from driftq.core.state.clock_correction import ClockSet
-from driftq.core.state.timeouts import TIMEOUT
+from driftq.core.transitions.timeouts import TIMEOUT
 
 if TYPE_CHECKING:
     from driftq.core.state.progress import Progress

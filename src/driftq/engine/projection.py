@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from driftq.core.context import Unreadable
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published, PublishedBatch, Staged, StagesForgotten
 from driftq.core.model.snapshot_facts import LogState
+from driftq.core.model.stream_facts import StreamDeleted
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records
 from driftq.wire.records import stamp
@@ -26,8 +28,8 @@ def project(store: LogStore, facts: Iterable[f.Fact]) -> None:
         if kind is f.Appended:
             assert isinstance(fact, f.Appended)
             gathered.setdefault(fact.log_id, []).append((fact.first_offset, fact.count, fact.batch))
-        elif kind is f.Staged:
-            assert isinstance(fact, f.Staged)
+        elif kind is Staged:
+            assert isinstance(fact, Staged)
             gathered.setdefault(f.STAGING_LOG, []).append((fact.first_offset, fact.count, fact.batch))
         elif kind in _OTHERS:
             _append(store, gathered)
@@ -42,23 +44,23 @@ def _append(store: LogStore, gathered: dict[int, list[Placed]]) -> None:
 
 
 _OTHERS = {
-    f.Published,
-    f.StagesForgotten,
+    Published,
+    StagesForgotten,
     f.Trimmed,
     f.RecordsLost,
     f.TopicDeleted,
-    f.StreamDeleted,
+    StreamDeleted,
     LogState,
 }
 
 
 def _project(store: LogStore, fact: f.Fact) -> None:
     match fact:
-        case f.Published():
+        case Published():
             for part in fact.parts:
                 _show(store, part, fact.at_ms)
             store.trim(f.STAGING_LOG, fact.staging_start)
-        case f.StagesForgotten():
+        case StagesForgotten():
             store.trim(f.STAGING_LOG, fact.staging_start)
         case f.Trimmed():
             store.trim(fact.log_id, fact.start_offset)
@@ -67,7 +69,7 @@ def _project(store: LogStore, fact: f.Fact) -> None:
         case f.TopicDeleted():
             for log_id in fact.log_ids:
                 store.drop(log_id)
-        case f.StreamDeleted(soft=False):
+        case StreamDeleted(soft=False):
             store.drop(fact.log_id)
         case LogState():
             store.restore(fact.log_id, fact.start_offset, fact.end_offset)
@@ -75,7 +77,7 @@ def _project(store: LogStore, fact: f.Fact) -> None:
             pass
 
 
-def _show(store: LogStore, part: f.Part, at_ms: int) -> None:
+def _show(store: LogStore, part: PublishedBatch, at_ms: int) -> None:
     """Copy one staged batch to the place it was given."""
     found = store.read(f.STAGING_LOG, part.staged_offset, part.staged_offset + part.count, 1)
     assert found, f"the staged batch at {part.staged_offset} is missing"

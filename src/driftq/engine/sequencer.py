@@ -40,7 +40,7 @@ NEW_WORK = frozenset(
         c.AppendStream,
         c.Stage,
         c.Publish,
-        c.Outcome,
+        c.CommitOutcome,
         c.CreateGroup,
         c.BeginEffect,
     )
@@ -257,7 +257,7 @@ def _size_of(command: c.Command) -> int:
     """About how large a command's frame is, beyond its fixed part."""
     if isinstance(command, _WITH_BATCH):
         return len(command.batch)
-    if isinstance(command, c.Outcome):
+    if isinstance(command, c.CommitOutcome):
         batches = [part.batch for part in command.produces] + [part.batch for part in command.appends]
         return sum(map(len, batches))
     return 0

@@ -16,7 +16,9 @@ import msgspec
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published
 from driftq.core.model.replies import Claimed, Rejected, Reply
+from driftq.core.model.stream_facts import StreamClosed, StreamDeleted
 from driftq.core.transitions import claim_selection
 from driftq.engine.consumer_window import ConsumerWindows
 
@@ -108,10 +110,10 @@ class Watch:
             match fact:
                 case f.Appended():
                     self._moved(fact.log_id, fact.count)
-                case f.Published():
+                case Published():
                     for part in fact.parts:
                         self._moved(part.log_id, part.count)
-                case f.StreamClosed() | f.StreamDeleted() | f.Trimmed():
+                case StreamClosed() | StreamDeleted() | f.Trimmed():
                     self.wake_log(fact.log_id)
                 case f.Settled() | f.Failed() | f.Released() | f.GroupSought() | f.GroupPaused():
                     # In-flight slots may be free now, or something came back. One is enough: it wakes the next if it
@@ -251,7 +253,7 @@ class _Turn:
         if isinstance(claimed, Claimed) and claimed.deliveries:
             held = tuple(c.Held(each.partition, each.first, each.end, claimed.token) for each in claimed.deliveries)
             names = self._command.topic, self._command.group, self._command.owner
-            self._engine.submit_to(c.Release(*names, held, sent=False), lambda _: None)
+            self._engine.submit_to(c.ReleaseMessages(*names, held, sent=False), lambda _: None)
 
     def end(self) -> None:
         if self._group_id is not None:

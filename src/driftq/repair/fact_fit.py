@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published, PublishedBatch, Staged, StagesForgotten
+from driftq.core.model.facts import GroupCaughtUp, GroupIdled, LaneKey
 from driftq.core.model.ranges import Range, RangeSet
-from driftq.core.state.groups import DEAD_PREFIX, GroupCaughtUp, GroupIdled
-from driftq.core.state.logs import LaneKey, Log
+from driftq.core.model.stream_facts import StreamClosed, StreamCreated, StreamDeleted, StreamTouched
+from driftq.core.state.groups import DEAD_PREFIX
+from driftq.core.state.logs import Log
 
 if TYPE_CHECKING:
     from driftq.core.state.progress import Progress
@@ -41,7 +44,7 @@ class Made:
         match fact:
             case f.TopicCreated():
                 self.logs.update(range(fact.first_log_id, fact.first_log_id + 2 * fact.partitions))
-            case f.StreamCreated():
+            case StreamCreated():
                 self.logs.add(fact.log_id)
             case f.GroupCreated():
                 self.groups[fact.group_id] = fact.topic
@@ -58,9 +61,9 @@ def why_not(state: State, fact: f.Fact, made: Made) -> str | None:
             return None if fact.topic in state.topics else f"topic {fact.topic} is not known"
         case f.Appended():
             return _append(state, made, fact.log_id, fact.first_offset)
-        case f.Staged():
+        case Staged():
             return _append(state, made, f.STAGING_LOG, fact.first_offset)
-        case f.Published():
+        case Published():
             return next(filter(None, (_part(state, made, part) for part in fact.parts)), None)
         case f.Trimmed():
             return _log(state, made, fact.log_id) or (
@@ -68,7 +71,7 @@ def why_not(state: State, fact: f.Fact, made: Made) -> str | None:
             )
         case f.Cancelled():
             return _log(state, made, fact.log_id)
-        case f.StreamCreated() | f.StreamClosed() | f.StreamDeleted() | f.StreamTouched():
+        case StreamCreated() | StreamClosed() | StreamDeleted() | StreamTouched():
             return _stream(state, fact, made)
         case f.GroupCreated():
             topic = state.topics.get(fact.topic)
@@ -97,7 +100,7 @@ def _append(state: State, made: Made, log_id: int, first_offset: int) -> str | N
     return f"log {log_id} ends at {end} already" if first_offset < end else None
 
 
-def _part(state: State, made: Made, part: f.Part) -> str | None:
+def _part(state: State, made: Made, part: PublishedBatch) -> str | None:
     staging = state.logs[f.STAGING_LOG]
     first, end = part.staged_offset, part.staged_offset + part.count
     lost = any(low < end and first < high for low, high in staging.lost)
@@ -106,10 +109,8 @@ def _part(state: State, made: Made, part: f.Part) -> str | None:
     return _append(state, made, part.log_id, part.first_offset)
 
 
-def _stream(
-    state: State, fact: f.StreamCreated | f.StreamClosed | f.StreamDeleted | f.StreamTouched, made: Made
-) -> str | None:
-    if isinstance(fact, f.StreamCreated):
+def _stream(state: State, fact: StreamCreated | StreamClosed | StreamDeleted | StreamTouched, made: Made) -> str | None:
+    if isinstance(fact, StreamCreated):
         if fact.source_log_id is not None and fact.source_log_id not in state.streams.by_log:
             return f"the stream that {fact.path} was forked from is not known"
         old = state.streams.by_path.get(fact.path)
@@ -117,7 +118,7 @@ def _stream(
     stream = state.streams.by_log.get(fact.log_id)
     if stream is None:
         return None if fact.log_id in made.logs else f"the stream of log {fact.log_id} is not known"
-    if isinstance(fact, f.StreamDeleted) and not fact.soft and stream.forks:
+    if isinstance(fact, StreamDeleted) and not fact.soft and stream.forks:
         return f"stream {stream.path} has forks"
     return None
 
@@ -161,8 +162,8 @@ def ahead(state: State, fact: f.Fact, fill: Fill) -> Iterator[f.Fact]:
         case f.TopicCreated() if fact.topic in state.topics:
             both = (state.topics[fact.topic], state.topics[DEAD_PREFIX + fact.topic])
             yield f.TopicDeleted(fact.topic, tuple(log_id for topic in both for log_id in topic.log_ids))
-        case f.StreamCreated() if fact.path in state.streams.by_path:
-            yield f.StreamDeleted(state.streams.by_path[fact.path].log_id, soft=False)
+        case StreamCreated() if fact.path in state.streams.by_path:
+            yield StreamDeleted(state.streams.by_path[fact.path].log_id, soft=False)
         case f.GroupCreated():
             topic = state.topics[fact.topic]
             if fact.group in topic.groups:
@@ -190,12 +191,12 @@ def _named(state: State, fact: f.Fact) -> Iterator[Range]:
             yield fact.log_id, fact.offset + 1
         case f.Leased() | f.Extended() | f.Released() | f.Settled():
             yield fact.log_id, max((end for _, end in fact.ranges), default=0)
-        case f.Staged():
+        case Staged():
             yield f.STAGING_LOG, fact.first_offset
-        case f.Published():
+        case Published():
             yield f.STAGING_LOG, fact.staging_start
             yield from ((part.log_id, part.first_offset) for part in fact.parts)
-        case f.StagesForgotten():
+        case StagesForgotten():
             yield f.STAGING_LOG, fact.staging_start
         case _:
             pass

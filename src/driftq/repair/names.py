@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model import facts as f
 from driftq.core.model import snapshot_facts as i
+from driftq.core.model.effect_facts import Published, Staged
+from driftq.core.model.stream_facts import StreamCreated
 from driftq.core.state.groups import DEAD_PREFIX
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Names:
                 self._partitions(DEAD_PREFIX + fact.topic, range(middle, middle + fact.partitions))
             case i.TopicState():
                 self._partitions(fact.topic, fact.log_ids)
-            case f.StreamCreated():
+            case StreamCreated():
                 self.paths[fact.log_id] = fact.path
             case i.StreamState():
                 self.paths[fact.created.log_id] = fact.created.path
@@ -79,9 +81,9 @@ def logs_of(fact: f.Fact) -> tuple[int, ...]:
             return tuple(range(fact.first_log_id, fact.first_log_id + 2 * fact.partitions))
         case f.TopicDeleted() | i.TopicState():
             return fact.log_ids
-        case f.Staged():
+        case Staged():
             return fact.target_log_id, f.STAGING_LOG
-        case f.Published():
+        case Published():
             return tuple(part.log_id for part in fact.parts)
         case i.StreamState():
             return (fact.created.log_id,)

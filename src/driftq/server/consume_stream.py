@@ -204,4 +204,6 @@ class ConsumeStream:
     def _give_back(self, deliveries: tuple[Delivery, ...], token: str) -> None:
         held = tuple(c.Held(each.partition, each.first, each.end, token) for each in deliveries)
         claim = self._claim
-        self._engine.submit_to(c.Release(claim.topic, claim.group, claim.owner, held, sent=False), lambda _: None)
+        self._engine.submit_to(
+            c.ReleaseMessages(claim.topic, claim.group, claim.owner, held, sent=False), lambda _: None
+        )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core.model import facts as f
+from driftq.core.model.facts import GroupCaughtUp, GroupIdled
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected
-from driftq.core.state.groups import GroupCaughtUp, GroupIdled
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import demand

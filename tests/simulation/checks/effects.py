@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core.model import commands as c
-from driftq.core.model import facts as f
-from driftq.core.model.replies import AlreadyDone, Begun, OutcomeReply, Rejected
-from driftq.core.state.clock_correction import ClockSet
+from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
+from driftq.core.model.facts import ClockSet
+from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Rejected
 from driftq.core.state.idempotency import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.queues import QueuesCheck
@@ -24,7 +24,7 @@ class Known:
 
     __slots__ = ("fence", "message", "owner", "result", "status", "token", "until_ms")
 
-    def __init__(self, fact: f.KeyBegun) -> None:
+    def __init__(self, fact: KeyBegun) -> None:
         self.status = PENDING
         self.fence = fact.fence
         self.owner = fact.owner
@@ -34,7 +34,7 @@ class Known:
         self.result = b""
 
 
-def _is_proven(fact: f.KeyBegun, command: Any, known: Known) -> bool:
+def _is_proven(fact: KeyBegun, command: Any, known: Known) -> bool:
     """Whether whoever begins a live effect again has shown that it is the one that began it."""
     same = (command.token, fact.group_id, fact.log_id, fact.offset) == (known.token, *known.message)
     return command.fence == known.fence or (bool(command.token) and same)
@@ -50,9 +50,9 @@ class EffectsCheck:
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
         return {
-            f.KeyBegun: self._begun,
-            f.KeyCommitted: self._committed,
-            f.KeyFailed: self._failed,
+            KeyBegun: self._begun,
+            KeyCommitted: self._committed,
+            KeyFailed: self._failed,
             ClockSet: self._clock_set,
         }
 
@@ -70,7 +70,7 @@ class EffectsCheck:
         places = group.places.get(log_id) if group is not None else None
         return places is None or places.seeks > 0 or places.is_settled(offset)
 
-    def _begun(self, fact: f.KeyBegun, op: Op) -> None:
+    def _begun(self, fact: KeyBegun, op: Op) -> None:
         demand(fact.fence > self._top_fence, "effects", f"{op}: fence {fact.fence} behind {self._top_fence}")
         self._top_fence = fact.fence
         known = self._known.get(fact.key)
@@ -81,13 +81,13 @@ class EffectsCheck:
                 raise Violation("effects", f"{op}: {known.owner} still works on the effect that {fact.owner} began")
         self._known[fact.key] = Known(fact)
 
-    def _committed(self, fact: f.KeyCommitted, op: Op) -> None:
+    def _committed(self, fact: KeyCommitted, op: Op) -> None:
         known = self._known[fact.key]
         demand(known.fence == fact.fence, "effects", f"{op}: fence {fact.fence} committed; {known.fence} is the newest")
         demand(known.status != COMMITTED, "effects", f"{op}: an effect was committed twice")
         known.status, known.until_ms, known.result = COMMITTED, fact.expires_ms, fact.result
 
-    def _failed(self, fact: f.KeyFailed, op: Op) -> None:
+    def _failed(self, fact: KeyFailed, op: Op) -> None:
         known = self._known[fact.key]
         demand(known.fence == fact.fence, "effects", f"{op}: fence {fact.fence} failed; {known.fence} is the newest")
         demand(known.status == PENDING, "effects", f"{op}: a {known.status} effect failed")
@@ -95,7 +95,7 @@ class EffectsCheck:
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {
-            Begun: self._told_begun,
+            EffectBegun: self._told_begun,
             AlreadyDone: self._told_done,
             Rejected: self._told_no,
             OutcomeReply: self._concluded,
@@ -107,7 +107,7 @@ class EffectsCheck:
             right = (known.status, known.fence) == (COMMITTED, commit.fence)
             demand(right, "all or nothing", f"{op}: its effect is {known.status} under fence {known.fence}")
 
-    def _told_begun(self, op: Op, reply: Begun) -> None:
+    def _told_begun(self, op: Op, reply: EffectBegun) -> None:
         known = self._known[effect_scope(op.command.key)]  # type: ignore[attr-defined]
         demand((known.fence, known.status) == (reply.fence, PENDING), "effects", f"{op}: told fence {reply.fence}")
 

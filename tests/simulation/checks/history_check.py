@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import json
 
 from driftq.core.model import facts as f
-from driftq.core.model.commands import ReadStates
+from driftq.core.model.queries import ReadStates
 from driftq.core.model.replies import StatesView
 from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.wire.records import unpack

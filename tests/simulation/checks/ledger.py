@@ -12,7 +12,9 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Staged, StagesForgotten
 from driftq.core.model.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
+from driftq.core.model.stream_facts import StreamCreated, StreamDeleted, StreamTouched
 from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
@@ -77,13 +79,13 @@ class Ledger:
             f.TopicCreated: self._topic_created,
             f.TopicConfigured: _nothing,
             f.TopicDeleted: self._topic_deleted,
-            f.StreamCreated: self._stream_created,
-            f.StreamDeleted: self._stream_deleted,
-            f.StreamTouched: _nothing,
+            StreamCreated: self._stream_created,
+            StreamDeleted: self._stream_deleted,
+            StreamTouched: _nothing,
             f.Appended: self._append,
-            f.Staged: self._staged,
+            Staged: self._staged,
             f.Trimmed: self._trimmed,
-            f.StagesForgotten: self._stages_forgotten,
+            StagesForgotten: self._stages_forgotten,
         }
 
     def begin(self, op: Op) -> None:
@@ -115,12 +117,12 @@ class Ledger:
         del self.logs[log_id]
         self.seen_ends.pop(log_id, None)
 
-    def _stream_created(self, fact: f.StreamCreated, op: Op) -> None:
+    def _stream_created(self, fact: StreamCreated, op: Op) -> None:
         demand(fact.log_id not in self.logs, "L3", f"log number {fact.log_id} was given out twice")
         self.logs[fact.log_id] = LogHistory(fact.log_id, fact.start_offset)
         self.paths[fact.path] = fact.log_id
 
-    def _stream_deleted(self, fact: f.StreamDeleted, op: Op) -> None:
+    def _stream_deleted(self, fact: StreamDeleted, op: Op) -> None:
         if not fact.soft:
             self._drop(fact.log_id)
             self.paths = {path: log_id for path, log_id in self.paths.items() if log_id != fact.log_id}
@@ -160,7 +162,7 @@ class Ledger:
         demand(first == log.end, "L3", f"log {log_id} ends at {log.end}; a batch was published at {first}")
         log.add(first, count, batch, lsn)
 
-    def _staged(self, fact: f.Staged, op: Op) -> None:
+    def _staged(self, fact: Staged, op: Op) -> None:
         log = self.logs[f.STAGING_LOG]
         demand(fact.first_offset == log.end, "L3", "the staging log has a gap")
         self._was_sent(fact.batch, op)
@@ -174,7 +176,7 @@ class Ledger:
     def _trimmed(self, fact: f.Trimmed, op: Op) -> None:
         self.trim(fact.log_id, fact.start_offset)
 
-    def _stages_forgotten(self, fact: f.StagesForgotten, op: Op) -> None:
+    def _stages_forgotten(self, fact: StagesForgotten, op: Op) -> None:
         self.trim(f.STAGING_LOG, fact.staging_start)
 
     # --- replies ---
@@ -249,7 +251,7 @@ class Ledger:
 
 def batches_of(command: Any) -> Iterator[bytes]:
     """The batches a command carries, in order."""
-    if isinstance(command, c.Outcome):
+    if isinstance(command, c.CommitOutcome):
         for part in (*command.produces, *command.appends):
             if part.count:
                 yield part.batch

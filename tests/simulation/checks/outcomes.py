@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import OutcomeRecorded, OutcomesForgotten
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import OutcomeReply, Produced, Rejected, StreamAppended
-from driftq.core.state import outcomes as o
 from driftq.core.state.idempotency import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import Ledger
@@ -44,14 +44,14 @@ class OutcomesCheck:
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
         return {
             f.Appended: lambda fact, op: self._written.add((fact.log_id, fact.first_offset)),
-            o.OutcomeRecorded: self._done,
-            o.OutcomesForgotten: lambda fact, op: None,
+            OutcomeRecorded: self._done,
+            OutcomesForgotten: lambda fact, op: None,
         }
 
     def begin(self, op: Op) -> None:
         """A frame comes; places are as they were when it was decided."""
         self._written.clear()
-        if isinstance(op.command, c.Outcome):
+        if isinstance(op.command, c.CommitOutcome):
             for ack in op.command.acks:
                 for held in ack.held:
                     for offset in range(held.first, held.end):
@@ -70,9 +70,9 @@ class OutcomesCheck:
         fits = held.token == holding.token if held.token else ack.owner == holding.owner
         demand(fits, "outcome", f"{op} did something under {held.token or ack.owner!r}, but {holding} holds {at}")
 
-    def _done(self, fact: o.OutcomeRecorded, op: Op) -> None:
+    def _done(self, fact: OutcomeRecorded, op: Op) -> None:
         command = op.command
-        assert isinstance(command, c.Outcome)
+        assert isinstance(command, c.CommitOutcome)
         name = _name(command)
         demand(name is not None and name not in self._carried, "outcome", f"{op} was carried out twice")
         assert name is not None
@@ -91,7 +91,7 @@ class OutcomesCheck:
     def repeated(self, op: Op, reply: OutcomeReply) -> None:
         self.repeats += 1
         command = op.command
-        assert isinstance(command, c.Outcome)
+        assert isinstance(command, c.CommitOutcome)
         name = _name(command)
         carried = self._carried.get(name) if name is not None else None
         demand(not op.own, "outcome", f"{op} was called a repeat and did something")
@@ -107,7 +107,7 @@ class OutcomesCheck:
 
     def _refused(self, op: Op, reply: Rejected) -> None:
         command = op.command
-        if not isinstance(command, c.Outcome) or reply.code in (Code.DISK_FULL, Code.INVALID_ARGUMENT):
+        if not isinstance(command, c.CommitOutcome) or reply.code in (Code.DISK_FULL, Code.INVALID_ARGUMENT):
             return
         name = _name(command)
         carried = self._carried.get(name) if name is not None else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from driftq.core.state.logs import LaneKey
+from driftq.core.model.facts import LaneKey
 
 
 class Holding(NamedTuple):

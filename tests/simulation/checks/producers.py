@@ -10,6 +10,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import OutcomeReply, Produced, ProducerView, Rejected, StreamAppended
+from driftq.core.model.stream_facts import StreamClosed, StreamCreated, StreamDeleted
 from driftq.core.state.producers import SERVER_EPOCH, WINDOW
 from driftq.wire.errors import Code
 from tests.simulation.checks.violation import Violation, demand
@@ -45,9 +46,9 @@ class ProducersCheck:
         return {
             f.TopicCreated: self._topic_created,
             f.TopicDeleted: self._topic_deleted,
-            f.StreamCreated: self._stream_created,
-            f.StreamDeleted: self._stream_deleted,
-            f.StreamClosed: self._stream_closed,
+            StreamCreated: self._stream_created,
+            StreamDeleted: self._stream_deleted,
+            StreamClosed: self._stream_closed,
             f.Appended: self._appended,
         }
 
@@ -60,14 +61,14 @@ class ProducersCheck:
         self._logs = {key: log_id for key, log_id in self._logs.items() if log_id not in gone}
         self._keys = {scope: key for scope, key in self._keys.items() if key.log_id not in gone}
 
-    def _stream_created(self, fact: f.StreamCreated, op: Op) -> None:
+    def _stream_created(self, fact: StreamCreated, op: Op) -> None:
         self._paths[fact.path] = fact.log_id
 
-    def _stream_deleted(self, fact: f.StreamDeleted, op: Op) -> None:
+    def _stream_deleted(self, fact: StreamDeleted, op: Op) -> None:
         if not fact.soft:
             self._paths = {path: log_id for path, log_id in self._paths.items() if log_id != fact.log_id}
 
-    def _stream_closed(self, fact: f.StreamClosed, op: Op) -> None:
+    def _stream_closed(self, fact: StreamClosed, op: Op) -> None:
         if fact.producer is not None:
             end = -1
             self._accept(fact.log_id, fact.producer, end, end, op, gaps=True)
@@ -199,6 +200,6 @@ def _part(command: Any, fact: f.Appended) -> Any:
     command = getattr(command, "produce", command)
     if isinstance(command, c.Produce | c.AppendStream):
         return command if command.batch[24:] == fact.batch[24:] else None
-    if isinstance(command, c.Outcome):
+    if isinstance(command, c.CommitOutcome):
         return next((p for p in (*command.produces, *command.appends) if p.batch[24:] == fact.batch[24:]), None)
     return None

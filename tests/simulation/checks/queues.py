@@ -9,10 +9,9 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.facts import ClockSet, LaneKey
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, OutcomeReply, Settlement
-from driftq.core.state.clock_correction import ClockSet
-from driftq.core.state.logs import LaneKey
 from driftq.core.state.state import State
 from driftq.core.transitions.retry import is_exhausted
 from driftq.wire.errors import Code
@@ -239,7 +238,7 @@ class QueuesCheck:
     def _named(self, op: Op, group: GroupModel, log_id: int, offset: int) -> c.Held | None:
         """What the caller said about this message."""
         command = op.command
-        acks = command.acks if isinstance(command, c.Outcome) else (command,)
+        acks = command.acks if isinstance(command, c.CommitOutcome) else (command,)
         partition = self._ledger.logs[log_id].partition
         for part in acks:
             if (part.topic, part.group) != (group.topic, group.name):
@@ -445,7 +444,7 @@ class QueuesCheck:
             # What lies past the end is refused as one.
             for offset in range(held.first, min(held.end, self._ledger.logs[places.log_id].end)):
                 code = refused.get((held.partition, offset))
-                if code is None and isinstance(command, c.Ack | c.Reject):
+                if code is None and isinstance(command, c.Ack | c.RejectMessages):
                     if not places.is_settled(offset):
                         raise Violation("Q2", f"{op}: offset {offset} was said to be settled and is not")
                     died = places.how.get(offset) == f.DEAD and offset >= self._ledger.logs[places.log_id].start

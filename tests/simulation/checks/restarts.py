@@ -46,7 +46,7 @@ class RestartsCheck:
         self.restarts = 0
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
-        return dict.fromkeys(self.shadow.state.folds, self._fold)
+        return dict.fromkeys(self.shadow.folds, self._fold)
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {}

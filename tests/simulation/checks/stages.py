@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published, Staged, StagesForgotten
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import PublishedReply, Rejected
 from driftq.wire.errors import Code
@@ -43,15 +44,15 @@ class StagingCheck:
         self.published = 0
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
-        return {f.Staged: self._staged, f.Published: self._published, f.StagesForgotten: self._forgotten}
+        return {Staged: self._staged, Published: self._published, StagesForgotten: self._forgotten}
 
-    def _staged(self, fact: f.Staged, op: Op) -> None:
+    def _staged(self, fact: Staged, op: Op) -> None:
         stage = self._stages.setdefault(fact.handle, Stage(fact.writer))
         demand(stage.writer == fact.writer, "staging", f"{op}: a handle of {stage.writer} was taken by {fact.writer}")
         stage.expires_ms = fact.expires_ms
         stage.batches.append(StagedBatch(fact.target_log_id, fact.first_offset, fact.count, fact.batch))
 
-    def _published(self, fact: f.Published, op: Op) -> None:
+    def _published(self, fact: Published, op: Op) -> None:
         number, _ = self._last.get(fact.writer, (-1 << 60, ()))
         if fact.batch_number <= number:
             raise Violation("staging", f"{op}: batch {fact.batch_number} was published behind {number}")
@@ -75,7 +76,7 @@ class StagingCheck:
         self._ledger.trim(f.STAGING_LOG, fact.staging_start)
         self.published += 1
 
-    def _forgotten(self, fact: f.StagesForgotten, op: Op) -> None:
+    def _forgotten(self, fact: StagesForgotten, op: Op) -> None:
         for handle in fact.handles:
             stage = self._stages.pop(handle, None)
             given_up = handle in getattr(op.command, "handles", ())

@@ -8,7 +8,9 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published
 from driftq.core.model.replies import OutcomeReply, Rejected, StreamAppended, StreamReady, StreamsListed
+from driftq.core.model.stream_facts import StreamClosed, StreamCreated, StreamDeleted, StreamTouched
 from driftq.core.state.state import State
 from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import WAKES, Ledger
@@ -26,7 +28,7 @@ class StreamModel:
 
     __slots__ = ("begin", "calls", "closed", "created", "log_id", "seq", "soft", "touched_ms")
 
-    def __init__(self, fact: f.StreamCreated) -> None:
+    def __init__(self, fact: StreamCreated) -> None:
         self.created = fact
         self.log_id = fact.log_id
         self.closed = fact.closed
@@ -55,26 +57,26 @@ class StreamsCheck:
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
         return {
-            f.StreamCreated: self._created,
-            f.StreamClosed: self._closed,
-            f.StreamDeleted: self._deleted,
-            f.StreamTouched: self._touched,
+            StreamCreated: self._created,
+            StreamClosed: self._closed,
+            StreamDeleted: self._deleted,
+            StreamTouched: self._touched,
             f.Appended: self._appended,
-            f.Published: self._published,
+            Published: self._published,
         }
 
-    def _created(self, fact: f.StreamCreated, op: Op) -> None:
+    def _created(self, fact: StreamCreated, op: Op) -> None:
         known = self.by_path.get(fact.path)
         demand(known is None, "O3", f"{op}: {fact.path} was created while it exists")
         self.by_path[fact.path] = self.by_log[fact.log_id] = StreamModel(fact)
 
-    def _closed(self, fact: f.StreamClosed, op: Op) -> None:
+    def _closed(self, fact: StreamClosed, op: Op) -> None:
         stream = self.by_log[fact.log_id]
         demand(not stream.closed, "closed", f"{op}: {stream.created.path} was closed twice")
         stream.closed = True
         self._moved(stream, fact.at_ms, fact.stream_seq, op)
 
-    def _deleted(self, fact: f.StreamDeleted, op: Op) -> None:
+    def _deleted(self, fact: StreamDeleted, op: Op) -> None:
         stream = self.by_log[fact.log_id]
         if isinstance(op.command, c.Sweep):
             expires_ms = stream.expires_ms()
@@ -90,7 +92,7 @@ class StreamsCheck:
         if self.by_path.get(stream.created.path) is stream:
             del self.by_path[stream.created.path]
 
-    def _touched(self, fact: f.StreamTouched, op: Op) -> None:
+    def _touched(self, fact: StreamTouched, op: Op) -> None:
         self.by_log[fact.log_id].touched_ms = fact.at_ms
 
     def _appended(self, fact: f.Appended, op: Op) -> None:
@@ -112,7 +114,7 @@ class StreamsCheck:
             demand(told == (closes and not prefix), "closed", f"{op}: closing and the last append came apart")
         stream.closed = along is not None and along.closes
 
-    def _published(self, fact: f.Published, op: Op) -> None:
+    def _published(self, fact: Published, op: Op) -> None:
         for part in fact.parts:
             stream = self.by_log.get(part.log_id)
             if stream is not None:
@@ -264,5 +266,5 @@ class StreamsCheck:
 
 
 def _append_to(command: Any, path: str) -> c.AppendStream | None:
-    parts = command.appends if isinstance(command, c.Outcome) else (command,)
+    parts = command.appends if isinstance(command, c.CommitOutcome) else (command,)
     return next((part for part in parts if isinstance(part, c.AppendStream) and part.path == path), None)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from driftq.core.model import subscriptions as w
-from driftq.core.state.clock_correction import ClockSet
+from driftq.core.model.facts import ClockSet
+from driftq.core.model.stream_facts import SubscriptionCreated, SubscriptionDeleted, WakeEnded, WakeHeld, WakeMade
 from driftq.core.state.state import State
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
@@ -35,25 +36,25 @@ class WakesCheck:
 
     def folds(self) -> dict[type, Callable[[Any, Op], None]]:
         return {
-            w.SubscriptionCreated: self._created,
-            w.SubscriptionDeleted: self._deleted,
-            w.WakeMade: self._made,
-            w.WakeHeld: self._held,
-            w.WakeEnded: self._ended,
+            SubscriptionCreated: self._created,
+            SubscriptionDeleted: self._deleted,
+            WakeMade: self._made,
+            WakeHeld: self._held,
+            WakeEnded: self._ended,
             ClockSet: self._clock_set,
         }
 
     def judges(self) -> dict[type, Callable[[Op, Any], None]]:
         return {}
 
-    def _created(self, fact: w.SubscriptionCreated, op: Op) -> None:
+    def _created(self, fact: SubscriptionCreated, op: Op) -> None:
         demand(fact.number not in self._known, "wakes", f"{op}: subscription number {fact.number} is taken")
         self._known[fact.number] = Following(fact.subscription)
 
-    def _deleted(self, fact: w.SubscriptionDeleted, op: Op) -> None:
+    def _deleted(self, fact: SubscriptionDeleted, op: Op) -> None:
         del self._known[fact.number]
 
-    def _made(self, fact: w.WakeMade, op: Op) -> None:
+    def _made(self, fact: WakeMade, op: Op) -> None:
         known = self._known[fact.number]
         demand(
             fact.generation == known.generation + 1,
@@ -63,7 +64,7 @@ class WakesCheck:
         known.generation, known.wake_id, known.until_ms = fact.generation, fact.wake_id, fact.until_ms
         self.count += 1
 
-    def _held(self, fact: w.WakeHeld, op: Op) -> None:
+    def _held(self, fact: WakeHeld, op: Op) -> None:
         known = self._known[fact.number]
         command = op.command
         if isinstance(command, w.AckWake) and (command.generation, command.wake_id) != (
@@ -75,7 +76,7 @@ class WakesCheck:
             raise Violation("wakes", f"{op}: a wake that is over was finished")
         known.until_ms = fact.until_ms
 
-    def _ended(self, fact: w.WakeEnded, op: Op) -> None:
+    def _ended(self, fact: WakeEnded, op: Op) -> None:
         known = self._known[fact.number]
         demand(known.wake_id, "wakes", f"{op}: what was asleep was ended")
         known.wake_id, known.until_ms = "", 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
-from driftq.core.state.clock_correction import ClockSet
+from driftq.core.model.facts import ClockSet
 from driftq.core.state.progress import Progress
 from driftq.core.state.state import State
-from driftq.core.state.timeouts import TIMEOUT, is_timeout
+from driftq.core.transitions.timeouts import TIMEOUT, is_timeout
 from tests.simulation.checks.violation import demand
 
 FIRST_SIZE = 32

@@ -219,7 +219,7 @@ def test_a_head_that_is_no_head_fails_like_a_plain_message():
     desk.pass_ms(1_000)
     desk.pass_ms(50)
     assert offsets(desk.claim(1)) == [0]
-    assert desk.do(c.Reject("t", "g", "w", held(0))) == Settlement()
+    assert desk.do(c.RejectMessages("t", "g", "w", held(0))) == Settlement()
     assert desk.reader.record(2, 0).value == b"v"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from driftq.core.model.commands import EffectKey, ProduceKey
-from driftq.core.model.facts import KeyBegun, KeyCommitted, KeyFailed
+from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
 from driftq.core.state.idempotency import EffectStatus, EffectTable, effect_scope
 from driftq.core.state.produced_keys import produce_scope
 

@@ -7,7 +7,7 @@ import pytest
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
-from driftq.core.model.replies import Begun, Done
+from driftq.core.model.replies import Done, EffectBegun
 from driftq.wire.message import Envelope, Head
 from tests.support.broker_fixture import START_MS, Desk, held, offsets, packed
 
@@ -26,7 +26,7 @@ def commit(desk: Desk, key: str, *, offset: int | None = None, tenant: str = "",
     name = c.EffectKey(tenant, "t", group, key)
     partition = 0 if offset is not None else None
     begun = desk.do(c.BeginEffect(name, "w", partition=partition, offset=offset))
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, EffectBegun)
     assert desk.do(c.CommitEffect(name, begun.fence, b"")) == Done()
 
 
@@ -109,7 +109,7 @@ def test_an_effect_that_failed_or_is_pending_skips_nothing(desk):
     desk.do(keyed("k"))
     name = c.EffectKey("", "t", "g", "k")
     begun = desk.do(c.BeginEffect(name, "w", partition=0, offset=0))
-    assert isinstance(begun, Begun)
+    assert isinstance(begun, EffectBegun)
     assert offsets(desk.claim(1)) == [0]
     desk.do(c.FailEffect(name, begun.fence, "no"))
     desk.pass_ms(1_000)

@@ -7,7 +7,9 @@ import pytest
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model import subscriptions as w
+from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected
+from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig, WakeMade
 from driftq.core.state.subscriptions import matches
 from tests.support.broker_fixture import Desk, packed
 
@@ -45,8 +47,8 @@ def append(desk: Desk, path: str, *values: str) -> list[f.Fact]:
 
 
 def subscribe(desk: Desk, name: str = "s", **config: object) -> None:
-    settings = {"kind": w.PULL_WAKE, "pattern": "events/*", "wake_stream": "wake", "lease_ms": 1_000, **config}
-    reply = desk.do(w.CreateSubscription(name, w.SubscriptionConfig(**settings), "http://here"))
+    settings = {"kind": PULL_WAKE, "pattern": "events/*", "wake_stream": "wake", "lease_ms": 1_000, **config}
+    reply = desk.do(w.CreateSubscription(name, SubscriptionConfig(**settings), "http://here"))
     assert isinstance(reply, w.SubscriptionView), reply
 
 
@@ -70,7 +72,7 @@ def test_an_append_and_the_wake_it_causes_are_one_frame(desk):
     subscribe(desk)
     create(desk, "events/a")
     facts = append(desk, "events/a", "1")
-    assert [type(fact) for fact in facts] == [f.Appended, w.WakeMade, f.Appended]
+    assert [type(fact) for fact in facts] == [f.Appended, WakeMade, f.Appended]
     assert facts[1].tails == (("events/a", 1),)
     assert b'"subscription_id":"s"' in facts[2].batch
 
@@ -79,7 +81,7 @@ def test_a_stream_that_exists_is_followed_from_its_end_and_a_new_one_from_its_st
     create(desk, "events/old", "1", "2")
     subscribe(desk)
     create(desk, "events/new", "3")
-    shown = {each.path: each for each in desk.do(w.ReadSubscription("s")).streams}
+    shown = {each.path: each for each in desk.do(ReadSubscription("s")).streams}
     assert shown["events/old"].acked == 2
     assert (shown["events/new"].acked, shown["events/new"].end_offset) == (0, 1)
     assert dict(of(desk).tails) == {"events/new": 1}
@@ -99,11 +101,11 @@ def test_work_that_came_meanwhile_is_woken_for_when_the_wake_is_done(desk):
     claimed = desk.do(w.ClaimWake("s", "worker"))
     append(desk, "events/a", "2")
     done = desk.do(w.AckWake("s", claimed.generation, claimed.wake_id, (("events/a", 1),), done=True))
-    assert done == w.WakeAcked(next_wake=True)
+    assert done == w.WakeAckReply(next_wake=True)
     again = desk.do(w.ClaimWake("s", "worker"))
     assert [(each.acked, each.end_offset) for each in again.streams] == [(1, 2)]
     done = desk.do(w.AckWake("s", again.generation, again.wake_id, (("events/a", 2),), done=True))
-    assert done == w.WakeAcked(next_wake=False)
+    assert done == w.WakeAckReply(next_wake=False)
     assert reason(desk.do(w.ClaimWake("s", "worker"))) == "NO_PENDING_WORK"
 
 
@@ -128,7 +130,7 @@ def test_a_heartbeat_keeps_the_lease_and_what_was_acked(desk):
     held = desk.do(w.ClaimWake("s", "one"))
     for _ in range(3):
         desk.pass_ms(900)
-        assert desk.do(w.AckWake("s", held.generation, held.wake_id, (("events/a", 1),))) == w.WakeAcked(False)
+        assert desk.do(w.AckWake("s", held.generation, held.wake_id, (("events/a", 1),))) == w.WakeAckReply(False)
     desk.pass_ms(1_001)
     assert not of(desk).holder
     assert of(desk).links["events/a"].acked == 1
@@ -144,16 +146,16 @@ def test_an_ack_names_a_followed_stream_and_an_offset_ahead(desk, ack):
 
 
 def test_a_webhook_that_says_done_acks_what_it_was_shown_and_no_more(desk):
-    subscribe(desk, kind=w.WEBHOOK, url="https://example.org/hook", wake_stream="")
+    subscribe(desk, kind=WEBHOOK, url="https://example.org/hook", wake_stream="")
     create(desk, "events/a", "1")
     append(desk, "events/a", "2")
-    assert desk.do(w.FinishWake("s", of(desk).generation)) == w.WakeAcked(next_wake=True)
+    assert desk.do(w.FinishWake("s", of(desk).generation)) == w.WakeAckReply(next_wake=True)
     assert of(desk).links["events/a"].acked == 1
     assert dict(of(desk).tails) == {"events/a": 2}
 
 
 def test_a_webhook_that_does_not_answer_is_woken_again_when_its_lease_ends(desk):
-    subscribe(desk, kind=w.WEBHOOK, url="https://example.org/hook", wake_stream="")
+    subscribe(desk, kind=WEBHOOK, url="https://example.org/hook", wake_stream="")
     create(desk, "events/a", "1")
     first = of(desk).generation
     desk.pass_ms(1_001)
@@ -190,7 +192,7 @@ def test_events_on_a_wake_stream_wake_nobody(desk):
 def test_the_same_configuration_is_confirmed_and_another_refused(desk):
     subscribe(desk)
     subscribe(desk)
-    other = w.SubscriptionConfig(w.PULL_WAKE, "else/*", wake_stream="wake")
+    other = SubscriptionConfig(PULL_WAKE, "else/*", wake_stream="wake")
     assert reason(desk.do(w.CreateSubscription("s", other, "http://here"))) == "SUBSCRIPTION_ALREADY_EXISTS"
 
 
@@ -218,7 +220,7 @@ def test_a_secret_is_made_once(desk):
 def test_a_restart_knows_subscriptions_wakes_and_leases(desk):
     desk.do(w.MakeSigningKey(b"secret"))
     subscribe(desk)
-    subscribe(desk, "hook", kind=w.WEBHOOK, url="https://example.org/hook", wake_stream="")
+    subscribe(desk, "hook", kind=WEBHOOK, url="https://example.org/hook", wake_stream="")
     subscribe(desk, "gone")
     desk.do(w.DeleteSubscription("gone"))
     create(desk, "events/a", "1")

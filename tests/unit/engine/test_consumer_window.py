@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
-from driftq.core.state.clock_correction import ClockSet
+from driftq.core.model.facts import ClockSet
 from driftq.core.state.progress import Progress
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from driftq.core.model import commands as c
+from driftq.core.model.queries import ReadStream
 from driftq.engine.engine import Engine
 from driftq.server.streams.stream_body import Form
 from driftq.server.streams.tails import Arrival, LiveTails
@@ -37,7 +38,7 @@ def test_a_reader_that_joins_between_two_arrivals_of_one_turn_gets_the_second():
         tails = LiveTails(engine, 1 << 20)
         made = await engine.submit(c.CreateStream("s", "text/plain"))
         tail = tails.enter(made.log_id, Form.BYTES)
-        tail.know(await engine.submit(c.ReadStream("s")))
+        tail.know(await engine.submit(ReadStream("s")))
         early, late = Reading(0), Reading(1)
         tail.join(early)
         # Both become durable; the tail hears of them one after the other, and a reader comes in between.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
+from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected, StreamAppended
 from driftq.engine.engine import Engine
 from driftq.server.outbound import Outbound
@@ -140,7 +141,7 @@ async def followed(commands: list[c.Command], max_bytes: int = 1 << 20) -> Colle
     tails = LiveTails(engine, max_bytes)
     ready = await engine.submit(c.CreateStream("s", "text/plain"))
     tail = tails.enter(ready.log_id, Form.BYTES)
-    tail.know(await engine.submit(c.ReadStream("s")))
+    tail.know(await engine.submit(ReadStream("s")))
     reader = Collecting(0)
     tail.join(reader)
     await asyncio.gather(*(engine.submit(command) for command in commands))

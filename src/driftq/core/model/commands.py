@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from driftq.core.model.deadlines import Subject
 from driftq.core.model.facts import ProducerSequence, RecordSchedule, TopicConfig
+
+# What a sweep looks at: ("group", group_id, log_id), ("stream", log_id, 0), ("wake", subscription, 0), ("keys", 0, 0),
+# ("outcomes", 0, 0), ("stages", 0, 0).
+Subject = tuple[str, int, int]
 
 
 class Command(Struct, frozen=True, gc=False):
@@ -127,10 +130,13 @@ class Claim(Command, frozen=True):
 
 
 class Ack(Command, frozen=True):
+    """Settle messages as done. `fenced`: the caller must hold every one of them, or nothing is acked."""
+
     topic: str
     group: str
     owner: str
     held: tuple[Held, ...]
+    fenced: bool = False
 
 
 class AckThrough(Command, frozen=True):
@@ -153,7 +159,7 @@ class Nack(Command, frozen=True):
     delay_ms: int | None = None
 
 
-class Release(Command, frozen=True):
+class ReleaseMessages(Command, frozen=True):
     """Give messages back without counting the attempt; `sent` is False if nobody ever saw them."""
 
     topic: str
@@ -164,7 +170,7 @@ class Release(Command, frozen=True):
     delay_ms: int = 0
 
 
-class Reject(Command, frozen=True):
+class RejectMessages(Command, frozen=True):
     """Straight to the dead letters."""
 
     topic: str
@@ -273,7 +279,9 @@ class CreateStream(Command, frozen=True):
 
 
 class AppendStream(Command, frozen=True):
-    """Append to a stream, close it, or both. `producer.epoch` -1 means that the server manages epochs."""
+    """Append to a stream, close it, or both. `producer.epoch` -1 means that the server manages epochs. Without
+    `keeps_producer` a producer that the stream does not know is not remembered: an outcome remembers its appends
+    itself, and they must not push other producers out of the table."""
 
     path: str
     content_type: str = ""
@@ -285,50 +293,11 @@ class AppendStream(Command, frozen=True):
     if_match: int | None = None
     close: bool = False
     gaps_allowed: bool = False
+    keeps_producer: bool = True
 
 
 class DeleteStream(Command, frozen=True):
     path: str
-
-
-class ReadStream(Command, frozen=True):
-    """Where a stream begins and ends, and whether it can grow. Reading renews a sliding lifetime; looking does not."""
-
-    path: str
-    renews: bool = True
-
-
-class ReadPartition(Command, frozen=True):
-    """The same question about a partition of a topic."""
-
-    topic: str
-    partition: int
-
-
-class ReadStates(Command, frozen=True):
-    """Where a group stands in a range of a partition: what is settled, what is pending. About `limit` of them."""
-
-    topic: str
-    group: str
-    partition: int
-    offset: int | None = None  # the group's floor
-    end: int | None = None
-    limit: int = 1_000
-
-
-class ReadProducer(Command, frozen=True):
-    """What a stream remembers of a producer: for a writer that resumes."""
-
-    path: str
-    producer: str
-
-
-class ListStreams(Command, frozen=True):
-    """Paths that begin with `prefix` and come behind `after`, in order."""
-
-    prefix: str = ""
-    after: str = ""
-    limit: int = 100
 
 
 class TrimStream(Command, frozen=True):
@@ -372,7 +341,7 @@ class ForgetStages(Command, frozen=True):
 # --- together -------------------------------------------------------------------------------------------------------
 
 
-class Outcome(Command, frozen=True):
+class CommitOutcome(Command, frozen=True):
     """What one piece of work did, all or nothing: acks, produced messages, stream appends, committed effects."""
 
     acks: tuple[Ack, ...] = ()

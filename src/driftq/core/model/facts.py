@@ -1,13 +1,19 @@
-"""Everything that can become true: the data model on one page.
+"""Facts of topics, records, groups and messages, and the base class of all facts.
 
-A fact is what the journal holds and what `State.apply` folds. One command's facts are one frame, all or nothing.
-Logs, groups and streams are named by dense numbers that are never reused.
+A fact is what the journal holds and what `core.state.fold` folds. The facts of one command are one frame, all or
+nothing. Logs, groups and streams have dense numbers that are never reused. The other facts are in `stream_facts`
+(streams, subscriptions), `effect_facts` (effects, outcomes, stages) and `snapshot_facts`; `frames` lists all of them.
 
-How to evolve: a tag is never reused or renumbered; new fields go last and have defaults; a tag this version does not
-know means that the folder was written by a newer one, and we refuse to start. See also `core.model.snapshot_facts`.
+How facts evolve:
+
+1. A tag is never reused or renumbered.
+2. New fields go last and have defaults.
+3. An unknown tag means that a newer version wrote the folder: the server refuses to start.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -86,6 +92,16 @@ class RecordSchedule(Struct, frozen=True, array_like=True, gc=False):
     timeout_ms: int = 0  # how long an attempt may take
 
 
+class LaneKey(NamedTuple):
+    """What puts records of one log side by side: higher priority first; claims may ask for a task or a label. Only
+    a fair topic tells tenants apart."""
+
+    priority: int
+    task: str
+    label: str
+    tenant: str = ""
+
+
 class ProducerSequence(Struct, frozen=True, array_like=True, gc=False):
     """The idempotent producer of an append, remembered in the same frame as its data."""
 
@@ -145,53 +161,15 @@ class RecordsLost(Fact, tag=13, frozen=True):
     end_offset: int
 
 
-# --- streams --------------------------------------------------------------------------------------------------------
+class ClockSet(Fact, tag=14, frozen=True):
+    """The broker's time was `from_ms` and is `at_ms` from here on. They are equal where an idle broker only notes the
+    time, so that the next start can tell how long it was down."""
 
-
-class StreamCreated(Fact, tag=20, frozen=True):
-    """A stream exists at a path. A fork shares the offsets of its source below `start_offset`."""
-
-    path: str
-    log_id: int
     at_ms: int
-    content_type: str
-    ttl_s: int | None = None
-    expires_at_ms: int | None = None
-    expires_text: str = ""
-    closed: bool = False
-    source_log_id: int | None = None
-    start_offset: int = 0
-    fork_offset: int | None = None
-    fork_sub_offset: int = 0
-    gaps_allowed: bool = False
-    retention_ms: int = 0
-    retention_bytes: int = 0
+    from_ms: int
 
 
-class StreamClosed(Fact, tag=21, frozen=True):
-    """A stream ended without a last record."""
-
-    log_id: int
-    at_ms: int
-    producer: ProducerSequence | None = None
-    stream_seq: str = ""
-
-
-class StreamDeleted(Fact, tag=22, frozen=True):
-    """A stream is gone; softly, if forks still read its records."""
-
-    log_id: int
-    soft: bool
-
-
-class StreamTouched(Fact, tag=23, frozen=True):
-    """A read renewed a sliding lifetime."""
-
-    log_id: int
-    at_ms: int
-
-
-# --- groups ---------------------------------------------------------------------------------------------------------
+# --- groups and their messages ----------------------------------------------------------------------------------------
 
 
 class GroupCreated(Fact, tag=30, frozen=True):
@@ -225,6 +203,20 @@ class GroupDeleted(Fact, tag=33, frozen=True):
 
     group_id: int
     at_ms: int = 0
+
+
+class GroupIdled(Fact, tag=18, frozen=True):
+    """A group that is behind did nothing for so long that it holds producers up no more. It keeps its progress."""
+
+    group_id: int
+    at_ms: int
+
+
+class GroupCaughtUp(Fact, tag=19, frozen=True):
+    """An idle group claims again, and what waits for it is within the limits: it counts for back-pressure again."""
+
+    group_id: int
+    at_ms: int
 
 
 class Leased(Fact, tag=34, frozen=True):
@@ -310,91 +302,3 @@ class FilterNoted(Fact, tag=49, frozen=True):
     at_ms: int
     task: str | None = None
     label: str | None = None
-
-
-# --- idempotent effects ---------------------------------------------------------------------------------------------
-
-
-class KeyBegun(Fact, tag=40, frozen=True):
-    """Somebody works on a key; whoever comes with a lower fence is late."""
-
-    key: str
-    fence: int
-    owner: str
-    at_ms: int
-    until_ms: int
-    group_id: int = 0
-    log_id: int = 0
-    offset: int = -1
-    token: str = ""  # of the lease under which the caller holds its message
-
-
-class KeyCommitted(Fact, tag=41, frozen=True):
-    """The effect of a key happened; its result is kept until it expires."""
-
-    key: str
-    fence: int
-    at_ms: int
-    expires_ms: int
-    result: bytes
-
-
-class KeyFailed(Fact, tag=42, frozen=True):
-    """The effect of a key failed; it may be begun again."""
-
-    key: str
-    fence: int
-    at_ms: int
-    expires_ms: int
-    error: str
-
-
-class KeysSwept(Fact, tag=47, frozen=True):
-    """Keys of produces whose time was over before `until_ms` are forgotten; unfinished jobs keep their ids."""
-
-    at_ms: int
-    until_ms: int
-
-
-# --- staged appends -------------------------------------------------------------------------------------------------
-
-
-class Staged(Fact, tag=50, frozen=True):
-    """A batch waits in the staging log, durable and invisible, to be published into its target."""
-
-    handle: str
-    writer: str
-    target_log_id: int
-    first_offset: int
-    count: int
-    payload_bytes: int
-    at_ms: int
-    expires_ms: int
-    batch: bytes
-
-
-class Part(Struct, frozen=True, array_like=True, gc=False):
-    """One staged batch and the place in its target log that it was given."""
-
-    log_id: int
-    first_offset: int
-    count: int
-    payload_bytes: int
-    staged_offset: int
-
-
-class Published(Fact, tag=51, frozen=True):
-    """The staged batches of a writer's batch became visible, together and once; its other stages are forgotten."""
-
-    writer: str
-    batch_number: int
-    at_ms: int
-    parts: tuple[Part, ...]
-    staging_start: int  # below it the staging log is not needed any more
-
-
-class StagesForgotten(Fact, tag=52, frozen=True):
-    """Stages that expired, or that their writer gave up."""
-
-    handles: tuple[str, ...]
-    staging_start: int

@@ -1,4 +1,7 @@
-"""Facts as bytes: one command's facts are one frame."""
+"""Facts as bytes: the facts of one command are one frame.
+
+`AnyFact` lists every fact that a journal or a snapshot may hold. Frames are msgpack arrays of tagged arrays.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
 from driftq.core.model import snapshot_facts as i
-from driftq.core.model import subscriptions as w
-from driftq.core.state import groups as a
-from driftq.core.state import outcomes as o
-from driftq.core.state.clock_correction import ClockSet
+from driftq.core.model import stream_facts as s
 
 AnyFact = (
     f.TopicCreated
@@ -21,17 +22,17 @@ AnyFact = (
     | f.Trimmed
     | f.HoleMade
     | f.RecordsLost
-    | ClockSet
-    | f.StreamCreated
-    | f.StreamClosed
-    | f.StreamDeleted
-    | f.StreamTouched
+    | f.ClockSet
+    | s.StreamCreated
+    | s.StreamClosed
+    | s.StreamDeleted
+    | s.StreamTouched
     | f.GroupCreated
     | f.GroupSought
     | f.GroupPaused
     | f.GroupDeleted
-    | a.GroupIdled
-    | a.GroupCaughtUp
+    | f.GroupIdled
+    | f.GroupCaughtUp
     | f.Leased
     | f.Extended
     | f.Failed
@@ -40,15 +41,15 @@ AnyFact = (
     | f.Settled
     | f.Cancelled
     | f.FilterNoted
-    | f.KeyBegun
-    | f.KeyCommitted
-    | f.KeyFailed
-    | f.KeysSwept
-    | o.OutcomeRecorded
-    | o.OutcomesForgotten
-    | f.Staged
-    | f.Published
-    | f.StagesForgotten
+    | e.KeyBegun
+    | e.KeyCommitted
+    | e.KeyFailed
+    | e.KeysSwept
+    | e.OutcomeRecorded
+    | e.OutcomesForgotten
+    | e.Staged
+    | e.Published
+    | e.StagesForgotten
     | i.NumbersState
     | i.TopicState
     | i.LogState
@@ -64,15 +65,15 @@ AnyFact = (
     | i.StageState
     | i.WriterState
     | i.HistoryState
-    | w.SubscriptionCreated
-    | w.SubscriptionDeleted
-    | w.SubscriptionLinked
-    | w.SubscriptionUnlinked
-    | w.WakeMade
-    | w.WakeHeld
-    | w.WakeEnded
-    | w.SigningKeyMade
-    | w.SubscriptionState
+    | s.SubscriptionCreated
+    | s.SubscriptionDeleted
+    | s.SubscriptionLinked
+    | s.SubscriptionUnlinked
+    | s.WakeMade
+    | s.WakeHeld
+    | s.WakeEnded
+    | s.SigningKeyMade
+    | s.SubscriptionState
 )
 
 

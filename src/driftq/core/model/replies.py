@@ -84,7 +84,7 @@ class Settlement(Reply, frozen=True):
     until_ms: int = 0
 
 
-class Begun(Reply, frozen=True):
+class EffectBegun(Reply, frozen=True):
     """Work on the key: yours under this fence."""
 
     fence: int

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from driftq.core.model.facts import Fact, Part, ProducerSequence, StreamCreated, TopicConfig
+from driftq.core.model.effect_facts import PublishedBatch
+from driftq.core.model.facts import Fact, ProducerSequence, TopicConfig
 from driftq.core.model.ranges import Range
+from driftq.core.model.stream_facts import StreamCreated
 
 
 class NumbersState(Fact, tag=90, frozen=True):
@@ -214,4 +216,4 @@ class WriterState(Fact, tag=102, frozen=True):
     writer: str
     batch_number: int
     at_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[PublishedBatch, ...]

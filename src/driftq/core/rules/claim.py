@@ -13,22 +13,24 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from driftq.core.context import EVENT_BYTES, DecisionContext
-from driftq.core.model.facts import FAIR_TENANT, FilterNoted, Leased, Settled
+from driftq.core.model.facts import FAIR_TENANT, FilterNoted, GroupCaughtUp, Leased, Settled
 from driftq.core.model.replies import Claimed, Delivery, Rejected, Reply
-from driftq.core.rules.topics import find_group
 from driftq.core.state.backlog import has_caught_up
-from driftq.core.state.groups import EVERYTHING, FILTERS_MAX, Filter, Group, GroupCaughtUp
-from driftq.core.state.timeouts import leases, spans
+from driftq.core.state.groups import EVERYTHING, FILTERS_MAX, Filter, Group
 from driftq.core.transitions import claim_selection
 from driftq.core.transitions.claim_selection import ClaimFilter, FreshRun
-from driftq.core.transitions.retry import dead_letter, expire_leases
-from driftq.core.transitions.skip import done_in, has_done, is_done, skip
+from driftq.core.transitions.dead_letter import dead_letter
+from driftq.core.transitions.lease_expiry import expire_leases
+from driftq.core.transitions.lookups import bad_lease, find_or_create_group
+from driftq.core.transitions.skip import committed_in, has_committed_effects, is_committed, skip
+from driftq.core.transitions.timeouts import leases, spans
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import Claim
+    from driftq.core.model.facts import LaneKey
     from driftq.core.model.ranges import Range
-    from driftq.core.state.logs import LaneKey, Log
+    from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
 WHOLE = 1_000  # balances are counted in thousandths of a message
@@ -53,7 +55,7 @@ class _Share:
 def claim(ctx: DecisionContext, command: Claim) -> Reply:
     if not 1 <= command.max_messages <= ctx.limits.claim_max:
         return Rejected(Code.INVALID_ARGUMENT, f"max must be 1 to {ctx.limits.claim_max}")
-    group = find_group(ctx, command.topic, command.group, command.start)
+    group = find_or_create_group(ctx, command.topic, command.group, command.start)
     if isinstance(group, Rejected):
         return group
     config = ctx.state.topics[command.topic].config
@@ -84,13 +86,6 @@ def _note_filter(ctx: DecisionContext, group: Group, wanted: Filter) -> None:
     ctx.facts.append(FilterNoted(group.group_id, ctx.now_ms, task, label))
 
 
-def bad_lease(ctx: DecisionContext, lease_ms: int) -> Rejected | None:
-    low, high = ctx.limits.lease_ms_min, ctx.limits.lease_ms_max
-    if low <= lease_ms <= high:
-        return None
-    return Rejected(Code.INVALID_ARGUMENT, f"lease_ms must be {low} to {high}")
-
-
 def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
     """The partitions in turn, each with its free slots. Lost leases are ended on the way and free theirs."""
     shares: list[_Share] = []
@@ -101,7 +96,7 @@ def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) 
         room = in_flight_max - progress.in_flight + lost
         if room > 0:
             shares.append(_Share(ctx.state.logs[progress.log_id], progress, room, fair))
-            shares[-1].has_done = has_done(ctx, group)
+            shares[-1].has_done = has_committed_effects(ctx, group)
     return shares
 
 
@@ -148,7 +143,7 @@ def _give_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[i
             break
         if overdue and dead_letter(ctx, group, progress, offset, "deadline_exceeded", ""):
             continue
-        if share.has_done and is_done(ctx, group, share.log, offset):
+        if share.has_done and is_committed(ctx, group, share.log, offset):
             skip(ctx, group, share.log, [offset])
             continue
         entry = progress.entries[offset]
@@ -230,7 +225,7 @@ def _without_done(ctx: DecisionContext, group: Group, share: _Share, picked: lis
     kept: list[FreshRun] = []
     done: list[int] = []
     for lane, first, stop in picked:
-        for offset in done_in(ctx, group, share.log, first, stop):
+        for offset in committed_in(ctx, group, share.log, first, stop):
             done.append(offset)
             if first < offset:
                 kept.append(FreshRun(lane, first, offset))

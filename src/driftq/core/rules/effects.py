@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driftq.core.model import commands as c
-from driftq.core.model import facts as f
-from driftq.core.model.replies import AlreadyDone, Begun, Done, Rejected, Reply
-from driftq.core.rules.topics import bad_partition, group_of
+from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
+from driftq.core.model.replies import AlreadyDone, Done, EffectBegun, Rejected, Reply
 from driftq.core.state.idempotency import EffectRecord, EffectStatus, effect_scope
+from driftq.core.transitions.lookups import bad_partition, find_group
 from driftq.core.transitions.retry import bounded
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
+    from driftq.core.model import commands as c
 
 
 def begin(ctx: DecisionContext, command: c.BeginEffect) -> Reply:
@@ -41,8 +41,8 @@ def begin(ctx: DecisionContext, command: c.BeginEffect) -> Reply:
     lease_ms = command.lease_ms if command.lease_ms is not None else ctx.limits.effect_lease_ms
     until_ms = ctx.now_ms + lease_ms
     fence = ctx.state.next_fence
-    ctx.facts.append(f.KeyBegun(scope, fence, command.owner, ctx.now_ms, until_ms, *message, token))
-    return Begun(fence, until_ms)
+    ctx.facts.append(KeyBegun(scope, fence, command.owner, ctx.now_ms, until_ms, *message, token))
+    return EffectBegun(fence, until_ms)
 
 
 def _is_same_caller(effect: EffectRecord, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
@@ -70,7 +70,7 @@ def _message(ctx: DecisionContext, command: c.BeginEffect) -> tuple[int, int, in
     """(group, log, offset) of the message that the key belongs to, if one is named."""
     if command.offset is None or command.partition is None:
         return 0, 0, -1
-    group = group_of(ctx, command.key.topic, command.key.group)
+    group = find_group(ctx, command.key.topic, command.key.group)
     if isinstance(group, Rejected):
         return group
     topic = ctx.state.topics[command.key.topic]
@@ -90,7 +90,7 @@ def commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
         return Done(changed=False)
     expires_ms = ctx.now_ms + (command.ttl_ms or ctx.limits.effect_ttl_ms)
     scope = effect_scope(command.key)
-    ctx.facts.append(f.KeyCommitted(scope, command.fence, ctx.now_ms, expires_ms, command.result))
+    ctx.facts.append(KeyCommitted(scope, command.fence, ctx.now_ms, expires_ms, command.result))
     return Done()
 
 
@@ -104,7 +104,7 @@ def fail(ctx: DecisionContext, command: c.FailEffect) -> Reply:
         return Done(changed=False)
     expires_ms = ctx.now_ms + ctx.limits.effect_ttl_ms
     error = bounded(command.error, ctx.limits.error_bytes)
-    ctx.facts.append(f.KeyFailed(effect_scope(command.key), command.fence, ctx.now_ms, expires_ms, error))
+    ctx.facts.append(KeyFailed(effect_scope(command.key), command.fence, ctx.now_ms, expires_ms, error))
     return Done()
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
+from driftq.core.model.effect_facts import OutcomeRecorded
 from driftq.core.model.replies import Done, OutcomeReply, Produced, Rejected, Reply, StreamAppended
-from driftq.core.rules import effects, settle, streams
-from driftq.core.rules.produce import produce
 from driftq.core.state import outcomes
 from driftq.core.state.produced_keys import produce_scope
+from driftq.core.transitions.lookups import overlap
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NOTHING = "nothing of the outcome was done"
 
 
-def outcome(ctx: DecisionContext, command: c.Outcome) -> Reply:
+def outcome(ctx: DecisionContext, command: c.CommitOutcome) -> Reply:
     refused = _named_twice(command)
     if refused is not None:
         return refused
@@ -36,9 +36,9 @@ def outcome(ctx: DecisionContext, command: c.Outcome) -> Reply:
     if known is not None:
         return _repeated(command, known)
     for ack in command.acks:
-        refusal = settle.ack_held(ctx, ack)
-        if isinstance(refusal, Rejected):
-            return msgspec.structs.replace(refusal, message=f"{refusal.message}; {NOTHING}")
+        reply = ctx.decide(replace(ack, fenced=True))
+        if isinstance(reply, Rejected):
+            return replace(reply, message=f"{reply.message}; {NOTHING}")
     produced: list[Produced] = []
     appended: list[StreamAppended] = []
     for reply in _parts(ctx, command):
@@ -51,11 +51,11 @@ def outcome(ctx: DecisionContext, command: c.Outcome) -> Reply:
     if identity:
         expires_ms = ctx.now_ms + ctx.limits.key_ttl_ms
         result = outcomes.encode_result(produced, appended)
-        ctx.facts.append(outcomes.OutcomeRecorded(identity, outcomes.digest(command), expires_ms, ctx.now_ms, result))
+        ctx.facts.append(OutcomeRecorded(identity, outcomes.digest(command), expires_ms, ctx.now_ms, result))
     return OutcomeReply(tuple(produced), tuple(appended))
 
 
-def _repeated(command: c.Outcome, known: outcomes.KnownOutcome) -> Reply:
+def _repeated(command: c.CommitOutcome, known: outcomes.KnownOutcome) -> Reply:
     if known.digest == outcomes.digest(command):
         return outcomes.first_reply(known)
     if command.key:
@@ -65,24 +65,24 @@ def _repeated(command: c.Outcome, known: outcomes.KnownOutcome) -> Reply:
     return Rejected(Code.CONFLICT, f"{message}; {NOTHING}")
 
 
-def _parts(ctx: DecisionContext, command: c.Outcome) -> Iterable[Reply]:
-    for part in command.produces:
-        yield produce(ctx, part)
+def _parts(ctx: DecisionContext, command: c.CommitOutcome) -> Iterable[Reply]:
+    for produce in command.produces:
+        yield ctx.decide(produce)
     for append in command.appends:
-        yield streams.append(ctx, append, keeps_producer=False)
+        yield ctx.decide(replace(append, keeps_producer=False))
     for commit in command.commits:
         yield _commit(ctx, commit)
 
 
 def _commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
     """An effect is committed once, so an outcome that finds it committed is not the first."""
-    reply = effects.commit(ctx, command)
+    reply = ctx.decide(command)
     if isinstance(reply, Done) and not reply.changed:
         return Rejected(Code.CONFLICT, f"effect {command.key.key!r} was committed before; {NOTHING}")
     return reply
 
 
-def _named_twice(command: c.Outcome) -> Rejected | None:
+def _named_twice(command: c.CommitOutcome) -> Rejected | None:
     """Parts are judged against one state, so what dedup guards may be named only once."""
     producers = [(part.topic, part.producer.producer) for part in command.produces if part.producer is not None]
     named = [key for part in command.produces for key in (part.once, part.job) if key is not None]
@@ -92,9 +92,16 @@ def _named_twice(command: c.Outcome) -> Rejected | None:
     for what, names in (("producer", producers), ("idempotency key", keys), ("stream", paths), ("effect", commits)):
         if _repeats(names):
             return Rejected(Code.INVALID_ARGUMENT, f"an outcome names each {what} at most once")
-    if settle.is_any_named_twice(command.acks):
+    if _is_any_acked_twice(command.acks):
         return Rejected(Code.INVALID_ARGUMENT, "an outcome names each message at most once")
     return None
+
+
+def _is_any_acked_twice(acks: tuple[c.Ack, ...]) -> bool:
+    held: dict[tuple[str, str], list[c.Held]] = {}
+    for ack in acks:
+        held.setdefault((ack.topic, ack.group), []).extend(ack.held)
+    return any(len(ranges) > 1 and overlap(ranges) for ranges in held.values())
 
 
 def _repeats(names: Iterable[object]) -> bool:

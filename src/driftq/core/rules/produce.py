@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, ProducerSequence, RecordSchedule
+from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, LaneKey, ProducerSequence, RecordSchedule
 from driftq.core.model.replies import Produced, Rejected, Reply
-from driftq.core.rules.topics import bad_partition, no_such_topic, told_in
 from driftq.core.state.backlog import Backlog, backlog_of
-from driftq.core.state.groups import HISTORY_SUFFIX, Topic
-from driftq.core.state.logs import SHARED_TENANT, LaneKey, Log
+from driftq.core.state.logs import SHARED_TENANT, Log
 from driftq.core.state.produced_keys import CRC_END, ProducedKey, produce_scope
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
+from driftq.core.transitions.lookups import no_such_topic, sequence_refusal, target_log
 from driftq.wire.errors import Code
 from driftq.wire.message import PRIORITY_MAX
-from driftq.wire.partitions import partition_of
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
     from driftq.core.model.commands import Produce, ProduceKey
+    from driftq.core.state.groups import Topic
 
 
 def produce(ctx: DecisionContext, command: Produce) -> Reply:
@@ -50,20 +49,6 @@ def produce(ctx: DecisionContext, command: Produce) -> Reply:
     return Produced(topic.name, log.partition, first_offset, command.count)
 
 
-def target_log(ctx: DecisionContext, topic: Topic, partition: int | None, key: bytes) -> Log | Rejected:
-    """The partition's log: named, or by the key's hash."""
-    if topic.dead_of:
-        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
-    if topic.name.endswith(HISTORY_SUFFIX) and told_in(ctx, topic) is not None:
-        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
-    log_ids = topic.log_ids
-    if partition is None:
-        partition = partition_of(key, len(log_ids)) if key else 0
-    elif not 0 <= partition < len(log_ids):
-        return bad_partition(partition, topic)
-    return ctx.state.logs[log_ids[partition]]
-
-
 def _repeated(ctx: DecisionContext, once: ProduceKey) -> Reply | None:
     first = ctx.state.keys.find(produce_scope(once), ctx.now_ms)
     log = ctx.state.logs.get(first.log_id) if first is not None else None
@@ -87,26 +72,7 @@ def _is_same_message(first: ProducedKey, once: ProduceKey) -> bool:
 def _answer(judgement: SequenceJudgement, by: ProducerSequence, topic: Topic, log: Log, count: int) -> Reply:
     if judgement.verdict is SequenceVerdict.DUPLICATE:
         return Produced(topic.name, log.partition, judgement.first_offset, count, duplicate=True)
-    return not_accepted(judgement, by)
-
-
-def not_accepted(judgement: SequenceJudgement, by: ProducerSequence) -> Rejected:
-    """The refusal that belongs to a verdict; the same words for topics and streams."""
-    details = {"epoch": judgement.epoch, "expected_seq": judgement.seq + 1, "received_seq": by.seq}
-    match judgement.verdict:
-        case SequenceVerdict.STALE_EPOCH:
-            message = (
-                f"producer {by.producer!r} has moved on to epoch {judgement.epoch}; epoch {by.epoch} may not write"
-            )
-            return Rejected(Code.STALE_EPOCH, message, details)
-        case SequenceVerdict.GAP:
-            message = f"producer {by.producer!r}: seq {judgement.seq + 1} comes next, not {by.seq}"
-            return Rejected(Code.SEQUENCE_GAP, message, details)
-        case SequenceVerdict.EPOCH_NOT_AT_ZERO:
-            return Rejected(Code.INVALID_ARGUMENT, f"a new epoch starts at seq 0, not {by.seq}", details)
-        case _:
-            message = f"producer {by.producer!r}: seq {by.seq} was used with other bytes"
-            return Rejected(Code.SEQUENCE_MISMATCH, message, details)
+    return sequence_refusal(judgement, by)
 
 
 def _refused(ctx: DecisionContext, topic: Topic, log: Log, command: Produce) -> Rejected | None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from driftq.core.model import commands as c
-from driftq.core.model import facts as f
 from driftq.core.model.replies import (
     PendingView,
     ProducerView,
@@ -19,13 +17,13 @@ from driftq.core.model.replies import (
     StreamsListed,
     StreamView,
 )
-from driftq.core.rules.streams import find
-from driftq.core.rules.topics import bad_partition, group_of
+from driftq.core.model.stream_facts import StreamTouched
+from driftq.core.transitions.lookups import bad_partition, find_group, find_stream
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
-    from driftq.core.model.commands import ReadStates
+    from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream
     from driftq.core.model.ranges import Range
     from driftq.core.state.leases import Entry, Lease
     from driftq.core.state.progress import Progress
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
 JSON_TYPE = "application/json"
 
 
-def read_stream(ctx: DecisionContext, command: c.ReadStream) -> Reply:
-    stream = find(ctx, command.path)
+def read_stream(ctx: DecisionContext, command: ReadStream) -> Reply:
+    stream = find_stream(ctx, command.path)
     if isinstance(stream, Rejected):
         return stream
     if command.renews:
@@ -71,10 +69,10 @@ def _renew(ctx: DecisionContext, stream: StreamRecord) -> None:
     if stream.created.ttl_s is not None:
         rest_ms = min(ctx.limits.touch_ms, 100 * stream.created.ttl_s)
         if ctx.now_ms - stream.touched_ms >= rest_ms:
-            ctx.facts.append(f.StreamTouched(stream.log_id, ctx.now_ms))
+            ctx.facts.append(StreamTouched(stream.log_id, ctx.now_ms))
 
 
-def read_partition(ctx: DecisionContext, command: c.ReadPartition) -> Reply:
+def read_partition(ctx: DecisionContext, command: ReadPartition) -> Reply:
     topic = ctx.state.topics.get(command.topic)
     if topic is None or not 0 <= command.partition < len(topic.log_ids):
         return Rejected(Code.NOT_FOUND, f"there is no partition {command.partition} of a topic {command.topic}")
@@ -82,8 +80,8 @@ def read_partition(ctx: DecisionContext, command: c.ReadPartition) -> Reply:
     return StreamView(log.log_id, log.start, log.end, False, JSON_TYPE)
 
 
-def read_producer(ctx: DecisionContext, command: c.ReadProducer) -> Reply:
-    stream = find(ctx, command.path)
+def read_producer(ctx: DecisionContext, command: ReadProducer) -> Reply:
+    stream = find_stream(ctx, command.path)
     if isinstance(stream, Rejected):
         return stream
     state = ctx.state.logs[stream.log_id].producers.states.get(command.producer)
@@ -94,7 +92,7 @@ def read_producer(ctx: DecisionContext, command: c.ReadProducer) -> Reply:
     return ProducerView(command.producer, state.epoch, state.seq, first, end, state.at_ms)
 
 
-def list_streams(ctx: DecisionContext, command: c.ListStreams) -> Reply:
+def list_streams(ctx: DecisionContext, command: ListStreams) -> Reply:
     streams, logs = ctx.state.streams, ctx.state.logs
     alive = (
         stream
@@ -126,7 +124,7 @@ SPAN = 100_000  # offsets a page walks over where it would have to search among 
 
 
 def read_states(ctx: DecisionContext, command: ReadStates) -> Reply:
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     topic = ctx.state.topics[command.topic]

@@ -6,27 +6,28 @@ unless it repeats the one that ended it. An ack inside an outcome is stricter: i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.facts import Extended
 from driftq.core.model.replies import Done, Refusal, Rejected, Reply, Settlement
-from driftq.core.rules.claim import bad_lease
-from driftq.core.rules.topics import bad_partition, group_of, no_such_topic
 from driftq.core.state.progress import MessageState, Progress
-from driftq.core.state.timeouts import extensions
-from driftq.core.transitions.retry import bounded, dead_letter, fail
+from driftq.core.transitions.dead_letter import dead_letter
+from driftq.core.transitions.lookups import bad_lease, bad_partition, find_group, no_such_topic, overlap
+from driftq.core.transitions.retry import bounded, fail
+from driftq.core.transitions.timeouts import extensions
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
+    from driftq.core.model.commands import Held, Keep
     from driftq.core.model.ranges import Range
     from driftq.core.state.groups import Group
     from driftq.core.state.leases import Lease
 
-Settling = c.Ack | c.Nack | c.Release | c.Reject | c.Extend
+Settling = c.Ack | c.Nack | c.ReleaseMessages | c.RejectMessages | c.Extend
 
 
 class _Sorted:
@@ -43,7 +44,7 @@ class _Sorted:
 
 def _sort(ctx: DecisionContext, group: Group, command: Settling, *, fenced: bool = False) -> _Sorted | Rejected:
     found = _Sorted(fenced)
-    if len(command.held) > 1 and _overlap(command.held):
+    if len(command.held) > 1 and overlap(command.held):
         return Rejected(Code.INVALID_ARGUMENT, "a message is named twice in one call")
     for held in command.held:
         if not 0 <= held.partition < len(group.progress):
@@ -61,19 +62,6 @@ def _sort(ctx: DecisionContext, group: Group, command: Settling, *, fenced: bool
         for offset in range(held.first, min(held.end, stop)):
             _sort_one(found, progress, held, offset, command)
     return found
-
-
-def is_any_named_twice(acks: tuple[c.Ack, ...]) -> bool:
-    """Whether two acks of one outcome name the same message."""
-    named: dict[tuple[str, str], list[c.Held]] = {}
-    for ack in acks:
-        named.setdefault((ack.topic, ack.group), []).extend(ack.held)
-    return any(len(held) > 1 and _overlap(held) for held in named.values())
-
-
-def _overlap(held: Sequence[c.Held]) -> bool:
-    runs = sorted((run.partition, run.first, run.end) for run in held)
-    return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(runs))
 
 
 def _is_run(progress: Progress, held: c.Held) -> bool:
@@ -110,7 +98,9 @@ def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, com
 def _already_settled(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> str:
     """Why a call about a settled message is refused; empty if it is a repeat, or changes nothing for its caller."""
     is_dead = offset in progress.dead
-    if isinstance(command, c.Release | c.Extend) or (isinstance(command, c.Ack) and not found.fenced and not is_dead):
+    if isinstance(command, c.ReleaseMessages | c.Extend) or (
+        isinstance(command, c.Ack) and not found.fenced and not is_dead
+    ):
         return ""
     if not is_dead:
         return "the message is settled already"
@@ -124,7 +114,7 @@ def _is_holder(lease: Lease, token: str, owner: str) -> bool:
 
 
 def _settling(ctx: DecisionContext, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     found = _sort(ctx, group, command)
@@ -151,30 +141,25 @@ def _too_much(ctx: DecisionContext, progress: Progress, offset: int) -> Refusal:
 
 
 def ack(ctx: DecisionContext, command: c.Ack) -> Reply:
-    """A late ack counts as long as nobody else got the message."""
-    return _settling(ctx, command, lambda group, found: _ack(ctx, group, found))
+    """A late ack counts as long as the message was not delivered again. A fenced one, as a part of an outcome, acks
+    everything it names or is refused: what its holder gave back, or what is settled, is no longer its own."""
+    group = find_group(ctx, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    found = _sort(ctx, group, command, fenced=command.fenced)
+    if isinstance(found, Rejected):
+        return found
+    if command.fenced and found.refused:
+        first = found.refused[0]
+        return Rejected(first.code, first.message, {"partition": first.partition, "offset": first.offset})
+    _ack(ctx, group, found)
+    return Settlement(tuple(found.refused))
 
 
 def _ack(ctx: DecisionContext, group: Group, found: _Sorted) -> None:
     late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
     for log_id, ranges in _by_log(found.held + late).items():
         ctx.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, ctx.now_ms))
-
-
-def ack_held(ctx: DecisionContext, command: c.Ack) -> Rejected | None:
-    """An ack as a part of an outcome: the caller holds everything it names, or nothing is done. A lease that ran out
-    counts until the message is delivered again; what its holder gave back, or what is settled, does not."""
-    group = group_of(ctx, command.topic, command.group)
-    if isinstance(group, Rejected):
-        return group
-    found = _sort(ctx, group, command, fenced=True)
-    if isinstance(found, Rejected):
-        return found
-    if found.refused:
-        first = found.refused[0]
-        return Rejected(first.code, first.message, {"partition": first.partition, "offset": first.offset})
-    _ack(ctx, group, found)
-    return None
 
 
 def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
@@ -207,7 +192,7 @@ def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int
     ctx.facts.append(f.FailureExplained(group.group_id, progress.log_id, offset, ctx.now_ms, retry_at_ms, error))
 
 
-def reject(ctx: DecisionContext, command: c.Reject) -> Reply:
+def reject(ctx: DecisionContext, command: c.RejectMessages) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
         late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
         for progress, (first, end) in found.held + late:
@@ -227,7 +212,7 @@ def reject(ctx: DecisionContext, command: c.Reject) -> Reply:
     return _settling(ctx, command, act)
 
 
-def release(ctx: DecisionContext, command: c.Release) -> Reply:
+def release(ctx: DecisionContext, command: c.ReleaseMessages) -> Reply:
     def act(group: Group, found: _Sorted) -> None:
         retry_at_ms = ctx.now_ms + command.delay_ms
         for log_id, ranges in _by_log(found.held).items():
@@ -238,7 +223,7 @@ def release(ctx: DecisionContext, command: c.Release) -> Reply:
 
 def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
     """Only a live lease can be extended: a message that rests after a lost one is lost to this holder."""
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     config = ctx.state.topics[command.topic].config
@@ -275,7 +260,7 @@ def _settled_before(ctx: DecisionContext, group: Group, command: c.Extend) -> li
 
 
 def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     if not 0 <= command.partition < len(group.progress):
@@ -313,3 +298,35 @@ def cancel(ctx: DecisionContext, command: c.Cancel) -> Reply:
             ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, ctx.now_ms))
     ctx.facts.append(f.Cancelled(log.log_id, command.offset, ctx.now_ms))  # groups may come later
     return Done()
+
+
+def keep(ctx: DecisionContext, command: Keep) -> Reply:
+    group = find_group(ctx, command.topic, command.group)
+    if isinstance(group, Rejected):
+        return group
+    ranges: dict[int, list[Range]] = {}
+    for held in command.held:
+        if not 0 <= held.partition < len(group.progress):
+            return bad_partition(held.partition, ctx.state.topics[group.topic])
+        progress = group.progress[held.partition]
+        ranges.setdefault(progress.log_id, []).extend(_shorter(progress, held, ctx.now_ms, command.until_ms))
+    for log_id, found in ranges.items():
+        progress = ctx.state.progress_of(group.group_id, log_id)
+        for until_ms, some in extensions(ctx.state.logs[log_id], progress, found, command.until_ms).items():
+            ctx.facts.append(Extended(group.group_id, log_id, tuple(some), until_ms))
+    return Settlement((), command.until_ms)
+
+
+def _shorter(progress: Progress, held: Held, now_ms: int, until_ms: int) -> list[Range]:
+    """What is held under the token by a lease that still runs and ends before `until_ms`."""
+    found = [
+        (low, high)
+        for low, high, lease in progress.held.overlapping(held.first, held.end)
+        if lease.token == held.token and now_ms < lease.until_ms < until_ms
+    ]
+    for offset in progress.entries_in(held.first, held.end):
+        entry = progress.entries[offset]
+        lease = entry.lease
+        if entry.held and lease is not None and lease.token == held.token and now_ms < lease.until_ms < until_ms:
+            found.append((offset, offset + 1))
+    return sorted(found)

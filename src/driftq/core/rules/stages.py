@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published, PublishedBatch, Staged
 from driftq.core.model.replies import Done, PublishedPart, PublishedReply, Rejected, Reply, StagedReply
-from driftq.core.rules import streams
-from driftq.core.rules.produce import target_log
-from driftq.core.rules.topics import no_such_topic
+from driftq.core.transitions.expiry import forget_stages
+from driftq.core.transitions.lookups import find_stream, no_such_topic, target_log
 from driftq.wire.errors import Code
 from driftq.wire.records import stamp
 
@@ -33,7 +33,7 @@ def stage(ctx: DecisionContext, command: c.Stage) -> Reply:
     if entry is not None and entry.writer != command.writer:
         return Rejected(Code.CONFLICT, f"handle {command.handle!r} belongs to writer {entry.writer!r}")
     if entry is not None and entry.expires_ms <= ctx.now_ms:
-        forget_handles(ctx, (command.handle,))  # what was staged before is over, whether it was swept or not
+        forget_stages(ctx, (command.handle,))  # what was staged before is over, whether it was swept or not
         entry = None
     if command.chunk is not None:
         staged = len(entry.batches) if entry is not None else 0
@@ -46,7 +46,7 @@ def stage(ctx: DecisionContext, command: c.Stage) -> Reply:
     first_offset = ctx.state.logs[f.STAGING_LOG].end
     expires_ms = ctx.now_ms + (command.ttl_ms or ctx.limits.stage_ttl_ms)
     ctx.facts.append(
-        f.Staged(
+        Staged(
             command.handle, command.writer, target.log_id, first_offset, command.count, command.payload_bytes,
             ctx.now_ms, expires_ms, stamp(command.batch, first_offset, ctx.now_ms),
         )
@@ -56,7 +56,7 @@ def stage(ctx: DecisionContext, command: c.Stage) -> Reply:
 
 def _target(ctx: DecisionContext, command: c.Stage) -> Log | Rejected:
     if command.path:
-        stream = streams.find(ctx, command.path)
+        stream = find_stream(ctx, command.path)
         if isinstance(stream, Rejected):
             return stream
         if stream.closed:
@@ -79,7 +79,7 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
             f"writer {command.writer!r} has published batch {last.batch_number}; {command.batch_number} is too late"
         )
         return Rejected(Code.CONFLICT, message, {"batch_number": last.batch_number})
-    parts: list[f.Part] = []
+    parts: list[PublishedBatch] = []
     for handle in dict.fromkeys(command.handles):
         entry = stages.by_handle.get(handle)
         if entry is None or entry.writer != command.writer or entry.expires_ms <= ctx.now_ms:
@@ -90,9 +90,9 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
                 return Rejected(Code.CLOSED, f"a target of {handle!r} was deleted or closed")
             first_offset = ctx.ends.get(log.log_id, log.end)
             ctx.ends[log.log_id] = first_offset + batch.records
-            parts.append(f.Part(log.log_id, first_offset, batch.records, batch.payload_bytes, batch.offset))
+            parts.append(PublishedBatch(log.log_id, first_offset, batch.records, batch.payload_bytes, batch.offset))
     start = stages.lowest_offset(lambda entry: entry.writer == command.writer, ctx.state.logs[f.STAGING_LOG].end)
-    ctx.facts.append(f.Published(command.writer, command.batch_number, ctx.now_ms, tuple(parts), start))
+    ctx.facts.append(Published(command.writer, command.batch_number, ctx.now_ms, tuple(parts), start))
     return PublishedReply(command.batch_number, _shown(tuple(parts)))
 
 
@@ -101,7 +101,7 @@ def _is_closed(ctx: DecisionContext, log: Log) -> bool:
     return stream is not None and (stream.closed or stream.soft_deleted or stream.is_over(ctx.now_ms))
 
 
-def _shown(parts: tuple[f.Part, ...]) -> tuple[PublishedPart, ...]:
+def _shown(parts: tuple[PublishedBatch, ...]) -> tuple[PublishedPart, ...]:
     return tuple(PublishedPart(part.log_id, part.first_offset, part.count) for part in parts)
 
 
@@ -113,12 +113,5 @@ def forget(ctx: DecisionContext, command: c.ForgetStages) -> Reply:
         if handle in stages.by_handle and stages.by_handle[handle].writer == command.writer
     )
     if known:
-        forget_handles(ctx, known)
+        forget_stages(ctx, known)
     return Done(changed=bool(known))
-
-
-def forget_handles(ctx: DecisionContext, handles: tuple[str, ...]) -> None:
-    end = ctx.state.logs[f.STAGING_LOG].end
-    gone = frozenset(handles)
-    start = ctx.state.stages.lowest_offset(lambda entry: entry.handle in gone, end)
-    ctx.facts.append(f.StagesForgotten(handles, start))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamReady
-from driftq.core.rules.produce import not_accepted
+from driftq.core.model.stream_facts import StreamClosed, StreamCreated
 from driftq.core.state.logs import Log
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
+from driftq.core.transitions.expiry import delete_stream
+from driftq.core.transitions.lookups import find_stream, sequence_refusal
 from driftq.wire.errors import Code
 from driftq.wire.records import pack_one
 
@@ -80,16 +82,6 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def find(ctx: DecisionContext, path: str) -> StreamRecord | Rejected:
-    stream = ctx.state.streams.by_path.get(path)
-    over = stream is not None and stream.is_over(ctx.now_ms)  # a sweep that comes late changes no answer
-    if stream is None or (over and not stream.forks and not stream.soft_deleted):
-        return Rejected(Code.NOT_FOUND, f"stream does not exist: {path}")
-    if stream.soft_deleted or over:
-        return Rejected(Code.GONE, f"stream is deleted; forks still read it: {path}")
-    return stream
-
-
 # --- create ---
 
 
@@ -98,7 +90,7 @@ def create(ctx: DecisionContext, command: c.CreateStream) -> Reply:
         return Rejected(Code.INVALID_ARGUMENT, "a stream has a TTL or an expiry time, not both")
     known = ctx.state.streams.by_path.get(command.path)
     if known is not None and known.is_over(ctx.now_ms) and not known.soft_deleted and not known.forks:
-        delete_over(ctx, known)
+        delete_stream(ctx, known)
         known = None
     if known is not None:
         return _match(ctx, known, command)
@@ -119,7 +111,7 @@ def create(ctx: DecisionContext, command: c.CreateStream) -> Reply:
 
 
 def _source(ctx: DecisionContext, path: str) -> StreamRecord | Rejected:
-    stream = find(ctx, path)
+    stream = find_stream(ctx, path)
     if isinstance(stream, Rejected) and stream.code is Code.GONE:
         return Rejected(Code.CONFLICT, f"the source is deleted: {path}")
     return stream
@@ -134,7 +126,7 @@ def _create(ctx: DecisionContext, command: c.CreateStream, fork: Fork | None) ->
     content_type = command.content_type or (fork.source.created.content_type if fork is not None else DEFAULT_TYPE)
     start = fork.start_offset if fork is not None else 0
     ctx.facts.append(
-        f.StreamCreated(
+        StreamCreated(
             command.path, log_id, ctx.now_ms, content_type, ttl_s, expires_at_ms, expires_text,
             command.closed and not command.count,
             fork.source.log_id if fork is not None else None, start,
@@ -180,10 +172,8 @@ def _match(ctx: DecisionContext, stream: StreamRecord, command: c.CreateStream) 
 # --- append and close ---
 
 
-def append(ctx: DecisionContext, command: c.AppendStream, *, keeps_producer: bool = True) -> Reply:
-    """Within an outcome (`keeps_producer` false) a producer that the stream does not know leaves no entry: the outcome
-    is remembered instead, and its appends must not push other producers out of the table."""
-    stream = find(ctx, command.path)
+def append(ctx: DecisionContext, command: c.AppendStream) -> Reply:
+    stream = find_stream(ctx, command.path)
     if isinstance(stream, Rejected):
         return stream
     log = ctx.state.logs[stream.log_id]
@@ -204,8 +194,8 @@ def append(ctx: DecisionContext, command: c.AppendStream, *, keeps_producer: boo
         if judgement.verdict is SequenceVerdict.DUPLICATE:
             return _duplicate(stream, log, judgement)
         if judgement.verdict is not SequenceVerdict.ACCEPT:
-            return not_accepted(judgement, by)
-        kept = keeps_producer or by.producer in log.producers.states
+            return sequence_refusal(judgement, by)
+        kept = command.keeps_producer or by.producer in log.producers.states
         by = f.ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest) if kept else None
     refused = _conditions(stream, log, command)
     return refused if refused is not None else _append(ctx, stream, log, command, by)
@@ -225,7 +215,7 @@ def _append(
 ) -> Reply:
     epoch, seq = (by.epoch, by.seq) if by is not None else (0, 0)
     if not command.count:
-        ctx.facts.append(f.StreamClosed(stream.log_id, ctx.now_ms, by, command.stream_seq))
+        ctx.facts.append(StreamClosed(stream.log_id, ctx.now_ms, by, command.stream_seq))
         return StreamAppended(log.end, log.end, True, False, epoch, seq)
     along = None
     if by is not None or command.close or command.stream_seq:
@@ -260,36 +250,15 @@ def _duplicate(stream: StreamRecord, log: Log, judgement: SequenceJudgement) -> 
 
 
 def delete(ctx: DecisionContext, command: c.DeleteStream) -> Reply:
-    stream = find(ctx, command.path)
+    stream = find_stream(ctx, command.path)
     if isinstance(stream, Rejected):
         return stream
-    delete_over(ctx, stream)
+    delete_stream(ctx, stream)
     return Done()
 
 
-def delete_over(ctx: DecisionContext, stream: StreamRecord) -> None:
-    """Delete a stream; softly while forks read it. The last fork of a softly deleted source takes it along. One case
-    may delete several: what it has deleted already counts."""
-    gone = ctx.forks_gone
-    soft = ctx.softly_deleted
-    if stream.forks > gone.get(stream.log_id, 0):
-        ctx.facts.append(f.StreamDeleted(stream.log_id, soft=True))
-        soft.add(stream.log_id)
-        return
-    while True:
-        ctx.facts.append(f.StreamDeleted(stream.log_id, soft=False))
-        source_log_id = stream.created.source_log_id
-        if source_log_id is None:
-            return
-        gone[source_log_id] = gone.get(source_log_id, 0) + 1
-        source = ctx.state.streams.by_log[source_log_id]
-        if not (source.soft_deleted or source_log_id in soft) or source.forks > gone[source_log_id]:
-            return
-        stream = source
-
-
 def trim(ctx: DecisionContext, command: c.TrimStream) -> Reply:
-    stream = find(ctx, command.path)
+    stream = find_stream(ctx, command.path)
     if isinstance(stream, Rejected):
         return stream
     log = ctx.state.logs[stream.log_id]

@@ -6,18 +6,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftq.core.context import DecisionContext, Unreadable
-from driftq.core.model.facts import KeysSwept, Trimmed
+from driftq.core.model.effect_facts import KeysSwept, OutcomesForgotten
+from driftq.core.model.facts import ClockSet, GroupIdled, Trimmed
 from driftq.core.model.replies import Done, Reply, Swept
-from driftq.core.rules import subscriptions
-from driftq.core.rules.stages import forget_handles
-from driftq.core.rules.streams import delete_over
-from driftq.core.state.clock_correction import ClockSet
-from driftq.core.state.groups import Group, GroupIdled
-from driftq.core.state.outcomes import OutcomesForgotten
-from driftq.core.transitions.retry import expire_leases
+from driftq.core.transitions.expiry import delete_stream, forget_stages
+from driftq.core.transitions.lease_expiry import expire_leases
+from driftq.core.transitions.wakes import expire_wake
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import SetClock, Sweep
+    from driftq.core.state.groups import Group
 
 RETENTION_LATE_MS = 30_000  # a record is gone this long after its time, or after a tenth of it, at the latest
 RETENTION_PACE_MS = 10_000  # between two sweeps
@@ -41,7 +39,7 @@ def sweep(ctx: DecisionContext, command: Sweep) -> Reply:
         elif kind == "stream":
             _sweep_stream(ctx, number)
         elif kind == "wake":
-            subscriptions.expire(ctx, number)
+            expire_wake(ctx, number)
         elif kind == "keys":
             until_ms = ctx.state.keys.due_ms(ctx.now_ms)
             if until_ms:
@@ -106,7 +104,7 @@ def _is_behind(ctx: DecisionContext, group: Group, since_ms: int) -> bool:
 def _sweep_stream(ctx: DecisionContext, log_id: int) -> None:
     stream = ctx.state.streams.by_log.get(log_id)
     if stream is not None and not stream.soft_deleted and stream.is_over(ctx.now_ms):
-        delete_over(ctx, stream)
+        delete_stream(ctx, stream)
 
 
 def _sweep_outcomes(ctx: DecisionContext, most: int) -> None:
@@ -118,7 +116,7 @@ def _sweep_outcomes(ctx: DecisionContext, most: int) -> None:
 def _sweep_stages(ctx: DecisionContext) -> None:
     over = tuple(handle for handle, entry in ctx.state.stages.by_handle.items() if entry.expires_ms <= ctx.now_ms)
     if over:
-        forget_handles(ctx, over)
+        forget_stages(ctx, over)
 
 
 def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_bytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import json
 
 from driftq.core.model import facts as f
-from driftq.core.model.commands import Ack, AckThrough, Command, Outcome, Release
+from driftq.core.model.commands import Ack, AckThrough, Command, CommitOutcome, ReleaseMessages
 from driftq.core.model.replies import Rejected
 from driftq.wire.errors import Code
 from driftq.wire.message import to_rfc3339
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BATCH_RECORDS = 50_000
 
 _HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}
-_UNBOUNDED = (Ack, AckThrough, Outcome, Release)
+_UNBOUNDED = (Ack, AckThrough, CommitOutcome, ReleaseMessages)
 _quoted = json.Encoder().encode
 
 
@@ -66,7 +66,7 @@ class _Teller:
         for run in self._runs(fact, fact.ranges):
             why = b""
             if fact.how == f.DEAD:
-                reason, error = self._case.burials.get((fact.group_id, fact.log_id, run.first), ("rejected", ""))
+                reason, error = self._case.dead_letters.get((fact.group_id, fact.log_id, run.first), ("rejected", ""))
                 why = b',"reason":%b,"error":%b' % (_quoted(reason), _quoted(error))
             self._tell(fact, _HOW[fact.how], run, why)
 

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.replies import Done, Rejected, Reply, TopicReady
-from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX, Group, Topic
-from driftq.core.state.progress import Progress
+from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
+from driftq.core.transitions.lookups import (
+    bad_name,
+    bad_partition,
+    find_group,
+    find_or_create_group,
+    history_source,
+    no_such_topic,
+    start_offset,
+)
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
-
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,249}", re.ASCII)
-
-
-def no_such_topic(topic: str) -> Rejected:
-    return Rejected(Code.NOT_FOUND, f"topic does not exist (create it first): {topic}")
-
-
-def no_such_group(topic: str, group: str) -> Rejected:
-    return Rejected(Code.NOT_FOUND, f"topic {topic} has no group {group}; groups exist from their first claim on")
-
-
-def group_of(ctx: DecisionContext, topic_name: str, group_name: str) -> Group | Rejected:
-    """The group of a topic, or why there is none."""
-    topic = ctx.state.topics.get(topic_name)
-    if topic is None:
-        return no_such_topic(topic_name)
-    return topic.groups.get(group_name) or no_such_group(topic_name, group_name)
-
-
-def bad_name(kind: str, name: str) -> Rejected | None:
-    if _NAME.fullmatch(name):
-        return None
-    return Rejected(
-        Code.INVALID_ARGUMENT, f"a {kind} name has 1 to 249 characters of A-Z a-z 0-9 . _ - : (got {name!r})"
-    )
 
 
 def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
@@ -104,14 +85,6 @@ def _keep_history(ctx: DecisionContext, topic: str, partitions: int) -> Rejected
     return None
 
 
-def told_in(ctx: DecisionContext, topic: Topic) -> Topic | None:
-    """The topic whose history is told in this one, if there is one."""
-    if not topic.name.endswith(HISTORY_SUFFIX):
-        return None
-    told = ctx.state.topics.get(topic.name.removesuffix(HISTORY_SUFFIX))
-    return told if told is not None and told.config.history else None
-
-
 def configure_topic(ctx: DecisionContext, command: c.ConfigureTopic) -> Reply:
     topic = ctx.state.topics.get(command.topic)
     if topic is None:
@@ -132,7 +105,7 @@ def delete_topic(ctx: DecisionContext, command: c.DeleteTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
-    told = told_in(ctx, topic)
+    told = history_source(ctx, topic)
     if told is not None:
         message = f"{command.topic} is being written: turn off the history of {told.name} first"
         return Rejected(Code.CONFLICT, message)
@@ -156,71 +129,27 @@ def trim_topic(ctx: DecisionContext, command: c.TrimTopic) -> Reply:
     return Done()
 
 
-def bad_partition(partition: int, topic: Topic) -> Rejected:
-    return Rejected(
-        Code.INVALID_ARGUMENT, f"partition {partition} is out of range: {topic.name} has {len(topic.log_ids)}"
-    )
-
-
 # --- groups ---
 
 
 def create_group(ctx: DecisionContext, command: c.CreateGroup) -> Reply:
-    found = find_group(ctx, command.topic, command.group, command.start)
+    found = find_or_create_group(ctx, command.topic, command.group, command.start)
     return found if isinstance(found, Rejected) else Done(changed=bool(ctx.facts))
-
-
-def find_group(ctx: DecisionContext, topic_name: str, name: str, start: str | int) -> Group | Rejected:
-    """The group, or a new one that this case registers."""
-    topic = ctx.state.topics.get(topic_name)
-    if topic is None:
-        return no_such_topic(topic_name)
-    group = topic.groups.get(name)
-    if group is not None:
-        return group
-    refused = bad_name("group", name)
-    if refused:
-        return refused
-    if len(topic.groups) >= ctx.limits.groups_per_topic_max:
-        return Rejected(
-            Code.OVERLOADED, f"topic {topic_name} has {len(topic.groups)} groups, the most allowed; delete one"
-        )
-    starts = tuple(_start_offset(ctx, log_id, start) for log_id in topic.log_ids)
-    group_id = ctx.state.next_group_id
-    ctx.facts.append(f.GroupCreated(group_id, topic_name, name, ctx.now_ms, starts))
-    group = Group(group_id, topic_name, name, ctx.now_ms)
-    for log_id, offset in zip(topic.log_ids, starts, strict=True):
-        progress = Progress(group_id, log_id, offset)
-        progress.delay_all(ctx.state.logs[log_id].delayed, ctx.now_ms)
-        progress.pass_over(ctx.state.logs[log_id].passed_over(name))
-        group.progress.append(progress)
-    return group
-
-
-def _start_offset(ctx: DecisionContext, log_id: int, start: str | int) -> int:
-    """Where "earliest", "latest" or a time lies in a log."""
-    log = ctx.state.logs[log_id]
-    if start == "earliest":
-        return log.start
-    if start == "latest":
-        return log.end
-    assert isinstance(start, int), f"a start is earliest, latest or a time, not {start!r}"
-    return max(log.start, min(log.end, ctx.reader.offset_at(log_id, start)))
 
 
 def seek_group(ctx: DecisionContext, command: c.SeekGroup) -> Reply:
     """`to` is an offset when a partition is named; else "earliest", "latest" or a time for all partitions."""
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     topic = ctx.state.topics[command.topic]
     if command.partition is None:
-        targets = [(log_id, _start_offset(ctx, log_id, command.to)) for log_id in topic.log_ids]
+        targets = [(log_id, start_offset(ctx, log_id, command.to)) for log_id in topic.log_ids]
     else:
         if not 0 <= command.partition < len(topic.log_ids):
             return bad_partition(command.partition, topic)
         log = ctx.state.logs[topic.log_ids[command.partition]]
-        offset = command.to if isinstance(command.to, int) else _start_offset(ctx, log.log_id, command.to)
+        offset = command.to if isinstance(command.to, int) else start_offset(ctx, log.log_id, command.to)
         if not log.start <= offset <= log.end:
             return Rejected(Code.INVALID_ARGUMENT, f"offset must be {log.start} to {log.end}")
         targets = [(log.log_id, offset)]
@@ -230,7 +159,7 @@ def seek_group(ctx: DecisionContext, command: c.SeekGroup) -> Reply:
 
 
 def pause_group(ctx: DecisionContext, command: c.PauseGroup) -> Reply:
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     if group.paused == command.paused:
@@ -240,7 +169,7 @@ def pause_group(ctx: DecisionContext, command: c.PauseGroup) -> Reply:
 
 
 def delete_group(ctx: DecisionContext, command: c.DeleteGroup) -> Reply:
-    group = group_of(ctx, command.topic, command.group)
+    group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
     ctx.facts.append(f.GroupDeleted(group.group_id, ctx.now_ms))

@@ -10,20 +10,12 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from driftq.core.model.facts import Fact
 from driftq.core.state.idempotency import EffectStatus
 
 if TYPE_CHECKING:
+    from driftq.core.model.facts import ClockSet
     from driftq.core.state.progress import Progress
     from driftq.core.state.state import State
-
-
-class ClockSet(Fact, tag=14, frozen=True):
-    """The broker's time was `from_ms` and is `at_ms` from here on. They are equal where an idle broker only notes the
-    time, so that the next start can tell how long it was down."""
-
-    at_ms: int
-    from_ms: int
 
 
 def set_clock(state: State, fact: ClockSet) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from driftq.core.model.facts import Fact, TopicConfig
+from driftq.core.model.facts import GroupCaughtUp, GroupIdled, TopicConfig
 
 if TYPE_CHECKING:
     from driftq.core.state.logs import Log
@@ -76,20 +76,6 @@ def link_history(topics: dict[str, Topic], history_logs: dict[int, int], name: s
 
 # --- Which groups are used, and which of them hold producers up. The facts (tags 18 and 19) evolve as
 # `core.model.facts` says
-
-
-class GroupIdled(Fact, tag=18, frozen=True):
-    """A group that is behind did nothing for so long that it holds producers up no more. It keeps its progress."""
-
-    group_id: int
-    at_ms: int
-
-
-class GroupCaughtUp(Fact, tag=19, frozen=True):
-    """An idle group claims again, and what waits for it is within the limits: it counts for back-pressure again."""
-
-    group_id: int
-    at_ms: int
 
 
 class GroupActivity:

@@ -17,7 +17,8 @@ from driftq.core.model.snapshot_facts import EffectState
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import EffectKey
-    from driftq.core.model.facts import Appended, KeyBegun, KeyCommitted, KeyFailed
+    from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
+    from driftq.core.model.facts import Appended
     from driftq.core.state.groups import Group
     from driftq.core.state.logs import Log
     from driftq.core.state.produced_keys import ProducedKeyTable
@@ -207,7 +208,7 @@ def done_as(produced: str, topic: str, group: str) -> str:
 # --- Finds the message of a committed effect, if the effect named none: the one that was produced under its key ---
 
 
-class DoneMessages:
+class EffectMessages:
     """Links committed effects to messages."""
 
     __slots__ = ("_effects", "_groups", "_keys", "_logs")

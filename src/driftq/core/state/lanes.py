@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from driftq.core.model.facts import ACKED, Leased, RecordSchedule, Settled
-from driftq.core.state.logs import LaneKey, Log
+from driftq.core.model.facts import ACKED, LaneKey, Leased, RecordSchedule, Settled
 
 if TYPE_CHECKING:
+    from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
 

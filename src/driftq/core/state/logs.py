@@ -11,8 +11,9 @@ import heapq
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
 from driftq.core.model.snapshot_facts import LaneState, LogState
 from driftq.core.state.producers import ProducerTable
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
 SIZES_MAX = 8_192
 SHARED_TENANT = "\x1fshared"  # tenants of a fair topic that have no lane of their own take turns as one
-
-
-class LaneKey(NamedTuple):
-    """What puts records of one log side by side: higher priority first; claims may ask for a task or a label. Only
-    a fair topic tells tenants apart."""
-
-    priority: int
-    task: str
-    label: str
-    tenant: str = ""
 
 
 class Lane:

@@ -16,35 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
 
-from driftq.core.model.facts import Fact
+from driftq.core.model.effect_facts import OutcomeRecorded, OutcomesForgotten
 from driftq.core.model.replies import OutcomeReply, Produced, StreamAppended
 from driftq.core.state.idempotency import effect_scope
 
 if TYPE_CHECKING:
-    from driftq.core.model.commands import Held, Outcome
-    from driftq.core.model.deadlines import Deadlines
+    from driftq.core.model.commands import CommitOutcome, Held
+    from driftq.core.state.deadlines import Deadlines
 
 BYTES_MAX = 256 << 20
 ENTRY_BYTES = 250  # what an entry costs beside its result
 SWEEP_EVERY_MS = 10_000  # expired outcomes are dropped together, this often
 _HASH_BYTES = 16
-
-
-class OutcomeRecorded(Fact, tag=43, frozen=True):
-    """An outcome was carried out. The same one sent again before `expires_ms` gets this result. In a snapshot it is its
-    own image."""
-
-    outcome: bytes  # what the outcome is recognised by, as a hash
-    digest: bytes  # of what it asked for
-    expires_ms: int
-    at_ms: int
-    result: bytes
-
-
-class OutcomesForgotten(Fact, tag=44, frozen=True):
-    """The oldest remembered outcomes have expired."""
-
-    count: int
 
 
 class KnownOutcome(Struct, frozen=True, gc=False):
@@ -115,7 +98,7 @@ def _size(result: bytes) -> int:
 # --- identity and result ----------------------------------------------------------------------------------------------
 
 
-def identity(command: Outcome) -> bytes:
+def identity(command: CommitOutcome) -> bytes:
     """What an outcome is recognised by; empty if nothing in it happens once only. An owner's name alone is no proof:
     the same worker may get the same message again."""
     if command.key:
@@ -130,12 +113,12 @@ def identity(command: Outcome) -> bytes:
     return _hashed((acks, commits, appends))
 
 
-def digest(command: Outcome) -> bytes:
+def digest(command: CommitOutcome) -> bytes:
     """Of what an outcome asks for, acks included: under an idempotency key they count as a part of the request."""
     return _hashed((command.digest, _runs(command)))
 
 
-def _runs(command: Outcome) -> list[tuple[str, str, str, int, int, int, str]]:
+def _runs(command: CommitOutcome) -> list[tuple[str, str, str, int, int, int, str]]:
     """The acked messages in one order, whichever way they were named."""
     found: list[tuple[str, str, str, int, int, int, str]] = []
     named: list[tuple[str, str, str, Held]] = []

@@ -12,9 +12,9 @@ from collections.abc import Container, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
 from driftq.core.state.leases import DeadOffsets, Entry, HeldRanges, Lease
-from driftq.core.state.logs import LaneKey
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Extended, Failed, FailureExplained, Leased, Released

@@ -43,7 +43,7 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield from state.effects.images()
     yield from state.outcomes.images()
     yield from state.stages.images()
-    yield from state.histories.images()
+    yield from state.job_attempts.images()
     yield from state.subscriptions.images()
 
 
@@ -90,7 +90,7 @@ class SnapshotRestore:
             i.EffectState: state.effects.place,
             i.StageState: self._stage,
             i.WriterState: state.stages.place_writer,
-            i.HistoryState: state.histories.place,
+            i.HistoryState: state.job_attempts.place,
         }
 
     def _numbers(self, image: i.NumbersState) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from driftq.core.model.snapshot_facts import StageState, WriterState
 
 if TYPE_CHECKING:
-    from driftq.core.model.facts import Part, Published, Staged
+    from driftq.core.model.effect_facts import Published, PublishedBatch, Staged
 
 WRITERS_MAX = 10_000
 
@@ -41,7 +41,7 @@ class Writer(NamedTuple):
 
     batch_number: int
     at_ms: int
-    parts: tuple[Part, ...]
+    parts: tuple[PublishedBatch, ...]
 
 
 class Stages:

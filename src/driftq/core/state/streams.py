@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from driftq.core.model.snapshot_facts import StreamState
 
 if TYPE_CHECKING:
-    from driftq.core.model.facts import ProducerSequence, StreamCreated
+    from driftq.core.model.facts import ProducerSequence
+    from driftq.core.model.stream_facts import StreamCreated
 
 
 class ReadRange(NamedTuple):

@@ -9,11 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from driftq.core.model import subscriptions as w
+from driftq.core.model.stream_facts import (
+    SigningKeyMade,
+    StreamPosition,
+    SubscriptionConfig,
+    SubscriptionCreated,
+    SubscriptionDeleted,
+    SubscriptionLink,
+    SubscriptionLinked,
+    SubscriptionState,
+    SubscriptionUnlinked,
+    WakeEnded,
+    WakeHeld,
+    WakeMade,
+)
 
 if TYPE_CHECKING:
-    from driftq.core.model.deadlines import Deadlines
     from driftq.core.model.facts import Fact
+    from driftq.core.state.deadlines import Deadlines
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -35,25 +48,25 @@ class SubscriptionRecord:
 
     __slots__ = ("created", "generation", "holder", "links", "tails", "until_ms", "wake_id")
 
-    def __init__(self, created: w.SubscriptionCreated) -> None:
+    def __init__(self, created: SubscriptionCreated) -> None:
         self.created = created
-        self.links: dict[str, w.Link] = {}
+        self.links: dict[str, SubscriptionLink] = {}
         self.generation = 0
         self.wake_id = ""  # empty: asleep
         self.holder = ""
         self.until_ms = 0  # 0: nobody's lease runs
-        self.tails: tuple[w.StreamPosition, ...] = ()
+        self.tails: tuple[StreamPosition, ...] = ()
 
     @property
     def number(self) -> int:
         return self.created.number
 
     @property
-    def config(self) -> w.SubscriptionConfig:
+    def config(self) -> SubscriptionConfig:
         return self.created.config
 
-    def image(self) -> w.SubscriptionState:
-        return w.SubscriptionState(
+    def image(self) -> SubscriptionState:
+        return SubscriptionState(
             self.created,
             tuple(self.links.values()),
             self.generation,
@@ -74,29 +87,29 @@ class SubscriptionTable:
         self.by_path: dict[str, dict[int, SubscriptionRecord]] = {}
         self.seed = b""
         self.folds: dict[type, Callable[[Any], None]] = {
-            w.SubscriptionCreated: self._created,
-            w.SubscriptionDeleted: self._deleted,
-            w.SubscriptionLinked: self._linked,
-            w.SubscriptionUnlinked: self._unlinked,
-            w.WakeMade: self._woken,
-            w.WakeHeld: self._held,
-            w.WakeEnded: self._ended,
-            w.SigningKeyMade: self._key_made,
-            w.SubscriptionState: self._placed,
+            SubscriptionCreated: self._created,
+            SubscriptionDeleted: self._deleted,
+            SubscriptionLinked: self._linked,
+            SubscriptionUnlinked: self._unlinked,
+            WakeMade: self._woken,
+            WakeHeld: self._held,
+            WakeEnded: self._ended,
+            SigningKeyMade: self._key_made,
+            SubscriptionState: self._placed,
         }
 
     @property
     def next_number(self) -> int:
         return max(self.by_number, default=0) + 1
 
-    def _created(self, fact: w.SubscriptionCreated) -> None:
+    def _created(self, fact: SubscriptionCreated) -> None:
         self._add(SubscriptionRecord(fact), fact.links)
 
-    def _add(self, subscription: SubscriptionRecord, links: tuple[w.Link, ...]) -> None:
+    def _add(self, subscription: SubscriptionRecord, links: tuple[SubscriptionLink, ...]) -> None:
         self.by_name[subscription.created.subscription] = self.by_number[subscription.number] = subscription
         self._link(subscription, links)
 
-    def _link(self, subscription: SubscriptionRecord, links: tuple[w.Link, ...]) -> None:
+    def _link(self, subscription: SubscriptionRecord, links: tuple[SubscriptionLink, ...]) -> None:
         for link in links:
             subscription.links[link.path] = link
             self.by_path.setdefault(link.path, {})[subscription.number] = subscription
@@ -108,41 +121,41 @@ class SubscriptionTable:
         if not followers:
             del self.by_path[path]
 
-    def _deleted(self, fact: w.SubscriptionDeleted) -> None:
+    def _deleted(self, fact: SubscriptionDeleted) -> None:
         subscription = self.by_number.pop(fact.number)
         del self.by_name[subscription.created.subscription]
         for path in list(subscription.links):
             self._unlink(subscription, path)
 
-    def _linked(self, fact: w.SubscriptionLinked) -> None:
+    def _linked(self, fact: SubscriptionLinked) -> None:
         self._link(self.by_number[fact.number], fact.links)
 
-    def _unlinked(self, fact: w.SubscriptionUnlinked) -> None:
+    def _unlinked(self, fact: SubscriptionUnlinked) -> None:
         self._unlink(self.by_number[fact.number], fact.path)
 
     def stream_deleted(self, path: str) -> None:
         """Whoever named it goes on, from the start of the next one there; a pattern will find that by itself."""
         for subscription in list(self.by_path.get(path, {}).values()):
             if subscription.links[path].by_name:
-                subscription.links[path] = w.Link(path, 0, True, False)
+                subscription.links[path] = SubscriptionLink(path, 0, True, False)
             else:
                 self._unlink(subscription, path)
 
-    def _woken(self, fact: w.WakeMade) -> None:
+    def _woken(self, fact: WakeMade) -> None:
         subscription = self.by_number[fact.number]
         subscription.generation, subscription.wake_id = fact.generation, fact.wake_id
         subscription.holder, subscription.until_ms, subscription.tails = "", fact.until_ms, fact.tails
         self.schedule(subscription)
 
-    def _held(self, fact: w.WakeHeld) -> None:
+    def _held(self, fact: WakeHeld) -> None:
         subscription = self.by_number[fact.number]
         subscription.holder, subscription.until_ms = fact.holder, fact.until_ms
         for path, offset in fact.acks:
             link = subscription.links[path]
-            subscription.links[path] = w.Link(path, offset, link.by_name, link.by_pattern)
+            subscription.links[path] = SubscriptionLink(path, offset, link.by_name, link.by_pattern)
         self.schedule(subscription)
 
-    def _ended(self, fact: w.WakeEnded) -> None:
+    def _ended(self, fact: WakeEnded) -> None:
         subscription = self.by_number[fact.number]
         subscription.wake_id = subscription.holder = ""
         subscription.until_ms, subscription.tails = 0, ()
@@ -150,18 +163,18 @@ class SubscriptionTable:
     def schedule(self, subscription: SubscriptionRecord) -> None:
         self._deadlines.push(("wake", subscription.number, 0), subscription.until_ms or None)
 
-    def _key_made(self, fact: w.SigningKeyMade) -> None:
+    def _key_made(self, fact: SigningKeyMade) -> None:
         self.seed = fact.seed
 
     # --- snapshots ---
 
     def images(self) -> Iterator[Fact]:
         if self.seed:
-            yield w.SigningKeyMade(self.seed)
+            yield SigningKeyMade(self.seed)
         for subscription in self.by_number.values():
             yield subscription.image()
 
-    def _placed(self, image: w.SubscriptionState) -> None:
+    def _placed(self, image: SubscriptionState) -> None:
         subscription = SubscriptionRecord(image.created)
         subscription.generation, subscription.wake_id = image.generation, image.wake_id
         subscription.holder, subscription.until_ms, subscription.tails = image.holder, image.until_ms, image.tails

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from driftq.core.state.leases import Lease
-from driftq.core.state.logs import LaneKey, Log
+from driftq.core.model.facts import LaneKey
 
 if TYPE_CHECKING:
     from driftq.core.model.ranges import Range
+    from driftq.core.state.leases import Lease
+    from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
 TimeOf = Callable[[int, int], int]
-_Timed = TypeVar("_Timed", tuple[int, int], tuple[int, int, Lease])
+_Timed = TypeVar("_Timed", tuple[int, int], "tuple[int, int, Lease]")
 
 _HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]  # (-level, turn, offset, source, lane, the rest)
 
@@ -58,27 +59,6 @@ def due(
             if len(found) >= enough:
                 break
     return [offset for _, _, offset in sorted(found.values())]
-
-
-def expired(progress: Progress, now_ms: int, most: int) -> list[int]:
-    """Up to `most` held offsets whose lease has run out, those of the oldest leases."""
-    over: set[Lease] = set()
-    count = 0
-    for until_ms, _, lease in until(progress.lease_heap, now_ms):
-        if count >= most:
-            break
-        if lease.live > 0 and lease.until_ms == until_ms and lease not in over:
-            over.add(lease)
-            count += lease.live
-    if not over:
-        return []
-    found: list[int] = []
-    for first, end, lease in progress.held:
-        if lease in over:
-            found.extend(range(first, end))
-    found.extend(offset for offset in progress.held_entries if progress.entries[offset].lease in over)
-    found.sort()
-    return found[:most]
 
 
 def until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:

@@ -9,17 +9,12 @@ import msgspec
 
 from driftq.core.context import DecisionContext, Unreadable
 from driftq.core.model import facts as f
-from driftq.core.state.groups import DEAD_PREFIX, Group, Topic
-from driftq.core.state.timeouts import TIMEOUT, is_timeout
-from driftq.core.transitions import claim_selection
-from driftq.wire.message import DeadLetter, Head, RetryPolicy, encode_head, read_head, to_rfc3339
-from driftq.wire.records import pack_one
+from driftq.core.transitions.dead_letter import dead_letter
+from driftq.wire.message import Head, RetryPolicy, read_head
 
 if TYPE_CHECKING:
-    from driftq.core.state.logs import Log
+    from driftq.core.state.groups import Group, Topic
     from driftq.core.state.progress import Progress
-
-ACK_TIMEOUT = "ack_timeout"
 
 
 def fail(
@@ -63,62 +58,6 @@ def _policy(ctx: DecisionContext, topic: Topic, head: Head) -> RetryPolicy:
     if policy.backoff_ms == 0:
         return msgspec.structs.replace(server, max_attempts=policy.max_attempts)
     return policy
-
-
-def expire_leases(ctx: DecisionContext, group: Group, progress: Progress, most: int) -> int:
-    """Leases that ran out are failures like any other. Returns how many messages that concerned."""
-    lost = claim_selection.expired(progress, ctx.now_ms, most)
-    log = ctx.state.logs[progress.log_id]
-    for number, offset in enumerate(lost):
-        if ctx.is_full():
-            return number
-        over = is_timeout(log, offset, progress.place_of(offset)[1])
-        fail(ctx, group, progress, offset, TIMEOUT if over else ACK_TIMEOUT, lost=not over)
-    return len(lost)
-
-
-def dead_letter(
-    ctx: DecisionContext, group: Group, progress: Progress, offset: int, reason: str, error: str, *, lost: bool = False
-) -> bool:
-    """Settle a message and append its dead letter, in one frame. False if the record cannot be read: then nothing."""
-    log = ctx.state.logs[progress.log_id]
-    entry = progress.entries.get(offset)
-    held = entry is not None or progress.held.lease_at(offset) is not None
-    try:
-        record = ctx.reader.record(log.log_id, offset)
-    except Unreadable:
-        return False
-    head = read_head(record.head)
-    letter = DeadLetter(
-        topic=log.topic,
-        partition=log.partition,
-        offset=offset,
-        group=group.name,
-        attempts=entry.attempts if entry is not None else int(held),
-        lease_losses=(entry.lease_losses if entry is not None else 0) + lost,
-        last_error=error or (entry.error if entry is not None else ""),
-        reason=reason,
-        dead_at=to_rfc3339(ctx.now_ms),
-    )
-    batch = pack_one(record.value, record.key, encode_head(_stripped(head, letter)))
-    ctx.expect_event(log, letter.last_error)
-    ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))
-    run = ((offset, offset + 1),)
-    ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.DEAD, ctx.now_ms, letter.last_error))
-    ctx.burials[group.group_id, log.log_id, offset] = (reason, letter.last_error)
-    return True
-
-
-def _dead_log(ctx: DecisionContext, log: Log) -> Log:
-    return ctx.state.logs[ctx.state.topics[DEAD_PREFIX + log.topic].log_ids[log.partition]]
-
-
-def _stripped(head: Head, letter: DeadLetter) -> Head:
-    """Routing and retry policy would act again on the dead letter; everything else is kept."""
-    envelope = head.envelope
-    if envelope is not None:
-        envelope = msgspec.structs.replace(envelope, target_topic="", partition_override=None, retry_policy=None)
-    return msgspec.structs.replace(head, envelope=envelope, dlq=letter)
 
 
 def bounded(text: str, most_bytes: int) -> str:

@@ -73,7 +73,7 @@ class ClaimsHandlers:
         """Nobody is there any more to take it."""
         held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
         if held:
-            release = c.Release(command.topic, command.group, command.owner, held, sent=False)
+            release = c.ReleaseMessages(command.topic, command.group, command.owner, held, sent=False)
             self._context.engine.submit_to(release, lambda _: None)
 
     # --- many at once ---
@@ -89,11 +89,13 @@ class ClaimsHandlers:
     def release(self, request: Request) -> Answer:
         return self._settle(
             request,
-            lambda body, held: c.Release(body.topic, body.group, body.owner, held, True, body.delay_ms or 0),
+            lambda body, held: c.ReleaseMessages(body.topic, body.group, body.owner, held, True, body.delay_ms or 0),
         )
 
     def reject(self, request: Request) -> Answer:
-        return self._settle(request, lambda body, held: c.Reject(body.topic, body.group, body.owner, held, body.reason))
+        return self._settle(
+            request, lambda body, held: c.RejectMessages(body.topic, body.group, body.owner, held, body.reason)
+        )
 
     def extend(self, request: Request) -> Answer:
         return self._settle(

@@ -14,8 +14,8 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.facts import RecordSchedule
 from driftq.core.model.replies import Produced, Rejected
-from driftq.core.rules.topics import no_such_topic
 from driftq.core.state.groups import DEAD_PREFIX, Topic
+from driftq.core.transitions.lookups import no_such_topic
 from driftq.server.handlers.base import Context, json_response, number, page_limit, read_json, refusal
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.message_json import content

@@ -12,7 +12,7 @@ import msgspec
 
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
-from driftq.core.model.replies import AlreadyDone, Begun, OutcomeReply, Produced, Reply, StreamAppended
+from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Produced, Reply, StreamAppended
 from driftq.core.state.idempotency import effect_scope
 from driftq.server.handlers.base import Context, error_response, json_response, no_content, read_json
 from driftq.server.handlers.claims import held_runs
@@ -83,7 +83,7 @@ class EffectsHandlers:
         )
 
     def _outcome(self, body: OutcomeRequest, asked: list[tuple[str, ProduceItem, Routing | None]]) -> Answer:
-        command = c.Outcome(
+        command = c.CommitOutcome(
             acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
             produces=tuple(self._produce(*each) for each in asked),
             appends=tuple(self._append(item) for item in body.streams),
@@ -152,7 +152,7 @@ def _begun(reply: Reply) -> Response:
     if isinstance(reply, AlreadyDone):
         result = reply.result.decode("utf-8", "replace")
         return json_response({"status": "done", "result": result, "at": to_rfc3339(reply.at_ms)})
-    assert isinstance(reply, Begun)
+    assert isinstance(reply, EffectBegun)
     return json_response({"status": "begun", "fence": reply.fence, "until": to_rfc3339(reply.until_ms)})
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from driftq.core.rules.topics import bad_partition, no_such_group, no_such_topic
-from driftq.core.state.logs import SHARED_TENANT, LaneKey, Log
+from driftq.core.state.logs import SHARED_TENANT, Log
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.claim_selection import DEFAULT_LANE, ClaimFilter
+from driftq.core.transitions.lookups import bad_partition, no_such_group, no_such_topic
 from driftq.server.handlers.base import NEARLY_FULL, Context, backlog_in, backlog_info, json_response, number, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.storage.corruption import CorruptLog
@@ -24,6 +24,7 @@ from driftq.wire.message import DeadLetter, read_head, to_rfc3339
 from driftq.wire.records import read_header, unpack
 
 if TYPE_CHECKING:
+    from driftq.core.model.facts import LaneKey
     from driftq.core.state.groups import Group, Topic
     from driftq.core.state.leases import Entry, Lease
     from driftq.engine.engine import Engine
@@ -250,7 +251,7 @@ class Explainer:
                 group.name, "settled", False, why, attempts=letter.attempts, lease_losses=letter.lease_losses,
                 last_error=letter.last_error, settled_as="dead letter",
             )  # fmt: skip
-        for attempt in reversed(self._view.state.histories.of(self._log.log_id, self._offset)):
+        for attempt in reversed(self._view.state.job_attempts.of(self._log.log_id, self._offset)):
             if attempt.group_id == group.group_id and attempt.end in _SETTLED_AS:
                 settled_as = _SETTLED_AS[attempt.end]
                 why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."

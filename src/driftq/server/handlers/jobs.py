@@ -166,7 +166,7 @@ def _state(view: StateView, group: Group, log: Log, offset: int, tenant: str, jo
     """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
     state = view.state
     place, lease, entry = group.progress[log.partition].place_of(offset)
-    known = state.histories.of(log.log_id, offset)
+    known = state.job_attempts.of(log.log_id, offset)
     attempts = [each for each in known if each.group_id == group.group_id]
     word = _word(place, entry, attempts, view.now_ms)
     if word == "finished" and known:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from driftq.core.model import commands as c
+from driftq.core.model.queries import ReadStates, ReadStream
 from driftq.core.model.replies import PendingView, Rejected, StatesView, StreamView
-from driftq.core.rules.topics import bad_partition, no_such_topic
+from driftq.core.transitions.lookups import bad_partition, no_such_topic
 from driftq.server.handlers.base import Context, error_response, json_response, number, refusal
 from driftq.server.handlers.queue import start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
@@ -186,7 +186,7 @@ class StreamRecordsHandlers:
         def respond(view: StreamView) -> Response:
             return self._answer(view, view.start_offset if offset is None else offset, end, most, made)
 
-        return self._context.ask(c.ReadStream(path, renews=end != 0), respond)
+        return self._context.ask(ReadStream(path, renews=end != 0), respond)
 
     def _answer(self, view: StreamView, offset: int, end: int, most: int, made: str) -> Response:
         if offset < view.start_offset:
@@ -257,7 +257,7 @@ class StatesHandlers:
             )  # fmt: skip
             return json_response(shown)
 
-        return self._context.ask(c.ReadStates(topic, group, partition, offset, end, limit), respond)
+        return self._context.ask(ReadStates(topic, group, partition, offset, end, limit), respond)
 
 
 def _columns(pending: tuple[PendingView, ...]) -> PendingColumns:

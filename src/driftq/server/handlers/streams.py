@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from driftq.core.model import commands as c
+from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStream
 from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamsListed, StreamView
 from driftq.server.handlers.base import Context, json_response, page_limit, read_json
 from driftq.server.handlers.subscriptions import SubscriptionHandlers
@@ -107,16 +108,16 @@ class StreamHandlers:
     # --- reading ---
 
     def _look(self, request: Request, path: str) -> Answer:
-        return self._ask(c.ReadStream(path, renews=False), responses.described)
+        return self._ask(ReadStream(path, renews=False), responses.described)
 
     def _read(self, request: Request, path: str) -> Answer:
         producer = request.query.get("producer")
         if producer is not None:
-            return self._ask(c.ReadProducer(path, producer), responses.producer)
+            return self._ask(ReadProducer(path, producer), responses.producer)
         stream = self._engine.latest_state.streams.by_path.get(path)
         log_id = stream.log_id if stream is not None else None
         form = form_of(stream.created.content_type) if stream is not None else Form.BYTES
-        return self._reading(request, c.ReadStream(path), log_id, form)
+        return self._reading(request, ReadStream(path), log_id, form)
 
     def _reading(self, request: Request, command: c.Command, log_id: int | None, form: Form) -> Answer:
         offset, live = _position(request)
@@ -193,7 +194,7 @@ class StreamHandlers:
             return failure(404, f"there is no {path}")
         if request.method not in ("GET", "HEAD"):
             return responses.not_allowed("GET, HEAD, OPTIONS")
-        command = c.ReadPartition(topic, partition)
+        command = ReadPartition(topic, partition)
         if request.method == "HEAD":
             return self._ask(command, responses.described)
         known = self._engine.latest_state.topics.get(topic)
@@ -329,7 +330,7 @@ class CatalogueHandlers:
 
     def list(self, request: Request) -> Answer:
         query = request.query
-        command = c.ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
+        command = ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
         return self._context.ask(command, _listed)
 
     def trim(self, request: Request) -> Answer:

@@ -13,7 +13,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from driftq.core.model import subscriptions
+from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected, Reply
+from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
 from driftq.server.handlers.base import Context, read_json
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.http.request import percent_decoded
@@ -107,7 +109,7 @@ class SubscriptionHandlers:
             case [] if method == "PUT":
                 return self._create(request, name)
             case [] if method == "GET":
-                return self._ask(subscriptions.ReadSubscription(name), lambda reply: _shown(200, self._show(reply)))
+                return self._ask(ReadSubscription(name), lambda reply: _shown(200, self._show(reply)))
             case [] if method == "DELETE":
                 return self._ask(subscriptions.DeleteSubscription(name), _no_content)
             case [b"streams"] if method == "POST":
@@ -251,7 +253,7 @@ class SubscriptionHandlers:
         known = self._engine.latest_state.subscriptions.by_name.get(name)
         if known is None:
             return self._context.hold(_error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}"))
-        if pulls and known.config.kind != subscriptions.PULL_WAKE:
+        if pulls and known.config.kind != PULL_WAKE:
             return self._context.hold(_error(400, "INVALID_REQUEST", "only pull-wake subscriptions are acked here"))
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
@@ -273,18 +275,18 @@ class SubscriptionHandlers:
         return self._ask(command, lambda reply: _shown(200, {"ok": True, "next_wake": reply.next_wake}))
 
 
-def _config(body: SubscriptionRequest) -> subscriptions.SubscriptionConfig:
+def _config(body: SubscriptionRequest) -> SubscriptionConfig:
     if not body.pattern and not body.streams:
         raise BadRequest("a subscription needs a pattern or streams")
-    if body.type == subscriptions.WEBHOOK and body.webhook is None:
+    if body.type == WEBHOOK and body.webhook is None:
         raise BadRequest("a webhook subscription needs webhook.url")
-    if body.type == subscriptions.PULL_WAKE and not body.wake_stream:
+    if body.type == PULL_WAKE and not body.wake_stream:
         raise BadRequest("a pull-wake subscription needs wake_stream")
-    return subscriptions.SubscriptionConfig(
+    return SubscriptionConfig(
         body.type,
         body.pattern.strip("/"),
         tuple(sorted({_path(path) for path in body.streams})),
-        body.webhook.url if body.webhook is not None and body.type == subscriptions.WEBHOOK else "",
+        body.webhook.url if body.webhook is not None and body.type == WEBHOOK else "",
         body.wake_stream.strip("/"),
         body.lease_ttl_ms,
         body.description,

@@ -11,8 +11,8 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.facts import TopicConfig
 from driftq.core.model.replies import Rejected
-from driftq.core.rules.topics import no_such_group, no_such_topic
 from driftq.core.state.backlog import lag_of
+from driftq.core.transitions.lookups import no_such_group, no_such_topic
 from driftq.server.handlers.base import (
     Context,
     backlog_in,

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Published
+from driftq.core.model.facts import GroupCaughtUp, GroupIdled
 from driftq.core.model.replies import Produced, Rejected, Reply, Settlement
-from driftq.core.state.groups import GroupCaughtUp, GroupIdled
+from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
 from driftq.server.handlers.dead_letters import REDRIVE_GROUP
 from driftq.wire.message import read_head
 from driftq.wire.records import unpack
@@ -111,18 +113,18 @@ class Counters:
             f.Failed: self._failed,
             f.Released: self._released,
             f.Extended: self._extended,
-            f.Published: self._published,
+            Published: self._published,
             f.TopicCreated: lambda _: self._kind("topics_created"),
             f.TopicDeleted: self._topic_deleted,
-            f.StreamCreated: lambda _: self._kind("streams_created"),
-            f.StreamDeleted: lambda _: self._kind("streams_deleted"),
+            StreamCreated: lambda _: self._kind("streams_created"),
+            StreamDeleted: lambda _: self._kind("streams_deleted"),
             f.GroupCreated: lambda _: self._kind("groups_created"),
             f.GroupDeleted: self._group_deleted,
             GroupIdled: lambda _: self._kind("groups_idle"),
             GroupCaughtUp: lambda _: self._kind("groups_caught_up"),
-            f.KeyBegun: lambda _: self._kind("effects_begun"),
-            f.KeyCommitted: lambda _: self._kind("effects_committed"),
-            f.KeyFailed: lambda _: self._kind("effects_failed"),
+            KeyBegun: lambda _: self._kind("effects_begun"),
+            KeyCommitted: lambda _: self._kind("effects_committed"),
+            KeyFailed: lambda _: self._kind("effects_failed"),
         }
 
     # --- what the engine tells ---
@@ -194,7 +196,7 @@ class Counters:
             letter = read_head(record.head).dlq
             tally.reasons[letter.reason if letter is not None else OTHER] += 1
 
-    def _published(self, fact: f.Published) -> None:
+    def _published(self, fact: Published) -> None:
         for part in fact.parts:
             tally = self._logs.get(part.log_id) or self._new_log(part.log_id)
             tally.messages += part.count

@@ -10,6 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from driftq.core.model import facts as f
+from driftq.core.model.effect_facts import Published
+from driftq.core.model.stream_facts import StreamClosed, StreamDeleted
 from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, read_chunk
 
 if TYPE_CHECKING:
@@ -149,11 +151,11 @@ class LiveTails:
                 case f.Appended():
                     closes = fact.along is not None and fact.along.closes
                     self._moved(fact.log_id, fact.first_offset + fact.count, closes=closes)
-                case f.StreamClosed():
+                case StreamClosed():
                     self._moved(fact.log_id, closes=True)
-                case f.StreamDeleted():
+                case StreamDeleted():
                     self._moved(fact.log_id, gone=True)
-                case f.Published():
+                case Published():
                     for part in fact.parts:
                         self._moved(part.log_id, part.first_offset + part.count)
                 case f.TopicDeleted():

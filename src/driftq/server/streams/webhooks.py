@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from driftq.core.model import subscriptions
+from driftq.core.model.stream_facts import WEBHOOK, SubscriptionDeleted, WakeMade
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.server.outbound import Outbound, OutboundFailed, Refused, Target, literal, target_of
 from driftq.wire import streams as w
@@ -116,17 +117,17 @@ class Webhooks:
 
     def _observe(self, lsn: int, facts: list[Fact]) -> None:
         for fact in facts:
-            if type(fact) is subscriptions.WakeMade:
+            if type(fact) is WakeMade:
                 self._durable[fact.number] = fact.generation
                 self._start(fact.number)
-            elif type(fact) is subscriptions.SubscriptionDeleted:
+            elif type(fact) is SubscriptionDeleted:
                 self._durable.pop(fact.number, None)
                 self._failures.pop(fact.number, None)
 
     def _start(self, number: int) -> None:
         """At most one task for a subscription: it goes on for as long as there are wakes to call for."""
         subscription = self._engine.latest_state.subscriptions.by_number.get(number)
-        if subscription is None or subscription.config.kind != subscriptions.WEBHOOK:
+        if subscription is None or subscription.config.kind != WEBHOOK:
             return
         task = self._tasks.get(number)
         if task is None or task.done():

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from driftq.core.model import facts as f
 from driftq.core.model.commands import Produce, ProduceKey, Redrive
 from driftq.core.model.replies import Done, Produced, Rejected, Reply
-from driftq.core.rules.produce import produce
-from driftq.core.rules.topics import bad_partition, find_group
 from driftq.core.state.produced_keys import job_key, produce_scope
 from driftq.core.state.progress import MessageState
+from driftq.core.transitions.lookups import bad_partition, find_or_create_group
 from driftq.wire.errors import Code
 from driftq.wire.message import read_head
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def redrive(ctx: DecisionContext, command: Redrive) -> Reply:
-    group = find_group(ctx, command.topic, command.group, "earliest")
+    group = find_or_create_group(ctx, command.topic, command.group, "earliest")
     if isinstance(group, Rejected):
         return group
     topic = ctx.state.topics[command.topic]
@@ -36,7 +35,7 @@ def redrive(ctx: DecisionContext, command: Redrive) -> Reply:
         return Rejected(Code.NOT_FOUND, f"there is no dead letter at offset {command.offset}")
     if progress.place_of(command.offset)[0] is MessageState.SETTLED:
         return Done(changed=False)
-    reply = produce(ctx, command.produce)
+    reply = ctx.decide(command.produce)
     if not isinstance(reply, Produced):
         return reply
     _keep_id(ctx, progress.log_id, command.offset)

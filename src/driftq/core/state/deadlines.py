@@ -1,19 +1,20 @@
-"""The next moment something may change: an index over state, for whoever drives the broker.
+"""When to look at what next: an index over the state, for the driver of the broker.
 
-It holds hints, not truth: a hint that comes too early costs a look, and every one that matters is pushed again when
-the state behind it changes. Taking from it changes no state.
+It holds hints. A hint that is too early costs one look, and whatever changes a time pushes a new hint. Taking a hint
+changes no state.
 """
 
 from __future__ import annotations
 
 import heapq
+from typing import TYPE_CHECKING
 
-Subject = tuple[str, int, int]  # what to look at: ("group", group_id, log_id), ("stream", log_id, 0), ("stages", 0, 0),
-# ("wake", subscription, 0), ("keys", 0, 0), ("outcomes", 0, 0)
+if TYPE_CHECKING:
+    from driftq.core.model.commands import Subject
 
 
 class Deadlines:
-    """A heap with one live hint for each subject."""
+    """A heap with one valid hint per subject; a hint is stale when `_earliest` has another time for its subject."""
 
     __slots__ = ("_earliest", "_heap")
 
@@ -30,12 +31,13 @@ class Deadlines:
             heapq.heappush(self._heap, (at_ms, subject))
 
     def next_ms(self) -> int | None:
+        """The earliest time, after dropping stale hints."""
         while self._heap and self._earliest.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def take(self, now_ms: int) -> list[Subject]:
-        """Every subject whose time has come; each must be pushed again if it still has one."""
+        """Every subject that is due. The caller pushes those again that have a next time."""
         taken: list[Subject] = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, subject = heapq.heappop(self._heap)

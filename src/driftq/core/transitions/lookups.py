@@ -1,0 +1,159 @@
+"""Finds what a command names, or explains why it cannot: lookups and refusals that several rules share.
+
+A lookup returns the thing it found, or a `Rejected` that the rule returns as its reply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from driftq.core.model.facts import GroupCreated, ProducerSequence
+from driftq.core.model.replies import Rejected
+from driftq.core.state.groups import HISTORY_SUFFIX
+from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
+from driftq.wire.errors import Code
+from driftq.wire.partitions import partition_of
+
+if TYPE_CHECKING:
+    from driftq.core.context import DecisionContext
+    from driftq.core.model.commands import Held
+    from driftq.core.state.groups import Group, Topic
+    from driftq.core.state.logs import Log
+    from driftq.core.state.streams import StreamRecord
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,249}", re.ASCII)  # of a topic or a group
+
+
+# --- topics and groups ---
+
+
+def no_such_topic(topic: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"topic does not exist (create it first): {topic}")
+
+
+def no_such_group(topic: str, group: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"topic {topic} has no group {group}; groups exist from their first claim on")
+
+
+def bad_name(kind: str, name: str) -> Rejected | None:
+    if _NAME.fullmatch(name):
+        return None
+    return Rejected(
+        Code.INVALID_ARGUMENT, f"a {kind} name has 1 to 249 characters of A-Z a-z 0-9 . _ - : (got {name!r})"
+    )
+
+
+def bad_partition(partition: int, topic: Topic) -> Rejected:
+    return Rejected(
+        Code.INVALID_ARGUMENT, f"partition {partition} is out of range: {topic.name} has {len(topic.log_ids)}"
+    )
+
+
+def bad_lease(ctx: DecisionContext, lease_ms: int) -> Rejected | None:
+    low, high = ctx.limits.lease_ms_min, ctx.limits.lease_ms_max
+    if low <= lease_ms <= high:
+        return None
+    return Rejected(Code.INVALID_ARGUMENT, f"lease_ms must be {low} to {high}")
+
+
+def find_group(ctx: DecisionContext, topic_name: str, group_name: str) -> Group | Rejected:
+    topic = ctx.state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    return topic.groups.get(group_name) or no_such_group(topic_name, group_name)
+
+
+def find_or_create_group(ctx: DecisionContext, topic_name: str, name: str, start: str | int) -> Group | Rejected:
+    """The group, or the one that this command creates, as it will be once its fact is applied."""
+    topic = ctx.state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    group = topic.groups.get(name)
+    if group is not None:
+        return group
+    refused = bad_name("group", name)
+    if refused:
+        return refused
+    if len(topic.groups) >= ctx.limits.groups_per_topic_max:
+        return Rejected(
+            Code.OVERLOADED, f"topic {topic_name} has {len(topic.groups)} groups, the most allowed; delete one"
+        )
+    starts = tuple(start_offset(ctx, log_id, start) for log_id in topic.log_ids)
+    fact = GroupCreated(ctx.state.next_group_id, topic_name, name, ctx.now_ms, starts)
+    ctx.facts.append(fact)
+    return ctx.state.preview_group(fact)
+
+
+def start_offset(ctx: DecisionContext, log_id: int, start: str | int) -> int:
+    """The offset in a log for "earliest", "latest" or a time in milliseconds."""
+    log = ctx.state.logs[log_id]
+    if start == "earliest":
+        return log.start
+    if start == "latest":
+        return log.end
+    assert isinstance(start, int), f"a start is earliest, latest or a time, not {start!r}"
+    return max(log.start, min(log.end, ctx.reader.offset_at(log_id, start)))
+
+
+def history_source(ctx: DecisionContext, topic: Topic) -> Topic | None:
+    """The topic whose history is written to this one, if there is one."""
+    if not topic.name.endswith(HISTORY_SUFFIX):
+        return None
+    source = ctx.state.topics.get(topic.name.removesuffix(HISTORY_SUFFIX))
+    return source if source is not None and source.config.history else None
+
+
+def target_log(ctx: DecisionContext, topic: Topic, partition: int | None, key: bytes) -> Log | Rejected:
+    """The log that a produce appends to: of the partition it names, or of the one its key hashes to."""
+    if topic.dead_of:
+        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
+    if topic.name.endswith(HISTORY_SUFFIX) and history_source(ctx, topic) is not None:
+        return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
+    log_ids = topic.log_ids
+    if partition is None:
+        partition = partition_of(key, len(log_ids)) if key else 0
+    elif not 0 <= partition < len(log_ids):
+        return bad_partition(partition, topic)
+    return ctx.state.logs[log_ids[partition]]
+
+
+def overlap(held: Sequence[Held]) -> bool:
+    """Whether two ranges of a settling call share a message."""
+    ranges = sorted((item.partition, item.first, item.end) for item in held)
+    return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(ranges))
+
+
+# --- streams and producers ---
+
+
+def find_stream(ctx: DecisionContext, path: str) -> StreamRecord | Rejected:
+    """A live stream. An expired one counts as deleted even if no sweep has ended it yet."""
+    stream = ctx.state.streams.by_path.get(path)
+    is_expired = stream is not None and stream.is_over(ctx.now_ms)
+    if stream is None or (is_expired and not stream.forks and not stream.soft_deleted):
+        return Rejected(Code.NOT_FOUND, f"stream does not exist: {path}")
+    if stream.soft_deleted or is_expired:
+        return Rejected(Code.GONE, f"stream is deleted; forks still read it: {path}")
+    return stream
+
+
+def sequence_refusal(judgement: SequenceJudgement, by: ProducerSequence) -> Rejected:
+    """The refusal of a producer's sequence number: the same for topics and streams."""
+    details = {"epoch": judgement.epoch, "expected_seq": judgement.seq + 1, "received_seq": by.seq}
+    match judgement.verdict:
+        case SequenceVerdict.STALE_EPOCH:
+            message = (
+                f"producer {by.producer!r} has moved on to epoch {judgement.epoch}; epoch {by.epoch} may not write"
+            )
+            return Rejected(Code.STALE_EPOCH, message, details)
+        case SequenceVerdict.GAP:
+            message = f"producer {by.producer!r}: seq {judgement.seq + 1} comes next, not {by.seq}"
+            return Rejected(Code.SEQUENCE_GAP, message, details)
+        case SequenceVerdict.EPOCH_NOT_AT_ZERO:
+            return Rejected(Code.INVALID_ARGUMENT, f"a new epoch starts at seq 0, not {by.seq}", details)
+        case _:
+            message = f"producer {by.producer!r}: seq {by.seq} was used with other bytes"
+            return Rejected(Code.SEQUENCE_MISMATCH, message, details)
