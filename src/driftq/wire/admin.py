@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from driftq.wire.message import RetryPolicy  # noqa: TC001  # msgspec resolves it at run time
+from driftq.wire.message import RetryPolicy
 from driftq.wire.queue import Body, Fair, HeldItem, Name, Natural, ProduceItem
 
 # --- the clock ---
