@@ -86,6 +86,16 @@ def test_a_planted_broken_link_is_found(tmp_path):
     assert broken_links(page, text) == ["missing.md", "other.md#nowhere"]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
+def test_a_picture_is_small_stands_alone_and_is_used(path):
+    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+    assert len(text) < 8_000
+    assert "://" not in text, "no font, image or script from elsewhere"
+    assert "<title>" in text
+    assert "prefers-color-scheme: dark" in text
+    assert any(path.name in document.read_text(encoding="utf-8") for document in DOCUMENTS)
+
+
 def test_the_changelog_has_a_place_for_what_is_not_released():
     assert re.search(r"^## \[?Unreleased\]?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
 
