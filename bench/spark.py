@@ -130,7 +130,7 @@ class Bench:
             values = [text[at : at + size.value_bytes] for at in range(0, len(text), size.value_bytes)]
             keys = [b"key-%06d" % (number * BATCH + index) for index in range(BATCH)]
             batch = pack_columns(values, keys)
-            transport.ask(send_packed(self.topic(size), number % PARTITIONS, batch, has_producer=False))
+            transport.execute(send_packed(self.topic(size), number % PARTITIONS, batch, has_producer=False))
 
     def source(self, size: Size, **options: str) -> DataFrame:
         reader = self.spark.read.format("driftq").option("url", self.server.url)

@@ -58,7 +58,7 @@ def ask(broker: driftq.DriftQ, question: str) -> str:
 
 
 def main() -> None:
-    with driftq.connect(patience=RetryOptions(deadline_ms=10_000)) as broker:
+    with driftq.connect(retry=RetryOptions(deadline_ms=10_000)) as broker:
         for topic in (STEPS, "agent.plans", "agent.research", "agent.writing"):
             broker.topics.create(topic)
         run_id = ask(broker, "queues and streams and leases")

@@ -97,8 +97,8 @@ def test_status_metrics_and_explain_name_the_group(server, topic):
 
 
 def test_a_call_says_why_it_waits(server, topic, caplog):
-    patience = RetryOptions(deadline_ms=30_000)
-    with caplog.at_level(logging.WARNING, "driftq.client"), driftq.connect(server.url, patience=patience) as broker:
+    retry = RetryOptions(deadline_ms=30_000)
+    with caplog.at_level(logging.WARNING, "driftq.client"), driftq.connect(server.url, retry=retry) as broker:
         sending = threading.Thread(target=lambda: broker.send(topic, "late"))
         sending.start()
         until_now(lambda: "waiting for the broker: producer overload" in caplog.text, 20)
@@ -146,7 +146,7 @@ def test_the_command_line_says_why_it_waits(server, how):
 
 
 def test_the_error_of_a_call_that_gave_up_has_everything_in_it(server, topic):
-    with driftq.connect(server.url, patience=RetryOptions(deadline_ms=100)) as broker:
+    with driftq.connect(server.url, retry=RetryOptions(deadline_ms=100)) as broker:
         with pytest.raises(Overloaded, match="group left") as caught:
             broker.send(topic, "late")
         assert caught.value.details["group"] == "left"

@@ -237,14 +237,14 @@ def hang_up_after(lines: int) -> tuple[int, list[bytes]]:
 
 
 def test_what_may_have_been_done_is_repeated_only_if_twice_is_as_good_as_once():
-    patience = RetryOptions(deadline_ms=1_000, first_contact_ms=1_000, backoff_ms=10)
+    retry = RetryOptions(deadline_ms=1_000, first_contact_ms=1_000, backoff_ms=10)
     port, seen = hang_up_after(2)
-    with driftq.connect(f"http://127.0.0.1:{port}", patience=patience) as broker:
+    with driftq.connect(f"http://127.0.0.1:{port}", retry=retry) as broker:
         with pytest.raises(driftq.errors.OutcomeUnknown):
             broker.send("t", "once")
         assert len(seen) == 1
     port, seen = hang_up_after(2)
-    with driftq.connect(f"http://127.0.0.1:{port}", patience=patience) as broker:
+    with driftq.connect(f"http://127.0.0.1:{port}", retry=retry) as broker:
         with pytest.raises(driftq.errors.DriftQError):
             broker.send("t", "twice", idempotency_key="k")
         assert len(seen) == 2

@@ -221,7 +221,7 @@ def test_a_message_expires_on_time_although_the_next_connection_is_a_long_pause_
     broker.topics.create("t")
     orders = broker.producer("t", delivery_timeout_ms=100, linger_ms=0)
     server.kill()
-    sender = orders._pipeline
+    sender = orders._sender
     assert sender is not None
     sender._connect_at_s = time.monotonic() + 3_600
     assert orders.send("x").batch.wait(30)
@@ -263,7 +263,7 @@ def test_the_async_producer_has_the_same_words():
 
 
 def test_nobody_there_is_said_soon_and_says_what_to_do():
-    broker = driftq.connect("http://127.0.0.1:9", patience=RetryOptions(first_contact_ms=200))
+    broker = driftq.connect("http://127.0.0.1:9", retry=RetryOptions(first_contact_ms=200))
     with pytest.raises(driftq.errors.NotConnected, match="driftq serve"):
         broker.topics.list()
 

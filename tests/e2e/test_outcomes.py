@@ -1,4 +1,4 @@
-"""Outcomes and late answers over HTTP: fenced, repeatable across kills, and no way around the rules of JSON streams."""
+"""Outcomes and late answers over HTTP: fenced, idempotent across kills, and no way around the rules of JSON streams."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from driftq.client.errors import (
     ServerFailed,
     StaleEpoch,
 )
-from driftq.client.producer.window import IN_FLIGHT_MAX, InFlightBatch, Window
+from driftq.client.producer.window import IN_FLIGHT_MAX, Window, WindowEntry
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.state.producers import ProducerTable, SequenceVerdict
 
@@ -71,12 +71,12 @@ class World:
         stored_epoch = self.chance.choice([None, None, 3, 9_000_000])
         if stored_epoch is not None:
             self.broker.table.remember(ProducerSequence("p", stored_epoch, 40, 999), 0, 1, 0)
-        self.window: Window[int] = Window(7, pause_s=lambda failures: 0.5)
+        self.window: Window[int] = Window(7, backoff_s=lambda failures: 0.5)
         self.now_s = 0.0
         self.given: list[int] = []
         self.hurried: set[int] = set()
-        self.wire: list[tuple[InFlightBatch[int], int, int, int]] = []
-        self.answers: list[tuple[InFlightBatch[int], object]] = []
+        self.wire: list[tuple[WindowEntry[int], int, int, int]] = []
+        self.answers: list[tuple[WindowEntry[int], object]] = []
         self.ghosts: list[tuple[int, int, int]] = []
         self.ended: dict[int, object] = {}
 
@@ -104,13 +104,13 @@ class World:
         self.window.add(batch, self.now_s + (1.5 if hurried else 1_000.0))
 
     def write(self) -> None:
-        for sending in self.window.due(self.now_s):
-            self.wire.append((sending, sending.batch, sending.epoch, sending.seq))
+        for entry in self.window.due(self.now_s):
+            self.wire.append((entry, entry.batch, entry.epoch, entry.seq))
 
     def serve(self) -> None:
         if self.wire:
-            sending, batch, epoch, seq = self.take(self.wire)
-            self.answers.append((sending, self.broker.append(batch, epoch, seq)))
+            entry, batch, epoch, seq = self.take(self.wire)
+            self.answers.append((entry, self.broker.append(batch, epoch, seq)))
 
     def serve_late(self) -> None:
         if self.ghosts:
@@ -123,10 +123,10 @@ class World:
 
     def fail_with_500(self) -> None:
         if self.wire:
-            sending, batch, epoch, seq = self.take(self.wire)
+            entry, batch, epoch, seq = self.take(self.wire)
             if self.chance.random() < 0.5:
                 self.broker.append(batch, epoch, seq)
-            self.answers.append((sending, ServerFailed("a bug")))
+            self.answers.append((entry, ServerFailed("a bug")))
 
     def find_nobody(self) -> None:
         if self.wire:
@@ -135,21 +135,21 @@ class World:
     def cut(self) -> None:
         """The broker saw some of what was on the wire, may see the rest late, and its answers are gone."""
         served = self.chance.randint(0, len(self.wire))
-        for sending, batch, epoch, seq in self.wire[:served]:
-            self.answers.append((sending, self.broker.append(batch, epoch, seq)))
+        for entry, batch, epoch, seq in self.wire[:served]:
+            self.answers.append((entry, self.broker.append(batch, epoch, seq)))
         self.ghosts += [(batch, epoch, seq) for _, batch, epoch, seq in self.wire[served:]]
-        lost = [sending for sending, *_ in self.wire[served:]] + [sending for sending, _ in self.answers]
+        lost = [entry for entry, *_ in self.wire[served:]] + [entry for entry, _ in self.answers]
         self.wire, self.answers = [], []
-        for sending in lost:
-            self.window.unknown(sending, OutcomeUnknown("reset"), self.now_s)
+        for entry in lost:
+            self.window.unknown(entry, OutcomeUnknown("reset"), self.now_s)
 
     def answer(self) -> None:
         if self.answers:
-            sending, error = self.take(self.answers)
+            entry, error = self.take(self.answers)
             if error is None:
-                self.window.stored(sending, "stored")
+                self.window.stored(entry, "stored")
             else:
-                self.window.refused(sending, error, self.now_s)
+                self.window.refused(entry, error, self.now_s)
 
     def wait(self) -> None:
         self.now_s += self.chance.choice([0.1, 1.0, 3.0])
@@ -160,12 +160,12 @@ class World:
         log = self.broker.log
         assert log == sorted(set(log)), "doubled or out of order"
         assert 0 <= self.window.in_flight <= IN_FLIGHT_MAX
-        for batch, _, error in self.window.done:
+        for batch, _, error in self.window.settled:
             assert batch not in self.ended, "told twice"
             self.ended[batch] = error
             if error is None:
                 assert batch in log, "told to be written, and is not"
-        self.window.done = []
+        self.window.settled = []
         for batch, error in self.ended.items():
             if error is not None and not isinstance(error, OutcomeUnknown):
                 assert batch not in log, f"told to have failed, and is written: {error}"
@@ -176,8 +176,8 @@ class World:
             self.now_s += 1.0
             self.write()
             while self.wire:
-                sending, batch, epoch, seq = self.wire.pop(0)
-                self.answers.append((sending, self.broker.append(batch, epoch, seq)))
+                entry, batch, epoch, seq = self.wire.pop(0)
+                self.answers.append((entry, self.broker.append(batch, epoch, seq)))
             while self.answers:
                 self.answer()
             self.check()
@@ -209,23 +209,23 @@ def test_every_batch_is_written_once_and_in_order_whatever_the_weather(profile, 
 def test_out_of_time_ends_as_unknown_only_what_may_be_stored(stored, fixed):
     """Whatever was sent and never answered is unknown when its time is over; the rest is not lost with it."""
     broker = Broker()
-    window: Window[int] = Window(0, is_fixed=fixed)
+    window: Window[int] = Window(0, epoch_is_fixed=fixed)
     window.add(0, 5.0)
     (first,) = window.due(0.0)
     window.stored(first, broker.append(0, first.epoch, first.seq))
     for batch in range(1, len(stored) + 1):
         window.add(batch, 5.0 if batch <= IN_FLIGHT_MAX else 100.0)
     sent = window.due(1.0)
-    for sending, is_stored in zip(sent, stored):
+    for entry, is_stored in zip(sent, stored):
         if is_stored:
-            broker.append(sending.batch, sending.epoch, sending.seq)
-    for sending in sent:
-        window.unknown(sending, OutcomeUnknown("no answer"), 1.0)
+            broker.append(entry.batch, entry.epoch, entry.seq)
+    for entry in sent:
+        window.unknown(entry, OutcomeUnknown("no answer"), 1.0)
     for _ in range(30):
-        for sending in window.due(6.0):
-            error = broker.append(sending.batch, sending.epoch, sending.seq)
-            window.stored(sending, None) if error is None else window.refused(sending, error, 6.0)
-    ended = {done.batch: done.error for done in window.done}
+        for entry in window.due(6.0):
+            error = broker.append(entry.batch, entry.epoch, entry.seq)
+            window.stored(entry, None) if error is None else window.refused(entry, error, 6.0)
+    ended = {done.batch: done.error for done in window.settled}
     assert set(ended) == set(range(len(stored) + 1))
     for batch, error in ended.items():
         if 1 <= batch <= len(sent):

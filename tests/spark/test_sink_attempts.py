@@ -36,7 +36,7 @@ def numbers_of(server: Server, topic: str = "orders") -> list[int]:
 
 
 def is_staged(options: WriteOptions, written: Written) -> bool:
-    return transport_of(options.connection).ask(forget(written.writer, written.handles)).forgotten
+    return transport_of(options.connection).execute(forget(written.writer, written.handles)).forgotten
 
 
 @pytest.fixture

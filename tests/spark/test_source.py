@@ -183,7 +183,7 @@ def test_a_million_rows_come_once(read, server, broker):
     broker.topics.create("million", partitions=2)
     for number in range(20):
         batch = pack_columns([b"%07d" % each for each in range(number * 50_000, number * 50_000 + 50_000)])
-        transport_of(BrokerOptions(server.url)).ask(send_packed("million", number % 2, batch, has_producer=False))
+        transport_of(BrokerOptions(server.url)).execute(send_packed("million", number % 2, batch, has_producer=False))
 
     rows = read(subscribe="million", minPartitions="4", fetchBytes="1m")
     numbers = rows.selectExpr("cast(cast(value as string) as long) as n")

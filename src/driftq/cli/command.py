@@ -3,7 +3,7 @@
     @command.command()
     @click.argument("name")
     @asks
-    def show(asked: Asked, name: str) -> None: ...
+    def show(asked: Operation, name: str) -> None: ...
 
 `asks` goes next to the function, so that its options come last. It knows no single command.
 """
@@ -60,8 +60,8 @@ def _connect(place: context_file.ServerAddress, answer_ms: int) -> DriftQ:
     import driftq
     from driftq.client.transport.sansio import RetryOptions
 
-    patience = RetryOptions(timeout_ms=answer_ms, deadline_ms=answer_ms, first_contact_ms=0)
-    return driftq.connect(place.url, token=place.token, patience=patience)
+    retry = RetryOptions(timeout_ms=answer_ms, deadline_ms=answer_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, retry=retry)
 
 
 def connect_once(place: context_file.ServerAddress) -> DriftQ:
@@ -71,8 +71,8 @@ def connect_once(place: context_file.ServerAddress) -> DriftQ:
 
     # A pause that is longer than the deadline is one that nobody waits for.
     pause_ms = 4 * ONCE_MS
-    patience = RetryOptions(ONCE_MS, ONCE_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0)
-    return driftq.connect(place.url, token=place.token, patience=patience)
+    retry = RetryOptions(ONCE_MS, ONCE_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0)
+    return driftq.connect(place.url, token=place.token, retry=retry)
 
 
 def asks(function: Callable[..., None]) -> Callable[..., None]:

@@ -89,12 +89,12 @@ def save(contexts: ContextFile) -> None:
 def check(name: str, context: ServerContext) -> None:
     """Refuse what could not be read back."""
     from driftq.client.errors import InvalidCall
-    from driftq.client.transport.http import address_of
+    from driftq.client.transport.http import parse_address
 
     if not _NAME.fullmatch(name):
         raise BadContexts(f"{name!r} is no name for a context: up to 64 letters, digits, - and _")
     try:
-        address_of(context.url, context.token)
+        parse_address(context.url, context.token)
     except (InvalidCall, ValueError) as error:
         raise BadContexts(str(error)) from None
     if not all(value.isprintable() for value in context):

@@ -12,7 +12,7 @@ import msgspec
 from driftq.cli import output
 from driftq.cli.command import Exit, Invocation, asks, fail, group_argument, topic_argument
 from driftq.cli.param_types import DURATION, RUN, OffsetRun
-from driftq.client.worker.handler_results import MessagePlace
+from driftq.client.claims import LeaseHolder
 from driftq.wire.queue import Delivered
 
 
@@ -28,7 +28,7 @@ def _held_options(function: Callable[..., None]) -> Callable[..., None]:
 class _Held(NamedTuple):
     """A message that was claimed, perhaps by another process."""
 
-    place: MessagePlace
+    holder: LeaseHolder
     delivered: Delivered
 
 
@@ -45,8 +45,8 @@ def _settle(
     **more: Any,
 ) -> None:
     """One call; what was refused is named, and then the exit code says so."""
-    place = MessagePlace(topic, group, owner)
-    held = [_Held(place, each) for each in _delivered(places, token)]
+    holder = LeaseHolder(topic, group, owner)
+    held = [_Held(holder, each) for each in _delivered(places, token)]
     if not held:
         fail(Exit.BAD_INPUT, "no message was named on standard input", as_json=asked.as_json)
     reply = getattr(asked.broker, word)(held, **more)

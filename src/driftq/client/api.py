@@ -1,10 +1,11 @@
-"""The client: everything a broker can be asked, in two classes with the same words.
+"""The client: two classes with the same methods, `DriftQ` and `AsyncDriftQ`.
 
     broker = driftq.connect()                      # http://127.0.0.1:8080, or DRIFTQ_URL
     broker.topics.create("orders", partitions=4)
     broker.send("orders", {"id": 1}, key="user:1", idempotency_key="order-1")
 
-`DriftQ` blocks and may be shared by threads; `AsyncDriftQ` is awaited. Neither connects before it is used.
+`DriftQ` blocks and may be shared by threads; `AsyncDriftQ` is awaited. Neither connects before it is used. Most methods
+are made by `endpoint` from the pure functions in `calls`, once for both classes.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from driftq.client.calls import admin, queue, streams
 from driftq.client.calls.pages import iterating, listing
+from driftq.client.claims import ClaimedMessage, LeaseHolder, PrefetchBuffer, settle
 from driftq.client.endpoint import AsyncApi, SyncApi, endpoint
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
-from driftq.client.transport.http import address_of
-from driftq.client.transport.sansio import Asked, RetryOptions, default_owner
+from driftq.client.transport.http import parse_address
+from driftq.client.transport.sansio import Call, RetryOptions, default_owner
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import ACK, AttemptEnd, ClaimedMessage, MessagePlace, Prefetched, settle
+from driftq.client.worker.handler_results import ACK, Settlement
 
 if TYPE_CHECKING:
     from driftq.client.producer.producer import AsyncProducer, Producer
@@ -105,34 +107,34 @@ class Streams(StreamsMethods, SyncApi): ...
 class AsyncStreams(StreamsMethods, AsyncApi): ...
 
 
-def _ack(messages: Sequence[ClaimedMessage]) -> Asked[SettleReply]:
-    """Settle many messages of one group in one call. Whatever is not in `refused` is done."""
+def _ack(messages: Sequence[ClaimedMessage]) -> Call[SettleReply]:
+    """Settle many messages of one group in one call. Those not in `refused` are settled."""
     return settle(ACK.verb, messages)
 
 
-def _nack(messages: Sequence[ClaimedMessage], reason: str = "", *, delay_ms: int | None = None) -> Asked[SettleReply]:
+def _nack(messages: Sequence[ClaimedMessage], reason: str = "", *, delay_ms: int | None = None) -> Call[SettleReply]:
     """Fail many messages of one group in one call."""
-    how = AttemptEnd("nack/batch", reason, delay_ms)
-    return settle(how.verb, messages, **how.words())
+    settlement = Settlement("nack/batch", reason, delay_ms)
+    return settle(settlement.verb, messages, **settlement.fields())
 
 
-def _release(messages: Sequence[ClaimedMessage], *, delay_ms: int | None = None) -> Asked[SettleReply]:
-    """Give many messages of one group back; counts no attempt."""
+def _release(messages: Sequence[ClaimedMessage], *, delay_ms: int | None = None) -> Call[SettleReply]:
+    """Give many messages of one group back without counting an attempt."""
     return settle("release", messages, delay_ms=delay_ms)
 
 
-def _reject(messages: Sequence[ClaimedMessage], reason: str = "") -> Asked[SettleReply]:
+def _reject(messages: Sequence[ClaimedMessage], reason: str = "") -> Call[SettleReply]:
     """Make many messages of one group dead letters."""
     return settle("reject", messages, reason=reason)
 
 
-def _extend(messages: Sequence[ClaimedMessage], lease_ms: int | None = None) -> Asked[SettleReply]:
-    """Keep many messages of one group for longer; `refused` names what is lost."""
+def _extend(messages: Sequence[ClaimedMessage], lease_ms: int | None = None) -> Call[SettleReply]:
+    """Extend the leases of many messages of one group; `refused` names those that are lost."""
     return settle("extend", messages, lease_ms=lease_ms)
 
 
 class BrokerMethods:
-    """The words of both clients that need nothing but their arguments."""
+    """The methods of both clients that need nothing but their arguments."""
 
     owner: str
 
@@ -154,12 +156,19 @@ class BrokerMethods:
 
 
 class DriftQ(BrokerMethods, SyncApi):
-    """A broker, asked by blocking calls."""
+    """The blocking client of a broker. Threads may share it."""
 
     def __init__(
-        self, url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+        self,
+        url: str = "",
+        *,
+        token: str = "",
+        owner: str = "",
+        retry: RetryOptions | None = None,
+        patience: RetryOptions | None = None,  # the old name of `retry`
     ) -> None:
-        self._transport = Transport(address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token), patience)
+        address = parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
+        self._transport = Transport(address, retry or patience)
         self.owner = owner or default_owner()
         self.topics = Topics(self._transport)
         self.groups = Groups(self._transport)
@@ -169,7 +178,7 @@ class DriftQ(BrokerMethods, SyncApi):
 
     @property
     def url(self) -> str:
-        return self._transport.address.text
+        return self._transport.address.url
 
     def claim(
         self,
@@ -187,17 +196,20 @@ class DriftQ(BrokerMethods, SyncApi):
         call = queue.claim(
             topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
         )
-        reply: ClaimReply = self._transport.ask(call)
-        place = MessagePlace(topic, group, self.owner)
-        return [Message(self._transport, place, each) for each in reply.messages]
+        reply: ClaimReply = self._transport.execute(call)
+        holder = LeaseHolder(topic, group, self.owner)
+        return [Message(self._transport, holder, delivered) for delivered in reply.messages]
 
-    def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> Iterator[Message]:
-        """Messages without end, a few claimed at a time: `for message in …: with message: …`. For more, a worker. The
-        leases of messages that wait are renewed, so only the work on one has to fit into a lease."""
-        lease_ms = words.get("lease_ms")
+    def consume(self, topic: str, group: str, *, prefetch: int = 10, **options: Any) -> Iterator[Message]:
+        """Iterate over messages without end: `for message in broker.consume(…): with message: …`.
+
+        Claims `prefetch` at a time; options as in `claim`. The leases of messages that wait are renewed, so only the
+        handling of one message has to fit into a lease. Use a worker to handle several at a time.
+        """
+        lease_ms = options.get("lease_ms")
         while True:
-            found = self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words)
-            prefetched = Prefetched(found, lease_ms, time.monotonic())
+            claimed = self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **options)
+            prefetched = PrefetchBuffer(claimed, lease_ms, time.monotonic())
             while prefetched.waiting:
                 if prefetched.is_due(time.monotonic()):
                     prefetched.renewed(self.extend(prefetched.waiting, lease_ms), time.monotonic())
@@ -209,8 +221,8 @@ class DriftQ(BrokerMethods, SyncApi):
         return Outcome(self._transport)
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> Producer:
-        """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
-        from driftq.client.producer.producer import Producer  # noqa: PLC0415  # it brings in asyncio
+        """For many messages: batched, pipelined, each written once. A new producer of a name fences off the old one."""
+        from driftq.client.producer.producer import Producer  # noqa: PLC0415  # it imports asyncio
 
         return Producer(self._transport, topic, producer_id, **options)
 
@@ -218,11 +230,11 @@ class DriftQ(BrokerMethods, SyncApi):
         return Stream(self._transport, path, content_type)
 
     def asynchronous(self) -> AsyncDriftQ:
-        """A client of the same broker that is awaited."""
-        from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415  # asyncio is for those who await
+        """An async client of the same broker."""
+        from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415  # it imports asyncio
 
         client = AsyncDriftQ(owner=self.owner)
-        client._connect(AsyncTransport(self._transport.address, self._transport.patience))
+        client._connect(AsyncTransport(self._transport.address, self._transport.retry))
         return client
 
     def close(self) -> None:
@@ -239,16 +251,22 @@ class DriftQ(BrokerMethods, SyncApi):
 
 
 class AsyncDriftQ(BrokerMethods, AsyncApi):
-    """A broker, asked by calls that are awaited."""
+    """The async client of a broker."""
 
     def __init__(
-        self, url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+        self,
+        url: str = "",
+        *,
+        token: str = "",
+        owner: str = "",
+        retry: RetryOptions | None = None,
+        patience: RetryOptions | None = None,  # the old name of `retry`
     ) -> None:
         from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415
 
-        address = address_of(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
+        address = parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
         self.owner = owner or default_owner()
-        self._connect(AsyncTransport(address, patience))
+        self._connect(AsyncTransport(address, retry or patience))
 
     def _connect(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -260,7 +278,7 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
 
     @property
     def url(self) -> str:
-        return self._transport.address.text
+        return self._transport.address.url
 
     async def claim(
         self,
@@ -278,17 +296,22 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         call = queue.claim(
             topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
         )
-        reply: ClaimReply = await self._transport.ask(call)
-        place = MessagePlace(topic, group, self.owner)
-        return [AsyncMessage(self._transport, place, each) for each in reply.messages]
+        reply: ClaimReply = await self._transport.execute(call)
+        holder = LeaseHolder(topic, group, self.owner)
+        return [AsyncMessage(self._transport, holder, delivered) for delivered in reply.messages]
 
-    async def consume(self, topic: str, group: str, *, prefetch: int = 10, **words: Any) -> AsyncIterator[AsyncMessage]:
-        """Messages without end, a few claimed at a time: `async with message: …`. For more, a worker. The leases of
-        messages that wait are renewed, so only the work on one has to fit into a lease."""
-        lease_ms = words.get("lease_ms")
+    async def consume(
+        self, topic: str, group: str, *, prefetch: int = 10, **options: Any
+    ) -> AsyncIterator[AsyncMessage]:
+        """Iterate over messages without end: `async for message in broker.consume(…): async with message: …`.
+
+        Claims `prefetch` at a time; options as in `claim`. The leases of messages that wait are renewed, so only the
+        handling of one message has to fit into a lease. Use a worker to handle several at a time.
+        """
+        lease_ms = options.get("lease_ms")
         while True:
-            found = await self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **words)
-            prefetched = Prefetched(found, lease_ms, time.monotonic())
+            claimed = await self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **options)
+            prefetched = PrefetchBuffer(claimed, lease_ms, time.monotonic())
             while prefetched.waiting:
                 if prefetched.is_due(time.monotonic()):
                     prefetched.renewed(await self.extend(prefetched.waiting, lease_ms), time.monotonic())
@@ -300,7 +323,7 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         return AsyncOutcome(self._transport)
 
     def producer(self, topic: str, producer_id: str = "", **options: Unpack[ProducerOptions]) -> AsyncProducer:
-        """For many messages: batched, pipelined, each written once. A name makes a new life of it shut out the last."""
+        """For many messages: batched, pipelined, each written once. A new producer of a name fences off the old one."""
         from driftq.client.producer.producer import AsyncProducer  # noqa: PLC0415
 
         return AsyncProducer(self._transport, topic, producer_id, **options)
@@ -323,13 +346,25 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         return f"AsyncDriftQ({self.url!r})"
 
 
-def connect(url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None) -> DriftQ:
-    """A client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
-    return DriftQ(url, token=token, owner=owner, patience=patience)
+def connect(
+    url: str = "",
+    *,
+    token: str = "",
+    owner: str = "",
+    retry: RetryOptions | None = None,
+    patience: RetryOptions | None = None,  # the old name of `retry`
+) -> DriftQ:
+    """A blocking client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
+    return DriftQ(url, token=token, owner=owner, retry=retry or patience)
 
 
 def connect_async(
-    url: str = "", *, token: str = "", owner: str = "", patience: RetryOptions | None = None
+    url: str = "",
+    *,
+    token: str = "",
+    owner: str = "",
+    retry: RetryOptions | None = None,
+    patience: RetryOptions | None = None,  # the old name of `retry`
 ) -> AsyncDriftQ:
-    """The same, for programs that await."""
-    return AsyncDriftQ(url, token=token, owner=owner, patience=patience)
+    """An async client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
+    return AsyncDriftQ(url, token=token, owner=owner, retry=retry or patience)

@@ -1,13 +1,13 @@
 """Effects outside the broker that should happen once.
 
-    with message.effect() as effect:              # begin: has anybody done it?
+    with message.effect() as effect:              # begin: was it done before?
         if effect.fresh:
             effect.result = gateway.charge(order, key=effect.key, fence=effect.fence)
             effect.send("receipts", order)
                                                   # commit + ack + messages, in one write
 
-If the worker dies inside the block, the next delivery begins again: hand `effect.key` or `effect.fence` to the other
-side where it can check them. Effects in a database of your own are safer in its own transaction: see `sql`.
+If the worker dies inside the block, the next delivery begins the effect again: pass `effect.key` or `effect.fence` to
+the other side so that it can recognise a repeat. Effects in your own database are safer in its transaction: see `sql`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import msgspec
 
 from driftq.client.calls import queue
 from driftq.client.errors import DriftQError
+from driftq.client.inbox import Inbox as Inbox
+from driftq.client.inbox import sql as sql
 from driftq.client.outcome import AsyncOutcome, Outcome, OutcomeMethods
-from driftq.client.worker.handler_results import Inbox as Inbox
-from driftq.client.worker.handler_results import reason_of
-from driftq.client.worker.handler_results import sql as sql
+from driftq.client.worker.handler_results import error_summary
 
 if TYPE_CHECKING:
     from driftq.client.calls.queue import Value
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EffectMethods:
-    """What both kinds of effect know. `fresh`: nobody has done it yet. `result`: what the first one returned."""
+    """What both kinds of effect share. `fresh`: it was not done yet. `result`: what the first attempt returned."""
 
     fresh = False
     fence = 0
@@ -42,7 +42,7 @@ class EffectMethods:
         self, message: MessageMethods, outcome: OutcomeMethods, key: str, lease_ms: int | None, ttl_ms: int
     ) -> None:
         self.key = key
-        self._about = message
+        self._message = message
         self._outcome = outcome
         self._lease_ms = lease_ms
         self._ttl_ms = ttl_ms
@@ -56,14 +56,14 @@ class EffectMethods:
         self._outcome.append(path, value, **options)
 
     def _scope(self) -> dict[str, Any]:
-        place = self._about.place
-        return {"topic": place.topic, "group": place.group, "key": self.key}
+        holder = self._message.holder
+        return {"topic": holder.topic, "group": holder.group, "key": self.key}
 
     def _begin(self) -> Call[queue.Begun]:
-        message = self._about
+        message = self._message
         return queue.begin_effect(
             **self._scope(),
-            owner=message.place.owner,
+            owner=message.holder.owner,
             tenant=message.envelope.tenant_id,
             lease_ms=self._lease_ms,
             partition=message.partition,
@@ -71,21 +71,21 @@ class EffectMethods:
             token=message.delivered.token,
         )
 
-    def _begun(self, found: queue.Begun) -> None:
-        self.fresh = found.status == "begun"
-        self.fence = found.fence
-        if found.result:
-            self.result = msgspec.json.decode(found.result)
+    def _on_begun(self, reply: queue.Begun) -> None:
+        self.fresh = reply.status == "begun"
+        self.fence = reply.fence
+        if reply.result:
+            self.result = msgspec.json.decode(reply.result)
 
     def _fail(self, error: BaseException) -> Call[None]:
         return queue.fail_effect(
-            **self._scope(), fence=self.fence, reason=reason_of(error), tenant=self._about.envelope.tenant_id
+            **self._scope(), fence=self.fence, reason=error_summary(error), tenant=self._message.envelope.tenant_id
         )
 
-    def _done(self) -> None:
-        """The parts of the commit."""
+    def _add_commit(self) -> None:
+        """Add the effect's commit to the outcome."""
         result = msgspec.json.encode(self.result).decode() if self.result is not None else ""
-        tenant = self._about.envelope.tenant_id
+        tenant = self._message.envelope.tenant_id
         self._outcome.commit_effect(
             **self._scope(), fence=self.fence, result=result, ttl_ms=self._ttl_ms, tenant_id=tenant
         )
@@ -96,22 +96,22 @@ class Effect(EffectMethods):
 
     def __init__(self, message: Message, key: str, lease_ms: int | None, ttl_ms: int) -> None:
         self._transport = message._transport
-        self._writes = Outcome(self._transport).ack(message)
-        super().__init__(message, self._writes, key, lease_ms, ttl_ms)
+        self._commit_outcome = Outcome(self._transport).ack(message)
+        super().__init__(message, self._commit_outcome, key, lease_ms, ttl_ms)
 
     def __enter__(self) -> Self:
-        self._begun(self._transport.ask(self._begin()))
+        self._on_begun(self._transport.execute(self._begin()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if not self.fresh:
             return
         if error is None:
-            self._done()
-            self._writes.commit()
+            self._add_commit()
+            self._commit_outcome.commit()
         else:
             with contextlib.suppress(DriftQError):  # what was raised matters more; the lease ends by itself
-                self._transport.ask(self._fail(error))
+                self._transport.execute(self._fail(error))
 
 
 class AsyncEffect(EffectMethods):
@@ -119,11 +119,11 @@ class AsyncEffect(EffectMethods):
 
     def __init__(self, message: AsyncMessage, key: str, lease_ms: int | None, ttl_ms: int) -> None:
         self._transport = message._transport
-        self._writes = AsyncOutcome(self._transport).ack(message)
-        super().__init__(message, self._writes, key, lease_ms, ttl_ms)
+        self._commit_outcome = AsyncOutcome(self._transport).ack(message)
+        super().__init__(message, self._commit_outcome, key, lease_ms, ttl_ms)
 
     async def __aenter__(self) -> Self:
-        self._begun(await self._transport.ask(self._begin()))
+        self._on_begun(await self._transport.execute(self._begin()))
         return self
 
     async def __aexit__(
@@ -132,8 +132,8 @@ class AsyncEffect(EffectMethods):
         if not self.fresh:
             return
         if error is None:
-            self._done()
-            await self._writes.commit()
+            self._add_commit()
+            await self._commit_outcome.commit()
         else:
             with contextlib.suppress(DriftQError):  # what was raised matters more; the lease ends by itself
-                await self._transport.ask(self._fail(error))
+                await self._transport.execute(self._fail(error))

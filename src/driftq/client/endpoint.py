@@ -1,12 +1,13 @@
-"""One word for both clients: a function that builds a call becomes a method that blocks or one that is awaited.
+"""Descriptors that make one function a method of both clients: blocking in `SyncApi`, awaited in `AsyncApi`.
 
-    class TopicWords:
-        create = word(calls.create_topic)
+    class TopicMethods:
+        create = endpoint(admin.create_topic)        # a function that builds a `Call`
 
-    class Topics(TopicWords, Blocking): ...          topics.create("orders") -> TopicReply
-    class AsyncTopics(TopicWords, Awaiting): ...     await topics.create("orders") -> TopicReply
+    class Topics(TopicMethods, SyncApi): ...         topics.create("orders") -> TopicReply
+    class AsyncTopics(TopicMethods, AsyncApi): ...   await topics.create("orders") -> TopicReply
 
-Signature and documentation are those of the function, for people, editors and type checkers alike.
+`endpoint` wraps a function of its arguments; `bound_endpoint` decorates a method that also needs its object. Signature
+and docstring are those of the wrapped function, also for `help`, editors and type checkers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
-    from driftq.client.transport.sansio import Asked
+    from driftq.client.transport.sansio import Operation
     from driftq.client.transport.sync_transport import Transport
 
 P = ParamSpec("P")
@@ -26,7 +27,7 @@ S = TypeVar("S")
 
 
 class SyncApi:
-    """Whose words block."""
+    """Base of blocking API classes."""
 
     _transport: Transport
 
@@ -35,7 +36,7 @@ class SyncApi:
 
 
 class AsyncApi:
-    """Whose words are awaited."""
+    """Base of async API classes."""
 
     _transport: AsyncTransport
 
@@ -44,9 +45,9 @@ class AsyncApi:
 
 
 class endpoint(Generic[P, T]):
-    """A word that needs nothing but its arguments."""
+    """A method that needs nothing but its arguments."""
 
-    def __init__(self, build: Callable[P, Asked[T]]) -> None:
+    def __init__(self, build: Callable[P, Operation[T]]) -> None:
         self._build = build
         self.__doc__ = build.__doc__
         self.__wrapped__ = build
@@ -61,13 +62,13 @@ class endpoint(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return bound(self._build, (), instance._transport.ask)  # type: ignore[attr-defined]
+        return bind(self._build, (), instance._transport.execute)  # type: ignore[attr-defined]
 
 
 class bound_endpoint(Generic[S, P, T]):
-    """A word that also needs its owner: decorates a method that builds a call."""
+    """A method that also needs its object: decorates a method that builds a call or a flow."""
 
-    def __init__(self, build: Callable[Concatenate[S, P], Asked[T]]) -> None:
+    def __init__(self, build: Callable[Concatenate[S, P], Operation[T]]) -> None:
         self._build = build
         self.__doc__ = build.__doc__
         self.__wrapped__ = build
@@ -82,16 +83,16 @@ class bound_endpoint(Generic[S, P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return bound(self._build, (instance,), instance._transport.ask)  # type: ignore[attr-defined]
+        return bind(self._build, (instance,), instance._transport.execute)  # type: ignore[attr-defined]
 
 
-def bound(build: Callable[..., Any], first: tuple[object, ...], send: Callable[..., Any]) -> Callable[..., Any]:
-    """A word with its owner, ready to be called: a real function, so that `help` shows what it takes."""
-    ready = functools.partial(build, *first) if first else build
+def bind(build: Callable[..., Any], first: tuple[object, ...], execute: Callable[..., Any]) -> Callable[..., Any]:
+    """A method bound to its object: a real function, so that `help` shows its parameters."""
+    build_call = functools.partial(build, *first) if first else build
 
     @functools.wraps(build)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return send(ready(*args, **kwargs))
+        return execute(build_call(*args, **kwargs))
 
-    call.__wrapped__ = ready  # its signature, without the owner
+    call.__wrapped__ = build_call  # the signature without `self`
     return call

@@ -1,7 +1,7 @@
-"""A message in the hands of its consumer: what it says, and the words that end it.
+"""A claimed message: what it contains, and the calls that settle it.
 
-`Message` blocks, `AsyncMessage` is awaited; what they say is here once. A message knows its claim (topic, group, owner,
-token) and nothing of the worker that runs it.
+`Message` blocks, `AsyncMessage` is awaited; what they share is in `MessageMethods`. A message knows its claim (topic,
+group, owner, token) and nothing of the worker that handles it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
+from driftq.client.claims import LeaseHolder, settle_one
 from driftq.client.effects import AsyncEffect, Effect
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
-from driftq.client.worker.handler_results import ACK, AttemptEnd, HandlerResult, MessagePlace, ending_of, settle_one
+from driftq.client.worker.handler_results import ACK, HandlerResult, Settlement, settlement_for
 from driftq.wire.message import DeadLetter, Envelope, Routing
 
 if TYPE_CHECKING:
@@ -32,22 +33,22 @@ T = TypeVar("T")
 
 
 class MessageMethods:
-    """What a message says and what can be done with it."""
+    """The contents of a message and what can be done with it."""
 
     delivered: Delivered
-    place: MessagePlace
-    settled_as = ""  # the verb that was heard
-    lost = False  # the lease is gone: whatever is done now is done twice
+    holder: LeaseHolder
+    settled_as = ""  # the verb that the broker has confirmed
+    lost = False  # the lease is gone: another worker may be handling the message
 
-    # --- what it says ---
+    # --- contents ---
 
     @property
     def topic(self) -> str:
-        return self.place.topic
+        return self.holder.topic
 
     @property
     def group(self) -> str:
-        return self.place.group
+        return self.holder.group
 
     @property
     def partition(self) -> int:
@@ -63,7 +64,7 @@ class MessageMethods:
 
     @cached_property
     def value(self) -> bytes:
-        """The very bytes that were produced."""
+        """The bytes that were produced."""
         packed = self.delivered.value_base64
         return base64.b64decode(packed) if packed is not None else self.delivered.value.encode()
 
@@ -90,7 +91,7 @@ class MessageMethods:
 
     @property
     def lease_version(self) -> int:
-        """Rises with every delivery: an epoch for whatever the worker writes elsewhere."""
+        """Grows with every delivery: an epoch for what the worker writes elsewhere."""
         return self.delivered.lease_version
 
     @property
@@ -119,7 +120,7 @@ class MessageMethods:
 
     @property
     def timeout_ms(self) -> int:
-        """How long the job may run, if it says so."""
+        """How long the job may run; 0 if it does not say."""
         return self.delivered.job.timeout_ms if self.delivered.job is not None else 0
 
     @property
@@ -128,70 +129,70 @@ class MessageMethods:
 
     @property
     def name(self) -> str:
-        """topic:partition:offset, which is one message's and no other's."""
-        return f"{self.place.topic}:{self.delivered.partition}:{self.delivered.offset}"
+        """topic:partition:offset, unique to this message."""
+        return f"{self.holder.topic}:{self.delivered.partition}:{self.delivered.offset}"
 
     @property
     def effect_key(self) -> str:
-        """Under which its effects happen once: its idempotency key, its job id, or its place."""
+        """The key under which its effects happen once: its idempotency key, its job id, or its name."""
         return self.envelope.idempotency_key or self.job_id or self.name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name} attempt {self.attempts}>"
 
-    # --- how it ends ---
+    # --- settling ---
 
     @bound_endpoint
     def ack(self) -> Call[None]:
-        """Done."""
-        return self.ending(ACK)
+        """Settle the message: it was handled."""
+        return self.settle_call(ACK)
 
     @bound_endpoint
     def nack(self, reason: str = "", *, delay_ms: int | None = None) -> Call[None]:
-        """Failed: it comes again, or becomes a dead letter."""
-        return self.ending(AttemptEnd("nack/batch", reason, delay_ms))
+        """The attempt failed: the message is retried, or becomes a dead letter."""
+        return self.settle_call(Settlement("nack/batch", reason, delay_ms))
 
     @bound_endpoint
     def release(self, *, delay_ms: int | None = None) -> Call[None]:
-        """Given back; counts no attempt."""
-        return self.ending(AttemptEnd("release", delay_ms=delay_ms))
+        """Give the message back without counting an attempt."""
+        return self.settle_call(Settlement("release", delay_ms=delay_ms))
 
     @bound_endpoint
     def reject(self, reason: str = "") -> Call[None]:
-        """Never again: straight to the dead letters."""
-        return self.ending(AttemptEnd("reject", reason))
+        """Make the message a dead letter at once."""
+        return self.settle_call(Settlement("reject", reason))
 
     @bound_endpoint
     def extend(self, lease_ms: int | None = None) -> Call[None]:
-        """Keep it for longer."""
+        """Extend the lease."""
         return settle_one("extend", self, lambda: None, lease_ms=lease_ms)
 
-    def ending(self, how: AttemptEnd) -> Call[None]:
-        """The call that ends this message. `settled` is true when it was heard."""
-        return settle_one(how.verb, self, lambda: self.end(how.verb), **how.words())
+    def settle_call(self, settlement: Settlement) -> Call[None]:
+        """The call that settles this message. `settled` is true when the broker has confirmed it."""
+        return settle_one(settlement.verb, self, lambda: self.mark_settled(settlement.verb), **settlement.fields())
 
-    def end(self, verb: str = ACK.verb) -> None:
+    def mark_settled(self, verb: str = ACK.verb) -> None:
         self.settled_as = verb
 
     @property
     def settled(self) -> bool:
-        """Its end was said."""
+        """The broker has confirmed a settlement."""
         return bool(self.settled_as)
 
-    # --- what it leads to ---
+    # --- what follows from it ---
 
     @property
     def writer(self) -> str:
-        """A name for what this message writes. Its epoch is the lease's version, which rises with every delivery."""
+        """The producer id of what this message writes. Its epoch is `lease_version`."""
         return f"{self.name}:{self.group}"
 
 
 class Message(MessageMethods, SyncApi):
-    """A claimed message. `with message:` acks at the end, or says what went wrong."""
+    """A claimed message. `with message:` acks at the end; an error inside the block is reported as for a worker."""
 
-    def __init__(self, transport: Transport, place: MessagePlace, delivered: Delivered) -> None:
+    def __init__(self, transport: Transport, holder: LeaseHolder, delivered: Delivered) -> None:
         self._transport = transport
-        self.place = place
+        self.holder = holder
         self.delivered = delivered
 
     def __enter__(self) -> Self:
@@ -199,7 +200,7 @@ class Message(MessageMethods, SyncApi):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
         if not self.settled:
-            self._transport.ask(self.ending(ending_of(error)))
+            self._transport.execute(self.settle_call(settlement_for(error)))
         return isinstance(error, HandlerResult)
 
     def effect(self, key: str = "", *, lease_ms: int | None = None, ttl_ms: int = 0) -> Effect:
@@ -216,11 +217,11 @@ class Message(MessageMethods, SyncApi):
 
 
 class AsyncMessage(MessageMethods, AsyncApi):
-    """A claimed message. `async with message:` acks at the end, or says what went wrong."""
+    """A claimed message. `async with message:` acks at the end; an error in the block is reported as for a worker."""
 
-    def __init__(self, transport: AsyncTransport, place: MessagePlace, delivered: Delivered) -> None:
+    def __init__(self, transport: AsyncTransport, holder: LeaseHolder, delivered: Delivered) -> None:
         self._transport = transport
-        self.place = place
+        self.holder = holder
         self.delivered = delivered
 
     async def __aenter__(self) -> Self:
@@ -230,7 +231,7 @@ class AsyncMessage(MessageMethods, AsyncApi):
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
         if not self.settled:
-            await self._transport.ask(self.ending(ending_of(error)))
+            await self._transport.execute(self.settle_call(settlement_for(error)))
         return isinstance(error, HandlerResult)
 
     def effect(self, key: str = "", *, lease_ms: int | None = None, ttl_ms: int = 0) -> AsyncEffect:

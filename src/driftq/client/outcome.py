@@ -1,4 +1,4 @@
-"""What one piece of work did, in one write: acks, messages, stream appends, committed effects. All of it, or nothing.
+"""Outcomes: acks, messages, stream appends and committed effects in one write. All of it happens, or nothing.
 
 with message.outcome() as outcome:
     outcome.send("receipts", {"order": 7})
@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from driftq.client.calls import queue, streams
+from driftq.client.claims import ClaimedMessage, ack_part
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.transport.sansio import Call, random_name
-from driftq.client.worker.handler_results import ClaimedMessage, ack_part
 
 if TYPE_CHECKING:
     from driftq.client.calls.queue import Value
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from driftq.wire.queue import ProduceItem
 
 
-class OutcomeBuilder(ClaimedMessage, Protocol):
-    """A message that remembers its end."""
+class SettledMessage(ClaimedMessage, Protocol):
+    """A message that remembers that it was settled."""
 
-    def end(self) -> None: ...
+    def mark_settled(self) -> None: ...
 
 
 class OutcomeMethods:
-    """Gathers parts; `commit` writes them."""
+    """Collects parts; `commit` writes them."""
 
     def __init__(self) -> None:
-        self._acked: list[OutcomeBuilder] = []
+        self._acked: list[SettledMessage] = []
         self._messages: list[tuple[str, ProduceItem]] = []
         self._appends: list[dict[str, object]] = []
         self._commits: list[dict[str, object]] = []
-        self._name = random_name()
+        self._idempotency_key = random_name()
 
-    def ack(self, message: OutcomeBuilder) -> Self:
+    def ack(self, message: SettledMessage) -> Self:
         self._acked.append(message)
         return self
 
     def send(self, topic: str, value: Value, **options: Any) -> Self:
-        """A message that follows; options as in `send`."""
+        """A message to produce; options as in `send`."""
         self._messages.append((topic, queue.item(value, **options)))
         return self
 
     def append(
         self, path: str, value: Value = b"", *, content_type: str = "application/octet-stream", close: bool = False
     ) -> Self:
-        """An append to a stream, at most one for each path. In a JSON stream the value is one message; bytes are JSON
-        already."""
+        """An append to a stream, at most one for each path. In a JSON stream the value is one message; bytes must be
+        JSON already."""
         empty = close and isinstance(value, bytes) and not value
         raw = b"" if empty else streams.body_of(content_type, [value])
         self._appends.append(
@@ -73,23 +73,23 @@ class OutcomeMethods:
 
     @bound_endpoint
     def commit(self) -> Call[dict[str, Any]]:
-        """Write it."""
+        """Write all parts, or none."""
         call = queue.outcome(
             acks=[ack_part(message) for message in self._acked],
             produce=self._messages,
             streams=self._appends,
             commits=self._commits,
-            # Acks and commits are fences that make a repeat harmless; without them the outcome needs a key.
-            idempotency_key="" if self._acked or self._commits else self._name,
+            # Acks and commits are fenced, which makes a repeat harmless. Without them the outcome needs a key.
+            idempotency_key="" if self._acked or self._commits else self._idempotency_key,
         )
         acked = self._acked
 
         def read(reply: HttpReply) -> dict[str, Any]:
             for message in acked:
-                message.end()
+                message.mark_settled()
             return call.read(reply)
 
-        return Call("POST", call.path, read, refusal=call.refusal, body=call.body, repeatable=call.repeatable)
+        return Call("POST", call.path, read, refusal=call.refusal, body=call.body, idempotent=call.idempotent)
 
 
 class Outcome(OutcomeMethods, SyncApi):

@@ -23,7 +23,7 @@ from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, chaotic
 
 if TYPE_CHECKING:
-    from driftq.client.worker.worker_loop import WorkerCounts
+    from driftq.client.worker.options import WorkerCounts
 
 T = TypeVar("T")
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from driftq.client.worker.worker_loop import Handled, Handler, WorkerCounts, WorkerLoop
+from driftq.client.worker.options import Handler, WorkerCounts
+from driftq.client.worker.worker_loop import AnyMessage, WorkerLoop
 
 if TYPE_CHECKING:
     from driftq.client.message import AsyncMessage, Message
-    from driftq.client.worker.handler_results import AttemptEnd
+    from driftq.client.worker.handler_results import Settlement
     from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 
@@ -78,7 +79,7 @@ class ChaoticWorkerLoop(WorkerLoop):
         self._seed = seed
         self._chance = random.Random(seed)
         self._calls = calls
-        self._copies: set[Handled] = set()
+        self._copies: set[AnyMessage] = set()
         handler: Handler = self._call_async if worker.is_async else self._call
         super().__init__(worker.subscription, worker.options, handler, client, is_async=worker.is_async)
 
@@ -90,29 +91,29 @@ class ChaoticWorkerLoop(WorkerLoop):
         self._calls[message.name] += 1
         await self._inner(message)
 
-    def _arrive(self, messages: list[Handled]) -> None:
+    def _enqueue(self, messages: list[AnyMessage]) -> None:
         messages = list(messages)
         for message in list(messages):
             if self._strikes("twice", message, self._chaos.duplicates):
                 # A second delivery never has the token of the first.
                 delivered = msgspec.structs.replace(message.delivered, token=f"{message.delivered.token}-copy")
-                copy = self._message(delivered, message.place._replace(owner="another worker"))
+                copy = self._message(delivered, message.holder._replace(owner="another worker"))
                 self._copies.add(copy)
                 messages.insert(self._chance.randint(0, len(messages)), copy)
         if messages and self._chance.random() < self._chaos.reordering:
             self._chance.shuffle(messages)
-        super()._arrive(messages)
+        super()._enqueue(messages)
 
-    def _end(self, message: Handled, how: AttemptEnd) -> None:
+    def _queue_settlement(self, message: AnyMessage, settlement: Settlement) -> None:
         if message in self._copies:
-            self._forget(message)  # a copy ends in silence: its original has the word
-        elif how.verb == "ack/batch" and self._strikes("lost", message, self._chaos.lost_leases):
+            self._release_slot(message)  # a copy ends in silence: its original has the word
+        elif settlement.verb == "ack/batch" and self._strikes("lost", message, self._chaos.lost_leases):
             self.counts.lost += 1
-            self._forget(message)  # nobody hears of it: the lease ends, and the message comes again
+            self._release_slot(message)  # nobody hears of it: the lease ends, and the message comes again
         else:
-            super()._end(message, how)
+            super()._queue_settlement(message, settlement)
 
-    def _strikes(self, what: str, message: Handled, likelihood: float) -> bool:
+    def _strikes(self, what: str, message: AnyMessage, likelihood: float) -> bool:
         """What happens to a delivery depends on the seed and on the delivery, not on who came first."""
         if message.attempts > self._chaos.chances_max:
             return False

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from driftq.client.producer.accumulator import COUNT_MAX, OVERHEAD_BYTES, ROOM_BYTES, Accumulator, Receipts
+from driftq.client.producer.accumulator import COUNT_MAX, OVERHEAD_BYTES, RESERVE_BYTES, Accumulator, Receipts
 
 NOW_S = 1e12  # everything has lingered by then
 
@@ -18,12 +18,12 @@ def gathering(batch_bytes: int = 1 << 20, buffer_bytes: int = 64 << 20) -> Accum
 def taken(found: Accumulator) -> list[list[bytes]]:
     """Take and end everything; the values of each batch."""
     batches = []
-    while lanes := found.lanes():
-        for lane in lanes:
-            while (batch := found.take(lane, NOW_S, 0.0)) is not None:
+    while partitions := found.partitions():
+        for partition in partitions:
+            while (batch := found.take(partition, NOW_S, 0.0)) is not None:
                 batches.append(list(batch.values))
                 batch.end(None, None)
-                found.ended(batch)
+                found.batch_ended(batch)
     return batches
 
 
@@ -42,7 +42,7 @@ def test_a_batch_has_no_more_messages_than_a_broker_takes():
         found.put(0, b"", b"", b"", None)
     sizes = [len(batch) for batch in taken(found)]
     assert sum(sizes) == COUNT_MAX + 1_000
-    assert max(sizes) <= COUNT_MAX + ROOM_BYTES // OVERHEAD_BYTES
+    assert max(sizes) <= COUNT_MAX + RESERVE_BYTES // OVERHEAD_BYTES
 
 
 @pytest.mark.parametrize("way", ["one", "plain", "many"])
@@ -51,20 +51,20 @@ def test_no_more_is_held_than_the_buffer_has(way, buffer_bytes):
     chance = random.Random(7)
     found = gathering(batch_bytes=4_000, buffer_bytes=buffer_bytes)
     for _ in range(300):
-        lane, value = chance.randrange(3), b"x" * chance.randrange(400)
+        partition, value = chance.randrange(3), b"x" * chance.randrange(400)
         if way == "many":
-            found.put_many(lane, [value] * 3, b"k", 0, Receipts())
+            found.put_many(partition, [value] * 3, b"k", 0, Receipts())
         elif way == "plain":
-            found.put_plain(lane, value)
+            found.put_plain(partition, value)
         else:
-            found.put(lane, value, b"", b"", None)
-        assert found.held_bytes <= buffer_bytes
+            found.put(partition, value, b"", b"", None)
+        assert found.buffered_bytes <= buffer_bytes
         if chance.random() < 0.05:
             taken(found)
-            assert found.held_bytes == 0
+            assert found.buffered_bytes == 0
             assert found.is_empty
     taken(found)
-    assert (found.held_bytes, found.pending) == (0, 0)
+    assert (found.buffered_bytes, found.pending) == (0, 0)
 
 
 def test_a_message_larger_than_the_buffer_travels_alone():
@@ -81,7 +81,7 @@ def test_what_lingers_makes_room_for_whoever_waits():
     assert found.put(0, b"x" * 100, b"", b"", None) is None
     assert found.take(0, 0.0, 60.0) is None
     with found.lock:
-        found.make_room()
+        found.seal_lingering()
     assert found.take(0, 0.0, 60.0) is not None
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from driftq.client import errors
 from driftq.client.calls import admin, queue, streams
-from driftq.client.streams.stream import SseParser
-from driftq.client.transport.http import HttpReply, ReplyReader, address_of, request_bytes
+from driftq.client.streams.sse import SseParser
+from driftq.client.transport.http import HttpReply, ReplyReader, parse_address, request_bytes
 from driftq.wire.errors import Code, Remedy
 from driftq.wire.message import Envelope, RetryPolicy
 
@@ -58,7 +58,7 @@ def test_the_words_of_an_envelope_go_over_an_envelope():
 
 
 @pytest.mark.parametrize(
-    ("call", "repeatable"),
+    ("call", "idempotent"),
     [
         (queue.send("t", "x"), False),
         (queue.send("t", "x", idempotency_key="k"), True),
@@ -82,8 +82,8 @@ def test_the_words_of_an_envelope_go_over_an_envelope():
     ],
     ids=lambda value: value.path if hasattr(value, "path") else str(value),
 )
-def test_only_what_twice_is_as_good_as_once_is_repeatable(call, repeatable):
-    assert call.repeatable is repeatable
+def test_only_what_twice_is_as_good_as_once_is_repeatable(call, idempotent):
+    assert call.idempotent is idempotent
 
 
 def test_a_name_cannot_leave_its_place_in_the_path():
@@ -159,7 +159,7 @@ def test_the_refusals_of_streams_are_in_their_headers():
 
 
 def test_a_request_is_the_bytes_that_the_protocol_wants():
-    address = address_of("http://:secret@example.org:81/base/")
+    address = parse_address("http://:secret@example.org:81/base/")
     text = request_bytes(address, queue.send("t", "x")).decode()
     head, _, content = text.partition("\r\n\r\n")
     assert head.splitlines() == [
@@ -176,12 +176,12 @@ def test_a_request_is_the_bytes_that_the_protocol_wants():
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:y"])
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises((errors.InvalidCall, ValueError)):
-        address_of(url)
+        parse_address(url)
 
 
 def test_a_token_cannot_bring_headers_with_it():
     with pytest.raises(errors.InvalidCall):
-        address_of("http://x", "a\r\nX-Evil: 1")
+        parse_address("http://x", "a\r\nX-Evil: 1")
 
 
 @pytest.mark.parametrize("size", [1, 3, 1_000])
@@ -221,17 +221,17 @@ def test_a_long_body_is_received_in_place_and_the_next_reply_is_read_as_ever(see
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 206 OK\r\nContent-Length: 300000\r\n\r\n" + body[:seen])
     at = seen
-    while (room := reader.room()) is not None:
+    while (room := reader.body_buffer()) is not None:
         size = min(len(room), 70_000)
         room[:size] = body[at : at + size]
-        reader.received(size)
+        reader.body_received(size)
         at += size
     assert (at, reader.complete, reader.keep_alive) == (300_000, True, True)
     assert (reader.reply().status, reader.reply().body) == (206, body)
 
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-    assert reader.room() is None
+    assert reader.body_buffer() is None
     assert reader.reply() == HttpReply(200, {"content-length": "5"}, b"hello")
 
 
@@ -239,7 +239,7 @@ def test_a_status_without_a_body_has_none_whatever_length_it_speaks_of():
     reader = ReplyReader()
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 300000\r\n\r\n")
-    assert (reader.complete, reader.room()) == (True, None)
+    assert (reader.complete, reader.body_buffer()) == (True, None)
     assert reader.reply() == HttpReply(304, {"content-length": "300000"}, b"")
 
 
@@ -247,7 +247,7 @@ def test_a_long_body_that_is_cut_off_is_not_whole():
     reader = ReplyReader()
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\nhel")
-    reader.received(7)
+    reader.body_received(7)
     reader.end()
     assert not reader.complete
 
@@ -257,7 +257,7 @@ def test_a_body_without_a_length_that_can_be_trusted_is_read_piece_by_piece(leng
     reader = ReplyReader()
     reader.reset(in_place=True)
     reader.feed(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n3\r\nabc\r\n")
-    assert reader.room() is None
+    assert reader.body_buffer() is None
     assert b"abc" in reader.reply().body
 
 

@@ -8,15 +8,15 @@ import pytest
 
 import driftq
 from driftq.client import effects
+from driftq.client.claims import LeaseHolder
 from driftq.client.message import MessageMethods
-from driftq.client.worker.handler_results import MessagePlace
 from driftq.wire.message import Envelope
 from driftq.wire.queue import Delivered
 
 
 def message(offset: int, key: str = "") -> MessageMethods:
     found = MessageMethods()
-    found.place = MessagePlace("orders", "billing", "me")
+    found.holder = LeaseHolder("orders", "billing", "me")
     found.delivered = Delivered(0, offset, envelope=Envelope(idempotency_key=key) if key else None)
     return found
 
@@ -61,7 +61,7 @@ def test_an_effect_that_fails_leaves_no_key_behind(connection):
 def test_two_groups_do_not_take_each_others_keys(connection):
     inbox = effects.sql(connection)
     other = message(1)
-    other.place = MessagePlace("orders", "shipping", "me")
+    other.holder = LeaseHolder("orders", "shipping", "me")
     assert inbox.first(message(1))
     assert inbox.first(other)
     assert not inbox.first(message(1))

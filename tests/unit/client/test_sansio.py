@@ -9,18 +9,18 @@ from driftq.client.calls import queue
 from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import (
     Exchange,
+    FlowResult,
     PeerHistory,
     RetryOptions,
     Sleep,
-    StepEnded,
-    failed,
     resume,
     retrying_call,
     start,
+    throw,
 )
 
 GOOD = HttpReply(200, {}, b'{"status":"produced","topic":"t","routed_topic":"t","partition":0,"offset":1}')
-PATIENCE = RetryOptions(timeout_ms=1_000, deadline_ms=5_000, backoff_ms=100, backoff_max_ms=1_000, first_contact_ms=500)
+RETRY = RetryOptions(timeout_ms=1_000, deadline_ms=5_000, backoff_ms=100, backoff_max_ms=1_000, first_contact_ms=500)
 
 
 class Story:
@@ -29,14 +29,14 @@ class Story:
     def __init__(self, call, *, met: bool = True) -> None:
         self.now_s = 0.0
         self.pauses: list[float] = []
-        known = PeerHistory()
-        known.met = met
-        self.flow = retrying_call(call, PATIENCE, known, now_s=lambda: self.now_s, chance=lambda: 0.0)
+        peer = PeerHistory()
+        peer.ever_connected = met
+        self.flow = retrying_call(call, RETRY, peer, now_s=lambda: self.now_s, jitter=lambda: 0.0)
         self.step = start(self.flow)
 
     def happens(self, what) -> Story:
         assert isinstance(self.step, Exchange)
-        self.step = failed(self.flow, what) if isinstance(what, Exception) else resume(self.flow, what)
+        self.step = throw(self.flow, what) if isinstance(what, Exception) else resume(self.flow, what)
         if isinstance(self.step, Sleep):
             self.pauses.append(self.step.seconds)
             self.now_s += self.step.seconds
@@ -49,7 +49,7 @@ class Story:
 
     @property
     def result(self):
-        assert isinstance(self.step, StepEnded)
+        assert isinstance(self.step, FlowResult)
         return self.step.value
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from driftq.client.errors import OutcomeUnknown
 from driftq.client.streams.stream import Stream
-from driftq.client.transport.http import address_of
-from driftq.client.transport.sansio import CloseConnection, Open, ReadMore, Sleep, Yield, failed, resume, start
+from driftq.client.transport.http import parse_address
+from driftq.client.transport.sansio import CloseConnection, Open, ReadMore, Sleep, Yield, resume, start, throw
 from driftq.client.transport.sync_transport import Transport
 
 
@@ -27,8 +27,8 @@ def control(offset: str, **more: bool) -> bytes:
 
 def listened(*happenings: bytes | Exception) -> tuple[list[bytes], list[str]]:
     """What a follower gives, and from where it asked each time, when these bytes and errors come to it."""
-    stream = Stream(Transport(address_of("http://127.0.0.1:1")), "s", "text/plain")
-    flow = stream._listening("0", "text/plain")
+    stream = Stream(Transport(parse_address("http://127.0.0.1:1")), "s", "text/plain")
+    flow = stream._follow_sse("0", "text/plain")
     rest = list(happenings)
     given: list[bytes] = []
     asked: list[str] = []
@@ -40,7 +40,7 @@ def listened(*happenings: bytes | Exception) -> tuple[list[bytes], list[str]]:
                 step = resume(flow, Arriving())
             case ReadMore():
                 what = rest.pop(0) if rest else b""
-                step = failed(flow, what) if isinstance(what, OutcomeUnknown) else resume(flow, what)
+                step = throw(flow, what) if isinstance(what, OutcomeUnknown) else resume(flow, what)
             case Yield(chunk):
                 given.append(chunk.data)
                 step = resume(flow, None)

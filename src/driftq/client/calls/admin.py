@@ -82,7 +82,7 @@ def _pages(
 ) -> Pages[T]:
     def call(after: str, size: int) -> Call[Page[T]]:
         asked = get(path, kind, {**query, "after": after, "limit": size})
-        return Call("GET", asked.path, lambda reply: page(asked.read(reply)), refusal=refusal, repeatable=True)
+        return Call("GET", asked.path, lambda reply: page(asked.read(reply)), refusal=refusal, idempotent=True)
 
     return Pages(call, limit)
 
@@ -110,7 +110,7 @@ def read_clock() -> Call[ClockInfo]:
 
 def accept_clock() -> Call[ClockInfo]:
     """Accept the machine's clock as the broker's time."""
-    return Call("POST", "/v1/clock/accept", reading(ClockInfo), refusal=refusal, repeatable=True)
+    return Call("POST", "/v1/clock/accept", reading(ClockInfo), refusal=refusal, idempotent=True)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def accept_clock() -> Call[ClockInfo]:
 def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
     """Make a topic. Making it again with the same count changes nothing. Settings: those of `change`."""
     body = {"name": name, "partitions": partitions, **settings}
-    return post("/v1/topics", body, reading(TopicReply), repeatable=True)
+    return post("/v1/topics", body, reading(TopicReply), idempotent=True)
 
 
 def list_topics() -> Pages[str]:
@@ -140,7 +140,7 @@ def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
     if unknown:
         raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
     path = f"/v1/topics/{segment(name)}"
-    return Call("PATCH", path, reading(TopicInfo), refusal=refusal, body=encode(settings), repeatable=True)
+    return Call("PATCH", path, reading(TopicInfo), refusal=refusal, body=encode(settings), idempotent=True)
 
 
 def delete_topic(name: str) -> Call[None]:
@@ -160,7 +160,7 @@ def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: in
         LettersReply,
         {"offset": offset, "limit": limit},
     )
-    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, repeatable=True)
+    return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, idempotent=True)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def resume_group(topic: str, group: str) -> Call[None]:
 def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: int | None = None) -> Call[None]:
     """To "earliest", "latest", a time, or with `partition` to an offset."""
     place = to if isinstance(to, int) else time_text(to)
-    return post(f"{_group(topic, group)}/seek", given(to=place, partition=partition), nothing, repeatable=True)
+    return post(f"{_group(topic, group)}/seek", given(to=place, partition=partition), nothing, idempotent=True)
 
 
 # --- dead letters and jobs --------------------------------------------------------------------------------------------
@@ -255,11 +255,11 @@ def redrive(
     )  # fmt: skip
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"
-    return post(path, body, reading(dict[str, Any]), repeatable=True, wait_ms=wait_ms)
+    return post(path, body, reading(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
 
 
 def enqueue(topic: str, message: ProduceItem) -> Call[Enqueued]:
-    return post("/v1/jobs", body_of(message, topic=topic), reading(Enqueued), repeatable=is_keyed(message))
+    return post("/v1/jobs", body_of(message, topic=topic), reading(Enqueued), idempotent=is_keyed(message))
 
 
 def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -270,7 +270,7 @@ def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
 def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
     """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
     path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
-    return post(path, {}, lambda reply: bool(decoded(reply, dict[str, Any])["cancelled"]), repeatable=True)
+    return post(path, {}, lambda reply: bool(decoded(reply, dict[str, Any])["cancelled"]), idempotent=True)
 
 
 # --- Calls that only look, as pure functions: why a message waits, where one would go, what a partition holds ---
@@ -301,7 +301,7 @@ def route(
 ) -> Call[dict[str, Any]]:
     """Where a message would go, and why, without producing it. Takes the words of `send`."""
     message = item(value, key=key, envelope=envelope, task=task, **words)
-    return post("/v1/route", body_of(message, topic=topic), reading(dict[str, Any]), repeatable=True)
+    return post("/v1/route", body_of(message, topic=topic), reading(dict[str, Any]), idempotent=True)
 
 
 def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_bytes: int = READ_BYTES) -> Call[Fetched]:
@@ -313,7 +313,7 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_byte
         places = [int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end")]
         return Fetched(_messages(bytes(reply.body), partition, offset), *places)
 
-    return Call("GET", path, read, refusal=refusal, repeatable=True, wait_ms=wait_ms)
+    return Call("GET", path, read, refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def _messages(data: bytes, partition: int, offset: int) -> list[Delivered]:

@@ -1,8 +1,8 @@
-"""Lists that come in pages, followed by their cursor: whole, or entry by entry; blocking or awaited.
+"""Lists that the broker returns in pages: descriptors like `endpoint`, for a whole list or entry by entry.
 
-class TopicWords:
-    list = listing(calls.list_topics)            topics.list() -> list[str]
-    iterate = iterating(calls.list_topics)       topics.iterate() -> Iterator[str]
+class TopicMethods:
+    list = listing(admin.list_topics)            topics.list() -> list[str]
+    iterate = iterating(admin.list_topics)       topics.iterate() -> Iterator[str]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from driftq.client.endpoint import AsyncApi, SyncApi, bound
+from driftq.client.endpoint import AsyncApi, SyncApi, bind
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PAGE = 1_000  # entries that are asked for at once
+PAGE = 1_000  # entries in a request
 
 
 class Page(NamedTuple, Generic[T]):
-    """A part of a list. `after` is what the next part is asked for with; None on the last."""
+    """A part of a list. `after` is the cursor of the next page; None on the last."""
 
     entries: list[T]
     after: str | None
 
 
 class Pages(NamedTuple, Generic[T]):
-    """A list that comes in parts: how to ask for one (after what, how many at most), and how many are wanted in all."""
+    """A list in pages: `page(after, size)` builds the call for one, `limit` bounds the entries of all pages."""
 
     page: Callable[[str, int], Call[Page[T]]]
     limit: int | None = None
 
-    def size(self, got: int) -> int:
-        return PAGE if self.limit is None else min(PAGE, self.limit - got)
+    def size(self, received: int) -> int:
+        """The size of the next page after so many entries."""
+        return PAGE if self.limit is None else min(PAGE, self.limit - received)
 
 
 class listing(Generic[P, T]):
-    """A word whose answer is a whole list: it follows the cursor of the broker."""
+    """A method that returns a whole list: it follows the broker's cursor."""
 
     def __init__(self, build: Callable[P, Pages[T]]) -> None:
         self._build = build
@@ -60,32 +61,32 @@ class listing(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, SyncApi):
-            return bound(self._build, (), partial(collected, instance._transport))
-        return bound(self._build, (), partial(collected_async, instance._transport))  # type: ignore[attr-defined]
+            return bind(self._build, (), partial(collect, instance._transport))
+        return bind(self._build, (), partial(collect_async, instance._transport))  # type: ignore[attr-defined]
 
 
-def collected(transport: Transport, pages: Pages[T]) -> list[T]:
-    found: list[T] = []
+def collect(transport: Transport, pages: Pages[T]) -> list[T]:
+    entries: list[T] = []
     after: str | None = ""
-    while after is not None and (size := pages.size(len(found))) > 0:
-        page = transport.ask(pages.page(after, size))
-        found += page.entries
+    while after is not None and (size := pages.size(len(entries))) > 0:
+        page = transport.execute(pages.page(after, size))
+        entries += page.entries
         after = page.after
-    return found
+    return entries
 
 
-async def collected_async(transport: AsyncTransport, pages: Pages[T]) -> list[T]:
-    found: list[T] = []
+async def collect_async(transport: AsyncTransport, pages: Pages[T]) -> list[T]:
+    entries: list[T] = []
     after: str | None = ""
-    while after is not None and (size := pages.size(len(found))) > 0:
-        page = await transport.ask(pages.page(after, size))
-        found += page.entries
+    while after is not None and (size := pages.size(len(entries))) > 0:
+        page = await transport.execute(pages.page(after, size))
+        entries += page.entries
         after = page.after
-    return found
+    return entries
 
 
 class iterating(Generic[P, T]):
-    """The same, entry by entry: a page is asked for when it is needed."""
+    """A method that iterates over a list: a page is requested when it is needed."""
 
     def __init__(self, build: Callable[P, Pages[T]]) -> None:
         self._build = build
@@ -103,26 +104,26 @@ class iterating(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, SyncApi):
-            return bound(self._build, (), partial(_each, instance._transport))
-        return bound(self._build, (), partial(_each_async, instance._transport))  # type: ignore[attr-defined]
+            return bind(self._build, (), partial(_iterate, instance._transport))
+        return bind(self._build, (), partial(_iterate_async, instance._transport))  # type: ignore[attr-defined]
 
 
-def _each(transport: Transport, pages: Pages[T]) -> Iterator[T]:
-    got = 0
+def _iterate(transport: Transport, pages: Pages[T]) -> Iterator[T]:
+    received = 0
     after: str | None = ""
-    while after is not None and (size := pages.size(got)) > 0:
-        page = transport.ask(pages.page(after, size))
+    while after is not None and (size := pages.size(received)) > 0:
+        page = transport.execute(pages.page(after, size))
         yield from page.entries
-        got += len(page.entries)
+        received += len(page.entries)
         after = page.after
 
 
-async def _each_async(transport: AsyncTransport, pages: Pages[T]) -> AsyncIterator[T]:
-    got = 0
+async def _iterate_async(transport: AsyncTransport, pages: Pages[T]) -> AsyncIterator[T]:
+    received = 0
     after: str | None = ""
-    while after is not None and (size := pages.size(got)) > 0:
-        page = await transport.ask(pages.page(after, size))
+    while after is not None and (size := pages.size(received)) > 0:
+        page = await transport.execute(pages.page(after, size))
         for entry in page.entries:
             yield entry
-        got += len(page.entries)
+        received += len(page.entries)
         after = page.after

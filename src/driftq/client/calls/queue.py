@@ -117,17 +117,17 @@ def refusal(reply: HttpReply) -> Refused:
 def get(path: str, kind: type[T], query: Mapping[str, object] | None = None, wait_ms: int = 0) -> Call[T]:
     given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
     full = f"{path}?{urlencode(given)}" if given else path
-    return Call("GET", full, reading(kind), refusal=refusal, repeatable=True, wait_ms=wait_ms)
+    return Call("GET", full, reading(kind), refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def post(
-    path: str, body: object, read: Callable[[HttpReply], T], *, repeatable: bool = False, wait_ms: int = 0
+    path: str, body: object, read: Callable[[HttpReply], T], *, idempotent: bool = False, wait_ms: int = 0
 ) -> Call[T]:
-    return Call("POST", path, read, refusal=refusal, body=encode(body), repeatable=repeatable, wait_ms=wait_ms)
+    return Call("POST", path, read, refusal=refusal, body=encode(body), idempotent=idempotent, wait_ms=wait_ms)
 
 
 def plain(method: str, path: str) -> Call[None]:
-    return Call(method, path, nothing, refusal=refusal, repeatable=True)
+    return Call(method, path, nothing, refusal=refusal, idempotent=True)
 
 
 def given(**fields: object) -> dict[str, object]:
@@ -257,7 +257,7 @@ def send(
         delay_ms=delay_ms, not_before=not_before, timeout_ms=timeout_ms, deadline=deadline, retry=retry,
         tenant=tenant, labels=labels, run_id=run_id, step_id=step_id, parent_step_id=parent_step_id,
     )  # fmt: skip
-    return post("/v1/produce", body_of(message, topic=topic), reading(ProduceReply), repeatable=is_keyed(message))
+    return post("/v1/produce", body_of(message, topic=topic), reading(ProduceReply), idempotent=is_keyed(message))
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
@@ -267,14 +267,14 @@ def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[Batch
     """
     items = [each if isinstance(each, ProduceItem) else item(each) for each in messages]
     body = {"topic": topic, "messages": [body_of(each) for each in items]}
-    repeatable = all(map(is_keyed, items))
-    return post("/v1/produce/batch", body, reading(BatchReply), repeatable=repeatable)
+    idempotent = all(map(is_keyed, items))
+    return post("/v1/produce/batch", body, reading(BatchReply), idempotent=idempotent)
 
 
 def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool) -> Call[PackedReply]:
     path = f"/v1/produce/packed?{urlencode({'topic': topic, 'partition': partition})}"
     return Call(
-        "POST", path, reading(PackedReply), refusal=refusal, body=batch, content_type=PACKED, repeatable=has_producer
+        "POST", path, reading(PackedReply), refusal=refusal, body=batch, content_type=PACKED, idempotent=has_producer
     )
 
 
@@ -298,7 +298,7 @@ def claim(
         topic=topic, group=group, owner=owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task,
         label=label,
     )  # fmt: skip
-    return post("/v1/claim", body, reading(ClaimReply), repeatable=True, wait_ms=wait_ms)
+    return post("/v1/claim", body, reading(ClaimReply), idempotent=True, wait_ms=wait_ms)
 
 
 def settle(
@@ -306,7 +306,7 @@ def settle(
 ) -> Call[SettleReply]:
     """`verb` is ack/batch, nack/batch, release, reject or extend. Tokens make all of them safe to repeat."""
     body = given(topic=topic, group=group, owner=owner, messages=held, **more)
-    return post(f"/v1/{verb}", body, reading(SettleReply), repeatable=True)
+    return post(f"/v1/{verb}", body, reading(SettleReply), idempotent=True)
 
 
 # --- effects and outcomes ---------------------------------------------------------------------------------------------
@@ -330,12 +330,12 @@ def begin_effect(
         topic=topic, group=group, key=key, owner=owner, tenant_id=tenant, lease_ms=lease_ms, partition=partition,
         offset=offset, token=token or None, fence=fence,
     )  # fmt: skip
-    return post("/v1/idempotency/begin", body, reading(Begun), repeatable=bool(token or fence is not None))
+    return post("/v1/idempotency/begin", body, reading(Begun), idempotent=bool(token or fence is not None))
 
 
 def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, tenant: str = "") -> Call[None]:
     body = {"topic": topic, "group": group, "key": key, "fence": fence, "reason": reason, "tenant_id": tenant}
-    return post("/v1/idempotency/fail", body, nothing, repeatable=True)
+    return post("/v1/idempotency/fail", body, nothing, idempotent=True)
 
 
 def find_effect(topic: str, group: str, key: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -360,5 +360,5 @@ def outcome(
         idempotency_key=idempotency_key or None,
     )
     keyed = all(is_keyed(message) for _, message in produce) and all("producer_id" in each for each in streams)
-    repeatable = bool(acks or commits or idempotency_key) or keyed
-    return post("/v1/outcome", body, reading(dict[str, Any]), repeatable=repeatable)
+    idempotent = bool(acks or commits or idempotency_key) or keyed
+    return post("/v1/outcome", body, reading(dict[str, Any]), idempotent=idempotent)

@@ -185,12 +185,12 @@ def create(
         body=body_of(content_type, values) if values else b"",
         content_type=content_type,
         headers=tuple(pair for pair in headers if pair[1]),
-        repeatable=True,
+        idempotent=True,
     )
 
 
 def describe(path: str) -> Call[StreamInfo]:
-    return Call("HEAD", stream_path(path), lambda reply: _info(path, reply), refusal=_missing(path), repeatable=True)
+    return Call("HEAD", stream_path(path), lambda reply: _info(path, reply), refusal=_missing(path), idempotent=True)
 
 
 def _missing(path: str) -> Callable[[HttpReply], Refused]:
@@ -204,7 +204,7 @@ def _missing(path: str) -> Callable[[HttpReply], Refused]:
 
 
 def delete(path: str) -> Call[None]:
-    return Call("DELETE", stream_path(path), lambda _: None, refusal=refusal, repeatable=True)
+    return Call("DELETE", stream_path(path), lambda _: None, refusal=refusal, idempotent=True)
 
 
 def read(
@@ -212,14 +212,14 @@ def read(
 ) -> Call[ReadChunk]:
     query = {"cursor": cursor, "live": "long-poll" if live else "", "offset": offset}
     text = urlencode({name: value for name, value in query.items() if value})
-    return Call("GET", f"{stream_path(path)}?{text}", _chunk, refusal=refusal, repeatable=True, wait_ms=wait_ms)
+    return Call("GET", f"{stream_path(path)}?{text}", _chunk, refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def events(path: str, offset: str, cursor: str = "") -> Call[None]:
     """A live read as server-sent events, to be opened."""
     query = {"cursor": cursor, "live": "sse", "offset": offset}
     text = urlencode({name: value for name, value in query.items() if value})
-    return Call("GET", f"{stream_path(path)}?{text}", lambda _: None, refusal=refusal, repeatable=True)
+    return Call("GET", f"{stream_path(path)}?{text}", lambda _: None, refusal=refusal, idempotent=True)
 
 
 def append(
@@ -245,14 +245,14 @@ def append(
         body=body,
         content_type=content_type if body else "",
         headers=tuple(pair for pair in headers if pair[1]),
-        repeatable=producer is not None or (close and not body and not if_match),
+        idempotent=producer is not None or (close and not body and not if_match),
     )
 
 
 def find_producer(path: str, producer: str) -> Call[dict[str, Any]]:
     """How far a producer has come, for one that begins again: epoch, seq, offsets."""
     call_path = f"{stream_path(path)}?{urlencode({'producer': producer})}"
-    return Call("GET", call_path, reading(dict[str, Any]), refusal=refusal, repeatable=True)
+    return Call("GET", call_path, reading(dict[str, Any]), refusal=refusal, idempotent=True)
 
 
 def list_streams(prefix: str = "", *, after: str = "", limit: int = 100) -> Call[StreamsPage]:
@@ -265,7 +265,7 @@ def each_stream(prefix: str = "", *, limit: int | None = None) -> Pages[ListedSt
 
     def call(after: str, size: int) -> Call[Page[ListedStream]]:
         asked = list_streams(prefix, after=after, limit=size)
-        return Call("GET", asked.path, lambda reply: _page(asked.read(reply)), refusal=refusal, repeatable=True)
+        return Call("GET", asked.path, lambda reply: _page(asked.read(reply)), refusal=refusal, idempotent=True)
 
     return Pages(call, limit)
 
@@ -277,4 +277,4 @@ def _page(page: StreamsPage) -> Page[ListedStream]:
 def trim(path: str, before: str) -> Call[dict[str, Any]]:
     """Forget everything before an offset."""
     body = {"stream": path.strip("/"), "before": before}
-    return post("/v1/streams/trim", body, reading(dict[str, Any]), repeatable=True)
+    return post("/v1/streams/trim", body, reading(dict[str, Any]), idempotent=True)

@@ -1,7 +1,17 @@
-"""Messages on their way into batches: gathered by those who send, taken by the one who writes. Bounded.
+"""The accumulator: collects messages into batches, one open batch per partition, within a byte limit.
 
-A `Receipt` is one message's place in a batch; everything heavy (a future, an event) is made only when somebody asks.
-The senders may be many threads; one lock guards what they share with the writer. Knows no socket and no sequence.
+    put()            open                  sealed                 taken               ended
+    ─────▶ appends to the open ──▶ full, or a flush, ──▶ by the sender: ──▶ written or failed: receipts
+           batch of a partition    or room is needed     `take()`           resolve, its bytes are free
+
+A batch is also taken from the open state when it has lingered long enough. Callers may be many threads; one lock guards
+what they share with the sender. Knows no socket and no sequence.
+
+A `Receipt` is a batch and an index. Futures and events are created only when a caller waits.
+
+**Reserved bytes.** An open batch reserves room in steps of `RESERVE_BYTES`, and all of it counts as buffered. So most
+messages only compare two numbers (`put_plain`); `_reserve` runs once per step and checks every limit. What a batch
+reserved and did not use is freed when it is sealed.
 """
 
 from __future__ import annotations
@@ -18,52 +28,52 @@ from msgspec import Struct
 
 from driftq.client.errors import DriftQError, OutcomeUnknown
 
-OVERHEAD_BYTES = 100  # about what a message costs beyond its bytes while it waits
+OVERHEAD_BYTES = 100  # what a buffered message costs in addition to its bytes, roughly
 COUNT_MAX = 20_000
-ANY = -1  # a lane for messages without a key: the batch that is open now, then one of another lane
-ROOM_BYTES = 16_384  # a batch is given room in steps, so that most messages only compare two numbers
+ANY_PARTITION = -1  # for messages without a key: they join the open batch of one partition, then of the next
+RESERVE_BYTES = 16_384
 
 
 class ProducerBatch:
-    """Messages of one lane that travel together."""
+    """Messages of one partition that are sent together."""
 
     __slots__ = (
-        "_event", "_futures", "_lock", "callbacks", "count", "encoded", "ended", "error", "has_more", "heads", "keys",
-        "lane", "opened_s", "place", "room_bytes", "size_bytes", "values",
+        "_event", "_futures", "_lock", "callbacks", "count", "encoded", "ended", "error", "has_columns", "heads",
+        "keys", "opened_s", "partition", "reply", "reserved_bytes", "size_bytes", "values",
     )  # fmt: skip
 
-    def __init__(self, lane: int, opened_s: float) -> None:
-        self.lane = lane
+    def __init__(self, partition: int, opened_s: float) -> None:
+        self.partition = partition
         self.opened_s = opened_s
         self.values: list[bytes] = []
         self.keys: list[bytes] = []
         self.heads: list[bytes] = []
-        self.has_more = False  # some message has a key or a head
-        self.count = 0  # known at the end
+        self.has_columns = False  # some message has a key or a head: `keys` and `heads` are as long as `values`
+        self.count = 0  # set when the batch ends and its values are dropped
         self.size_bytes = 0
-        self.room_bytes = 0  # how large it may grow without asking; all of it counts as held while the batch is open
-        self.encoded: tuple[tuple[int, int], bytes] | None = None  # the bytes of an epoch and seq
+        self.reserved_bytes = 0  # how far it may grow before it reserves more; all of it counts as buffered
+        self.encoded: tuple[tuple[int, int], bytes] | None = None  # ((epoch, seq), bytes) of the last attempt
         self.callbacks: list[tuple[int, Callable[[Receipt], None]]] = []
         self.ended = False
         self.error: DriftQError | None = None
-        self.place: Any = None  # what the broker answered
+        self.reply: Any = None  # the broker's, when the batch is written
         self._lock = threading.Lock()
         self._event: threading.Event | None = None
         self._futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
-    def add_more(self, key: bytes, head: bytes) -> None:
-        """Keys and heads are columns from the first message on that has one."""
-        if not self.has_more:
+    def add_columns(self, key: bytes, head: bytes) -> None:
+        """Append to the key and head columns. They begin with the first message that has a key or a head."""
+        if not self.has_columns:
             self.keys = [b""] * len(self.values)
             self.heads = [b""] * len(self.values)
-            self.has_more = True
+            self.has_columns = True
         self.keys.append(key)
         self.heads.append(head)
 
-    def end(self, place: object, error: DriftQError | None) -> None:
-        """Everybody who waits is told."""
+    def end(self, reply: object, error: DriftQError | None) -> None:
+        """The batch is written, or has failed: wake everyone who waits for it and run the callbacks."""
         with self._lock:
-            self.place, self.error, self.ended = place, error, True
+            self.reply, self.error, self.ended = reply, error, True
             self.count = len(self.values)
             self.values, self.keys, self.heads, self.encoded = [], [], [], None
             event, futures = self._event, self._futures
@@ -71,7 +81,7 @@ class ProducerBatch:
             event.set()
         for loop, future in futures:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(_tell, future)
+                loop.call_soon_threadsafe(_resolve, future)
         for index, callback in self.callbacks:
             callback(Receipt(self, index))
 
@@ -92,13 +102,13 @@ class ProducerBatch:
         await future
 
 
-def _tell(future: asyncio.Future[None]) -> None:
+def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
 
 class Receipt(Struct, gc=False):
-    """One message's fate: `result()` blocks, `await receipt` does not. Both raise what went wrong."""
+    """The result of sending one message: `result()` blocks, `await receipt` awaits. Both raise if it failed."""
 
     batch: ProducerBatch
     index: int
@@ -113,17 +123,17 @@ class Receipt(Struct, gc=False):
 
     @property
     def partition(self) -> int:
-        return self.batch.lane
+        return self.batch.partition
 
     @property
     def offset(self) -> int:
-        """Where it is in its partition; -1 before it is there, and for a repeat the broker no longer remembers."""
-        first = getattr(self.batch.place, "offset", -1)
+        """The message's offset; -1 until it is written, and for a duplicate whose offset the broker has forgotten."""
+        first = getattr(self.batch.reply, "offset", -1)
         return first + self.index if first >= 0 else -1
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         if not self.batch.wait(timeout_s):
-            raise OutcomeUnknown(f"not written after {timeout_s} s; the producer goes on trying")
+            raise OutcomeUnknown(f"not written after {timeout_s} s; the producer keeps trying")
         return self._checked()
 
     def __await__(self) -> Generator[Any, None, Receipt]:
@@ -137,12 +147,12 @@ class Receipt(Struct, gc=False):
 
 
 class Receipts:
-    """The fate of messages that were given together: `result()` blocks until all of them have ended."""
+    """The results of messages that were sent together: `result()` blocks until all are written or have failed."""
 
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: list[tuple[ProducerBatch, int, int]] = []  # a batch, its first message of ours, how many
+        self._parts: list[tuple[ProducerBatch, int, int]] = []  # (batch, index of our first message, count)
 
     def add(self, batch: ProducerBatch, first: int, count: int) -> None:
         self._parts.append((batch, first, count))
@@ -173,218 +183,217 @@ Callback = Callable[[Receipt], None]
 
 
 class Accumulator:
-    """Open and full batches of all lanes, and how many bytes they hold."""
+    """The batches of all partitions that are not sent yet, and the bytes of all that have not ended."""
 
     def __init__(self, batch_bytes: int, buffer_bytes: int, wake: Callable[[], None]) -> None:
         self.lock = threading.Lock()
-        self.room = threading.Condition(self.lock)
-        self.held_bytes = 0
-        self.flushing = False
-        self.closed = False
-        self._unended = 0  # batches that were begun and have not ended
-        self._sealed = 0  # messages of those that are no longer open
+        self.room = threading.Condition(self.lock)  # notified when a batch ends
+        self.buffered_bytes = 0  # reserved by open batches, and used by sealed and taken ones
+        self.flushing = False  # nothing lingers until every batch has ended
+        self.closed = False  # takes no more messages
+        self._batch_count = 0  # batches that have not ended
+        self._sealed_messages = 0  # messages of batches that are sealed or taken and have not ended
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._wake = wake
-        self._open: dict[int, ProducerBatch] = {}
-        self._full: dict[int, deque[ProducerBatch]] = {}
-        self._lanes = 1
-        self._sticky = 0  # the lane of messages that may go to any
+        self._open: dict[int, ProducerBatch] = {}  # by partition
+        self._full: dict[int, deque[ProducerBatch]] = {}  # sealed and not taken, by partition, oldest first
+        self._partitions = 1
+        self._sticky = 0  # the partition of messages for ANY_PARTITION; moves on when its batch is sealed
         self._waiters: list[asyncio.Future[None]] = []
 
-    def spread(self, lanes: int, first: int) -> None:
-        """Let messages for `ANY` lane go to this many in turn, batch by batch."""
-        self._lanes = lanes
-        self._sticky = first % lanes
+    def spread(self, partitions: int, first: int) -> None:
+        """Spread messages for `ANY_PARTITION` over so many partitions, batch by batch, beginning at one."""
+        self._partitions = partitions
+        self._sticky = first % partitions
 
     @property
     def is_empty(self) -> bool:
-        return not self._unended
+        return not self._batch_count
 
     @property
     def pending(self) -> int:
-        """Messages that have not ended."""
-        return self._sealed + sum(len(batch.values) for batch in list(self._open.values()))
+        """Messages that are neither written nor failed."""
+        return self._sealed_messages + sum(len(batch.values) for batch in list(self._open.values()))
 
-    def fits(self, size_bytes: int) -> bool:
-        """A message larger than everything fits when it is alone."""
-        return self.held_bytes + size_bytes <= self._buffer_bytes or not self.held_bytes
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether a message fits. One that is larger than the whole buffer fits when it is empty."""
+        return self.buffered_bytes + size_bytes <= self._buffer_bytes or not self.buffered_bytes
 
-    def put_plain(self, lane: int, value: bytes) -> Receipt | None:
-        """`put` for a value and nothing else: what is done for every message of those who send most."""
+    def put_plain(self, partition: int, value: bytes) -> Receipt | None:
+        """Fast path of `put` for a message that is only a value. Returns None if there is no room."""
         with self.lock:
-            batch = self._open.get(self._sticky if lane == ANY else lane)
-            if batch is not None and not batch.has_more:
+            batch = self._open.get(self._sticky if partition == ANY_PARTITION else partition)
+            if batch is not None and not batch.has_columns:
                 size_bytes = batch.size_bytes + len(value) + OVERHEAD_BYTES
-                if size_bytes < batch.room_bytes:
+                if size_bytes < batch.reserved_bytes:
                     batch.size_bytes = size_bytes
                     values = batch.values
                     values.append(value)
                     return Receipt(batch, len(values) - 1)
-        return self.put(lane, value, b"", b"", None)
+        return self.put(partition, value, b"", b"", None)
 
-    def put(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt | None:
-        """Take a message; None if there is no room, or no more."""
+    def put(self, partition: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt | None:
+        """Take a message. None if there is no room, or the accumulator is closed."""
         size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
         with self.lock:
-            batch = self._open.get(self._sticky if lane == ANY else lane)
-            if batch is None or batch.size_bytes + size_bytes >= batch.room_bytes:
-                batch = self._grown(lane, batch, size_bytes)
+            batch = self._open.get(self._sticky if partition == ANY_PARTITION else partition)
+            if batch is None or batch.size_bytes + size_bytes >= batch.reserved_bytes:
+                batch = self._reserve(partition, batch, size_bytes)
                 if batch is None:
                     return None
             batch.size_bytes += size_bytes
             values = batch.values
             index = len(values)
-            if key or head or batch.has_more:
-                batch.add_more(key, head)
+            if key or head or batch.has_columns:
+                batch.add_columns(key, head)
             values.append(value)
             if callback is not None:
                 batch.callbacks.append((index, callback))
-            if batch.size_bytes >= batch.room_bytes:
-                self._seal_full(batch)
+            if batch.size_bytes >= batch.reserved_bytes:
+                self._seal_if_full(batch)
         return Receipt(batch, index)
 
-    def put_many(self, lane: int, values: Sequence[bytes], key: bytes, start: int, receipts: Receipts) -> int:
-        """Take values from `start` on, as many as find room; returns where the next begins."""
+    def put_many(self, partition: int, values: Sequence[bytes], key: bytes, start: int, receipts: Receipts) -> int:
+        """Take values from `start` on, as many as there is room for. Returns the index of the first not taken."""
         size = len(values)
         with self.lock:
             while start < size:
                 first_bytes = len(values[start]) + len(key) + OVERHEAD_BYTES
-                batch = self._open.get(self._sticky if lane == ANY else lane)
-                if batch is None or batch.size_bytes + first_bytes >= batch.room_bytes:
-                    batch = self._grown(lane, batch, first_bytes)
+                batch = self._open.get(self._sticky if partition == ANY_PARTITION else partition)
+                if batch is None or batch.size_bytes + first_bytes >= batch.reserved_bytes:
+                    batch = self._reserve(partition, batch, first_bytes)
                     if batch is None:
                         return start
                 taken = [values[start]]
                 size_bytes = batch.size_bytes + first_bytes
                 for value in islice(values, start + 1, None):
                     grown_bytes = size_bytes + len(value) + len(key) + OVERHEAD_BYTES
-                    if grown_bytes >= batch.room_bytes:
+                    if grown_bytes >= batch.reserved_bytes:
                         break
                     size_bytes = grown_bytes
                     taken.append(value)
-                if key or batch.has_more:
+                if key or batch.has_columns:
                     for _ in taken:
-                        batch.add_more(key, b"")
+                        batch.add_columns(key, b"")
                 receipts.add(batch, len(batch.values), len(taken))
                 batch.values += taken
                 batch.size_bytes = size_bytes
                 start += len(taken)
-                if size_bytes >= batch.room_bytes:
-                    self._seal_full(batch)
+                if size_bytes >= batch.reserved_bytes:
+                    self._seal_if_full(batch)
         return start
 
-    def _grown(self, lane: int, batch: ProducerBatch | None, size_bytes: int) -> ProducerBatch | None:
-        """The open batch of a lane with room for a message; None if there is none. A message larger than everything
-        fits when it is alone."""
+    def _reserve(self, partition: int, batch: ProducerBatch | None, size_bytes: int) -> ProducerBatch | None:
+        """The open batch of a partition, with room reserved for a message; None if there is no room."""
         if self.closed:
             return None
         if batch is not None and len(batch.values) >= COUNT_MAX:
-            self._seal(batch.lane)
+            self._seal(batch.partition)
             batch = None
         if batch is None:
-            if not self.fits(size_bytes):
+            if not self.has_room_for(size_bytes):
                 return None
-            batch = self._begin(self._sticky if lane == ANY else lane)
-        need_bytes = batch.size_bytes + size_bytes - batch.room_bytes
-        room_bytes = max(need_bytes, min(ROOM_BYTES, self._batch_bytes - batch.room_bytes))
-        if self.held_bytes + room_bytes > self._buffer_bytes:
-            if not self.fits(need_bytes):
+            batch = self._open_batch(self._sticky if partition == ANY_PARTITION else partition)
+        missing_bytes = batch.size_bytes + size_bytes - batch.reserved_bytes
+        reserved_bytes = max(missing_bytes, min(RESERVE_BYTES, self._batch_bytes - batch.reserved_bytes))
+        if self.buffered_bytes + reserved_bytes > self._buffer_bytes:
+            if not self.has_room_for(missing_bytes):
                 return None
-            room_bytes = need_bytes
-        if room_bytes > 0:
-            self.held_bytes += room_bytes
-            batch.room_bytes += room_bytes
+            reserved_bytes = missing_bytes
+        if reserved_bytes > 0:
+            self.buffered_bytes += reserved_bytes
+            batch.reserved_bytes += reserved_bytes
         return batch
 
-    def _seal_full(self, batch: ProducerBatch) -> None:
-        """A batch that used all of its room is over if it may not have more."""
+    def _seal_if_full(self, batch: ProducerBatch) -> None:
+        """Seal a batch that has reached its maximum size."""
         if batch.size_bytes >= self._batch_bytes:
-            self._seal(batch.lane)
+            self._seal(batch.partition)
 
-    def _begin(self, lane: int) -> ProducerBatch:
-        batch = self._open[lane] = ProducerBatch(lane, time.monotonic())
-        self._unended += 1
+    def _open_batch(self, partition: int) -> ProducerBatch:
+        batch = self._open[partition] = ProducerBatch(partition, time.monotonic())
+        self._batch_count += 1
         self._wake()
         return batch
 
-    def _seal(self, lane: int) -> None:
-        batch = self._close(lane)
-        self._full.setdefault(lane, deque()).append(batch)
+    def _seal(self, partition: int) -> None:
+        batch = self._close(partition)
+        self._full.setdefault(partition, deque()).append(batch)
         self._wake()
 
-    def _close(self, lane: int) -> ProducerBatch:
-        """The open batch of a lane takes no more; room that it did not use is free."""
-        batch = self._open.pop(lane)
-        if lane == self._sticky:
-            self._sticky = (lane + 1) % self._lanes
-        self._sealed += len(batch.values)
-        self.held_bytes -= batch.room_bytes - batch.size_bytes
+    def _close(self, partition: int) -> ProducerBatch:
+        """The open batch of a partition takes no more; what it reserved and did not use is free."""
+        batch = self._open.pop(partition)
+        if partition == self._sticky:
+            self._sticky = (partition + 1) % self._partitions
+        self._sealed_messages += len(batch.values)
+        self.buffered_bytes -= batch.reserved_bytes - batch.size_bytes
         return batch
 
-    def lanes(self) -> list[int]:
+    def partitions(self) -> list[int]:
         with self.lock:
             return list({**self._open, **self._full})
 
-    def take(self, lane: int, now_s: float, linger_s: float) -> ProducerBatch | None:
-        """The next batch of a lane that is full, has waited long enough, or is asked for by a flush."""
+    def take(self, partition: int, now_s: float, linger_s: float) -> ProducerBatch | None:
+        """The next batch of a partition that is sealed, has lingered long enough, or is flushed."""
         with self.lock:
-            full = self._full.get(lane)
+            full = self._full.get(partition)
             if full:
                 oldest = full.popleft()
                 if not full:
-                    del self._full[lane]
+                    del self._full[partition]
                 return oldest
-            batch = self._open.get(lane)
+            batch = self._open.get(partition)
             if batch is None or not (self.flushing or batch.opened_s + linger_s <= now_s):
                 return None
-            return self._close(lane)
+            return self._close(partition)
 
-    def next_s(self, lane: int, linger_s: float) -> float | None:
-        """When `take` will have something for a lane."""
+    def next_due_s(self, partition: int, linger_s: float) -> float | None:
+        """When `take` will return a batch of a partition; None if it has none."""
         with self.lock:
-            if lane in self._full:
+            if partition in self._full:
                 return 0.0
-            batch = self._open.get(lane)
+            batch = self._open.get(partition)
             if batch is None:
                 return None
             return 0.0 if self.flushing else batch.opened_s + linger_s
 
     def flush(self) -> None:
-        """Let nothing linger until everything has ended."""
-        self.flushing = bool(self._unended)
+        """Let nothing linger until every batch has ended."""
+        self.flushing = bool(self._batch_count)
         self._wake()
 
-    def make_room(self) -> None:
-        """For somebody who waits for room, under the lock: if nothing is on its way, what lingers has to go."""
-        if not self._sealed:
-            for lane in list(self._open):
-                self._seal(lane)
+    def seal_lingering(self) -> None:
+        """Seal every open batch if nothing else is on its way, since only that makes room. Call it under the lock."""
+        if not self._sealed_messages:
+            for partition in list(self._open):
+                self._seal(partition)
 
-    def ended(self, batch: ProducerBatch) -> None:
-        """A batch that was taken is over."""
+    def batch_ended(self, batch: ProducerBatch) -> None:
+        """A batch that was taken is written or has failed: free its bytes and wake those who wait for room."""
         with self.lock:
-            self.held_bytes -= batch.size_bytes
-            self._sealed -= batch.count
-            self._unended -= 1
-            if not self._unended:
+            self.buffered_bytes -= batch.size_bytes
+            self._sealed_messages -= batch.count
+            self._batch_count -= 1
+            if not self._batch_count:
                 self.flushing = False
             self.room.notify_all()
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            _tell(waiter)
+            _resolve(waiter)
 
-    async def drained(self) -> None:
-        """Until a batch has ended; for those on the loop of the pipeline."""
+    async def wait_for_batch_end(self) -> None:
+        """Wait until a batch has ended. For coroutines on the sender's loop."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
 
     def take_all(self) -> list[ProducerBatch]:
-        """Everything that was not sent yet, for somebody who gives up."""
+        """Every batch that was not taken yet; for a sender that ends."""
         with self.lock:
-            for lane in list(self._open):
-                self._seal(lane)
-            found = [batch for full in self._full.values() for batch in full]
+            for partition in list(self._open):
+                self._seal(partition)
+            batches = [batch for full in self._full.values() for batch in full]
             self._full.clear()
-        return found
+        return batches

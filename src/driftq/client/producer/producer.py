@@ -5,7 +5,7 @@
 
 A message goes to the partition of its key, as the broker would choose it. Messages without a key are spread: a whole
 batch goes to one partition, the next batch to another. A batch keeps its partition through every retry. Routers are not
-asked, and a message has no idempotency key of its own: the producer's name, epoch and seq do that work for all of them.
+consulted, and a message needs no idempotency key: (producer, epoch, seq) identifies its batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from urllib.parse import urlencode
 from driftq.client.calls import queue
 from driftq.client.calls.admin import describe_topic
 from driftq.client.errors import InvalidCall
-from driftq.client.producer.accumulator import ANY, Callback, ProducerBatch, Receipt, Receipts
-from driftq.client.producer.producer_base import AsyncWriter, ProducerBase, ProducerOptions, SyncWriter, options_of
+from driftq.client.producer.accumulator import ANY_PARTITION, Callback, ProducerBatch, Receipt, Receipts
+from driftq.client.producer.producer_base import (
+    AsyncProducerBase,
+    ProducerOptions,
+    ProducerState,
+    SyncProducerBase,
+)
 from driftq.client.transport.sansio import Call, random_bits, random_name
 from driftq.wire.message import Envelope, Head, Job, encode_head, from_rfc3339
 from driftq.wire.partitions import partition_of
@@ -29,12 +34,12 @@ if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sync_transport import Transport
 
-CHANCE_BITS = 10
-LANES_KNOWN_MAX = 65_536
+EPOCH_RANDOM_BITS = 10
+KEYS_CACHED_MAX = 65_536
 
 
-class PartitionWindows(dict[str, tuple[bytes, int]]):
-    """Keys as bytes and their partitions, remembered: a key that was seen costs one look. Forgets all when full."""
+class KeyPartitions(dict[str, tuple[bytes, int]]):
+    """A cache from a key to its bytes and its partition. Cleared when full."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__()
@@ -42,21 +47,21 @@ class PartitionWindows(dict[str, tuple[bytes, int]]):
 
     def __missing__(self, key: str) -> tuple[bytes, int]:
         raw = key.encode()
-        found = raw, partition_of(raw, self.partitions) if raw else ANY
-        if len(self) >= LANES_KNOWN_MAX:
+        entry = raw, partition_of(raw, self.partitions) if raw else ANY_PARTITION
+        if len(self) >= KEYS_CACHED_MAX:
             self.clear()
-        self[key] = found
-        return found
+        self[key] = entry
+        return entry
 
 
-def first_epoch(producer_id: str, now_ms: int, chance: int) -> int:
-    """A producer with a random name begins at 0. A named one takes the time, so that a new life of it shuts out the
-    last one without asking; chance tells apart two that begin in the same millisecond."""
-    return (now_ms << CHANCE_BITS) | chance if producer_id else 0
+def first_epoch(producer_id: str, now_ms: int, random_bits: int) -> int:
+    """A producer with a random name starts at epoch 0. A named one starts at the time, so that a new instance fences
+    off the previous one without asking the broker; random bits separate two of the same millisecond."""
+    return (now_ms << EPOCH_RANDOM_BITS) | random_bits if producer_id else 0
 
 
 class TopicBatches:
-    """A topic's batches as calls. Pure, except that a batch keeps its bytes for the next attempt."""
+    """Encodes the batches of a topic as calls. A batch keeps its bytes for the next attempt."""
 
     def __init__(self, topic: str, producer_id: str, compress: bool) -> None:
         self.topic = topic
@@ -71,13 +76,13 @@ class TopicBatches:
                 producer=self.producer_id, epoch=epoch, seq=seq, compress=self._compress, scheduled=bool(batch.heads),
             )  # fmt: skip
             batch.encoded = (epoch, seq), packed
-        return queue.send_packed(self.topic, batch.lane, batch.encoded[1], has_producer=True)
+        return queue.send_packed(self.topic, batch.partition, batch.encoded[1], has_producer=True)
 
 
 def head_of(
     envelope: Envelope | None, task: str, id: str, priority: int, delay_ms: int, not_before: Any, timeout_ms: int
 ) -> bytes:
-    """The head of a message that is more than a value and a key."""
+    """The head of a message that has more than a value and a key."""
     if envelope is not None and (envelope.target_topic or envelope.partition_override is not None):
         raise InvalidCall("a producer writes to its own topic; use `send` for target_topic and partition_override")
     if envelope is not None and envelope.idempotency_key:
@@ -89,16 +94,14 @@ def head_of(
     return encode_head(Head(envelope=envelope, job=None if job == Job() else job))
 
 
-def _writing(topic: str, producer_id: str, wake: Callable[[], None], words: ProducerOptions) -> ProducerBase:
-    options = options_of(words)
-    name = producer_id or f"py-{random_name()}"
-    epoch = first_epoch(producer_id, int(time.time() * 1_000), random_bits(CHANCE_BITS))
-    packing = TopicBatches(topic, name, options.compress)
-    return ProducerBase(packing, options, epoch=epoch, is_fixed=False, wake=wake, words=words)
+def _new_state(topic: str, producer_id: str, wake: Callable[[], None], options: ProducerOptions) -> ProducerState:
+    epoch = first_epoch(producer_id, int(time.time() * 1_000), random_bits(EPOCH_RANDOM_BITS))
+    encode = TopicBatches(topic, producer_id or f"py-{random_name()}", options.get("compress", False))
+    return ProducerState(encode, options, epoch=epoch, epoch_is_fixed=False, wake=wake)
 
 
-class Producer(SyncWriter):
-    """Threads may share one. `send` blocks only when the buffer is full."""
+class Producer(SyncProducerBase):
+    """A producer of a topic. Threads may share it. `send` blocks only when the buffer is full."""
 
     def __init__(
         self,
@@ -108,10 +111,10 @@ class Producer(SyncWriter):
         **options: Unpack[ProducerOptions],
     ) -> None:
         self.topic = topic
-        self._lanes = PartitionWindows(len(transport.ask(describe_topic(topic)).partitions))
-        writing = _writing(topic, producer_id, self._wake, options)
-        writing.gathering.spread(self._lanes.partitions, random_bits(CHANCE_BITS))
-        self._start(transport.address, writing)
+        self._partitions = KeyPartitions(len(transport.execute(describe_topic(topic)).partitions))
+        state = _new_state(topic, producer_id, self._wake, options)
+        state.accumulator.spread(self._partitions.partitions, random_bits(EPOCH_RANDOM_BITS))
+        self._start(transport.address, state)
 
     def send(
         self,
@@ -122,28 +125,28 @@ class Producer(SyncWriter):
         callback: Callback | None = None,
         **head: Any,
     ) -> Receipt:
-        """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
+        """Hand a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
         raw = value if type(value) is bytes else queue.raw_bytes(value)
         if not (key or head or callback):
-            receipt = self._gathering.put_plain(ANY if partition is None else partition, raw)
+            receipt = self._accumulator.put_plain(ANY_PARTITION if partition is None else partition, raw)
             if receipt is not None:
                 return receipt
-        raw_key, lane = self._lanes[key]
-        if partition is not None:
-            lane = partition
-        raw_head = _head(head) if head else b""
-        receipt = self._gathering.put(lane, raw, raw_key, raw_head, callback)
-        return receipt if receipt is not None else self._wait(lane, raw, raw_key, raw_head, callback)
+        raw_key, key_partition = self._partitions[key]
+        if partition is None:
+            partition = key_partition
+        raw_head = _encode_head(head) if head else b""
+        receipt = self._accumulator.put(partition, raw, raw_key, raw_head, callback)
+        return receipt if receipt is not None else self._put_when_room(partition, raw, raw_key, raw_head, callback)
 
     def send_many(self, values: Iterable[queue.Value], key: str = "", *, partition: int | None = None) -> Receipts:
-        """Give many messages, of one key or partition or of neither, to the producer in one go. The quickest way."""
+        """Hand many messages, of one key or partition or of neither, to the producer at once. The fastest way."""
         raws = [value if type(value) is bytes else queue.raw_bytes(value) for value in values]
-        raw_key, lane = self._lanes[key]
-        return self._give_many(lane if partition is None else partition, raws, raw_key)
+        raw_key, key_partition = self._partitions[key]
+        return self._put_many(key_partition if partition is None else partition, raws, raw_key)
 
 
-class AsyncProducer(AsyncWriter):
-    """`await send` waits only when the buffer is full; the receipt can be awaited later, or not at all."""
+class AsyncProducer(AsyncProducerBase):
+    """A producer of a topic. `await send` waits only when the buffer is full; awaiting the receipt is optional."""
 
     def __init__(
         self,
@@ -154,8 +157,8 @@ class AsyncProducer(AsyncWriter):
     ) -> None:
         self.topic = topic
         self._transport = transport
-        self._lanes = PartitionWindows(0)
-        self._begin(transport.address, _writing(topic, producer_id, self._wake, options))
+        self._partitions = KeyPartitions(0)
+        self._init(transport.address, _new_state(topic, producer_id, self._wake, options))
 
     async def send(
         self,
@@ -166,42 +169,44 @@ class AsyncProducer(AsyncWriter):
         callback: Callback | None = None,
         **head: Any,
     ) -> Receipt:
-        """Give a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
-        if self._pipeline is None:
-            await self._find()
+        """Hand a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
+        if self._sender is None:
+            await self._fetch_partitions()
         raw = value if type(value) is bytes else queue.raw_bytes(value)
         if not (key or head or callback):
-            receipt = self._gathering.put_plain(ANY if partition is None else partition, raw)
+            receipt = self._accumulator.put_plain(ANY_PARTITION if partition is None else partition, raw)
             if receipt is not None:
                 return receipt
-        raw_key, lane = self._lanes[key]
-        if partition is not None:
-            lane = partition
-        raw_head = _head(head) if head else b""
-        receipt = self._gathering.put(lane, raw, raw_key, raw_head, callback)
-        return receipt if receipt is not None else await self._wait(lane, raw, raw_key, raw_head, callback)
+        raw_key, key_partition = self._partitions[key]
+        if partition is None:
+            partition = key_partition
+        raw_head = _encode_head(head) if head else b""
+        receipt = self._accumulator.put(partition, raw, raw_key, raw_head, callback)
+        return (
+            receipt if receipt is not None else await self._put_when_room(partition, raw, raw_key, raw_head, callback)
+        )
 
     async def send_many(
         self, values: Iterable[queue.Value], key: str = "", *, partition: int | None = None
     ) -> Receipts:
-        """Give many messages, of one key or partition or of neither, to the producer in one go. The quickest way."""
-        if self._pipeline is None:
-            await self._find()
+        """Hand many messages, of one key or partition or of neither, to the producer at once. The fastest way."""
+        if self._sender is None:
+            await self._fetch_partitions()
         raws = [value if type(value) is bytes else queue.raw_bytes(value) for value in values]
-        raw_key, lane = self._lanes[key]
-        return await self._give_many(lane if partition is None else partition, raws, raw_key)
+        raw_key, key_partition = self._partitions[key]
+        return await self._put_many(key_partition if partition is None else partition, raws, raw_key)
 
-    async def _find(self) -> None:
-        """At the first message: how many partitions there are, and a pipeline to them."""
-        self._lanes.partitions = len((await self._transport.ask(describe_topic(self.topic))).partitions)
-        self._gathering.spread(self._lanes.partitions, random_bits(CHANCE_BITS))
-        self._running()
+    async def _fetch_partitions(self) -> None:
+        """At the first message: fetch the number of partitions and start the sender."""
+        self._partitions.partitions = len((await self._transport.execute(describe_topic(self.topic))).partitions)
+        self._accumulator.spread(self._partitions.partitions, random_bits(EPOCH_RANDOM_BITS))
+        self._ensure_sender()
 
 
-def _head(words: dict[str, Any]) -> bytes:
+def _encode_head(fields: dict[str, Any]) -> bytes:
     names = ("envelope", "task", "id", "priority", "delay_ms", "not_before", "timeout_ms")
-    unknown = words.keys() - set(names)
+    unknown = fields.keys() - set(names)
     if unknown:
         raise InvalidCall(f"a producer's message has no {', '.join(sorted(unknown))}; see `send` of the broker")
-    blank: dict[str, Any] = {"envelope": None, "task": "", "id": "", "priority": 0, "delay_ms": 0, "timeout_ms": 0}
-    return head_of(**{"not_before": None, **blank, **words})
+    defaults: dict[str, Any] = {"envelope": None, "task": "", "id": "", "priority": 0, "delay_ms": 0, "timeout_ms": 0}
+    return head_of(**{"not_before": None, **defaults, **fields})

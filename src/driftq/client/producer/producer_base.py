@@ -1,7 +1,13 @@
-"""What every producer does, blocking or awaited, to a topic or to a stream: gather, write, wait, tell what failed.
+"""What all producers share, blocking or async, of a topic or of a stream.
 
-`ProducerBase` is the part that both share; `SyncWriter` and `AsyncWriter` only wait differently. The pipeline runs on a
-loop: the caller's own, or the one in the background.
+    send(), append() ──▶ Accumulator ──▶ Sender ──▶ Window ──▶ connection
+       (callers)          batches        (event loop)             │
+                             ▲                                    │ answer
+                             └──────── batch ended ◀──────────────┘
+                                       Receipt.result() returns
+
+`ProducerState` owns the accumulator and the counts. `SyncProducerBase` runs the sender on the background event loop and
+blocks; `AsyncProducerBase` runs it on the caller's loop and awaits.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from driftq.client.producer.accumulator import OVERHEAD_BYTES, Accumulator, Call
 from driftq.client.producer.sender import Encode, Sender, SenderOptions
 from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch
 from driftq.client.transport.async_transport import AsyncTransport
-from driftq.client.transport.background import background
+from driftq.client.transport.background import background_loop
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import Address
@@ -26,11 +32,11 @@ FAILURES_KEPT = 1_000
 
 
 class ProducerOptions(TypedDict, total=False):
-    """What a producer can be told.
+    """The options of a producer.
 
-    A batch waits `linger_ms` for company, up to `batch_bytes`. At most `buffer_bytes` wait altogether; then `when_full`
-    says whether to block or to raise `BufferFull`. After `delivery_timeout_ms` a message is given up. `on_ack` and
-    `on_error` are told of every batch, on the producer's thread.
+    A batch waits up to `linger_ms` for more messages and grows up to `batch_bytes`. At most `buffer_bytes` wait in all;
+    then `when_full` chooses between blocking and raising `BufferFull`. After `delivery_timeout_ms` a message fails.
+    `on_ack` and `on_error` are called for every batch, on the producer's thread.
     """
 
     linger_ms: int
@@ -45,190 +51,192 @@ class ProducerOptions(TypedDict, total=False):
     on_error: Callable[[DriftQError, ProducerBatch], None]
 
 
-def options_of(words: ProducerOptions) -> SenderOptions:
-    unknown = words.keys() - set(ProducerOptions.__annotations__)
+def sender_options(options: ProducerOptions) -> SenderOptions:
+    """The options that concern the sender, checked."""
+    unknown = options.keys() - set(ProducerOptions.__annotations__)
     if unknown:
         raise InvalidCall(f"a producer has no option {', '.join(sorted(unknown))}")
-    given: dict[str, Any] = {name: value for name, value in words.items() if name in SenderOptions._fields}
-    options = SenderOptions()._replace(**given)
-    if not 1 <= options.in_flight_max <= IN_FLIGHT_MAX:
-        raise InvalidCall(f"in_flight_max is 1 to {IN_FLIGHT_MAX}: the broker remembers few more")
-    return options
+    fields: dict[str, Any] = {name: value for name, value in options.items() if name in SenderOptions._fields}
+    checked = SenderOptions()._replace(**fields)
+    if not 1 <= checked.in_flight_max <= IN_FLIGHT_MAX:
+        raise InvalidCall(f"in_flight_max must be 1 to {IN_FLIGHT_MAX}: the broker remembers only a few batches")
+    return checked
 
 
-class ProducerBase:
-    """The state of a producer."""
+class ProducerState:
+    """The accumulator, the counts and the callbacks of one producer."""
 
     def __init__(
         self,
         encode: Encode,
-        options: SenderOptions,
+        options: ProducerOptions,
         *,
         epoch: int,
-        is_fixed: bool,
+        epoch_is_fixed: bool,
         wake: Callable[[], None],
-        words: ProducerOptions,
     ) -> None:
-        self.gathering = Accumulator(options.batch_bytes, options.buffer_bytes, wake)
+        self.options = sender_options(options)
+        self.accumulator = Accumulator(self.options.batch_bytes, self.options.buffer_bytes, wake)
         self.encode = encode
-        self.options = options
         self.epoch = epoch
-        self.is_fixed = is_fixed
-        self.when_full = words.get("when_full", "block")
+        self.epoch_is_fixed = epoch_is_fixed
+        self.when_full = options.get("when_full", "block")
         self.written = 0
         self.failed = 0
-        self._on_ack = words.get("on_ack")
-        self._on_error = words.get("on_error")
+        self._on_ack = options.get("on_ack")
+        self._on_error = options.get("on_error")
         self._failures: list[DriftQError] = []
-        self._failed_since = 0
+        self._unreported = 0
 
-    def pipeline(self, transport: AsyncTransport) -> Sender:
+    def sender(self, transport: AsyncTransport) -> Sender:
         return Sender(
-            transport, self.encode, self.gathering, self.options,
-            epoch=self.epoch, is_fixed=self.is_fixed, on_done=self._done,
+            transport, self.encode, self.accumulator, self.options,
+            epoch=self.epoch, epoch_is_fixed=self.epoch_is_fixed, on_settled=self._batch_settled,
         )  # fmt: skip
 
-    def _done(self, done: SettledBatch) -> None:
-        """On the loop, when a batch has ended; its messages are counted by their receipts' batch."""
-        batch: ProducerBatch = done.batch
-        if done.error is None:
+    def _batch_settled(self, settled: SettledBatch) -> None:
+        """Called on the sender's loop when a batch is written or has failed."""
+        batch: ProducerBatch = settled.batch
+        if settled.error is None:
             self.written += batch.count
             if self._on_ack is not None:
                 self._on_ack(batch)
             return
         self.failed += batch.count
-        self._failed_since += batch.count
+        self._unreported += batch.count
         if len(self._failures) < FAILURES_KEPT:
-            self._failures.append(done.error)
+            self._failures.append(settled.error)
         if self._on_error is not None:
-            self._on_error(done.error, batch)
+            self._on_error(settled.error, batch)
 
     def check_room(self) -> None:
-        """For a message that was not taken: whether waiting makes sense."""
-        if self.gathering.closed:
+        """Called when the accumulator did not take a message. Raises if waiting for room makes no sense."""
+        if self.accumulator.closed:
             raise Closed("this producer was closed")
         if self.when_full == "raise":
             raise BufferFull(
-                f"{self.gathering.held_bytes} bytes wait to be written (buffer_bytes={self.options.buffer_bytes}); "
-                "send slower, or give the producer more room"
+                f"{self.accumulator.buffered_bytes} bytes wait to be written "
+                f"(buffer_bytes={self.options.buffer_bytes}); send slower, or raise buffer_bytes"
             )
 
     def raise_failures(self) -> None:
-        """Everything that failed since the last time."""
+        """Raise `NotWritten` if messages failed since the last call."""
         failures, self._failures = self._failures, []
-        count, self._failed_since = self._failed_since, 0
+        count, self._unreported = self._unreported, 0
         if count:
             raise NotWritten(failures, count)
 
 
-class DeliveryCount:
-    """What a producer says about itself."""
+class ProducerStats:
+    """The counts that every producer shows."""
 
-    _writing: ProducerBase
-    _pipeline: Sender | None = None
+    _state: ProducerState
+    _sender: Sender | None = None
 
     @property
     def pending_count(self) -> int:
-        """Messages that have not ended yet."""
-        return self._writing.gathering.pending
+        """Messages that are neither written nor failed."""
+        return self._state.accumulator.pending
 
     @property
     def in_flight_count(self) -> int:
-        """Batches that are under way."""
-        return self._pipeline.in_flight if self._pipeline is not None else 0
+        """Batches that were sent and are not answered."""
+        return self._sender.in_flight if self._sender is not None else 0
 
     @property
     def written_count(self) -> int:
-        return self._writing.written
+        return self._state.written
 
     @property
     def failed_count(self) -> int:
-        return self._writing.failed
+        return self._state.failed
 
 
-class SyncWriter(DeliveryCount):
-    """A producer for blocking programs; any number of threads may use it."""
+class SyncProducerBase(ProducerStats):
+    """A producer for blocking programs; threads may share it."""
 
-    _writing: ProducerBase
-    _task: asyncio.Task[None] | None = None  # the pipeline's, on the background loop
+    _state: ProducerState
+    _task: asyncio.Task[None] | None = None  # the sender's, on the background loop
 
-    def _start(self, address: Address, writing: ProducerBase) -> None:
-        self._writing = writing
-        self._gathering = writing.gathering
-        self._background = background()
+    def _start(self, address: Address, state: ProducerState) -> None:
+        self._state = state
+        self._accumulator = state.accumulator
+        self._background = background_loop()
         transport = AsyncTransport(address)
-        pipeline = self._pipeline = writing.pipeline(transport)
-        self._ran: Future[None] = self._background.start(self._run(transport, pipeline))
+        sender = self._sender = state.sender(transport)
+        self._finished: Future[None] = self._background.submit(self._run(transport, sender))
 
-    async def _run(self, transport: AsyncTransport, pipeline: Sender) -> None:
+    async def _run(self, transport: AsyncTransport, sender: Sender) -> None:
         self._task = asyncio.current_task()
         try:
-            await pipeline.run()
+            await sender.run()
         finally:
             await transport.close()
 
     def _wake(self) -> None:
-        if self._pipeline is not None:
-            self._background.loop.call_soon_threadsafe(self._pipeline.wake)
+        if self._sender is not None:
+            self._background.loop.call_soon_threadsafe(self._sender.wake)
 
-    def _wait(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
-        """For a message that found no room: wait for it, or say so."""
-        gathering = self._gathering
+    def _put_when_room(
+        self, partition: int, value: bytes, key: bytes, head: bytes, callback: Callback | None
+    ) -> Receipt:
+        """Wait until the accumulator has room for a message, or raise `BufferFull`."""
+        accumulator = self._accumulator
         size_bytes = len(value) + len(key) + len(head) + OVERHEAD_BYTES
         while True:
-            self._writing.check_room()
-            with gathering.lock:
-                gathering.make_room()
-                gathering.room.wait_for(lambda: gathering.fits(size_bytes) or gathering.closed)
-            receipt = gathering.put(lane, value, key, head, callback)
+            self._state.check_room()
+            with accumulator.lock:
+                accumulator.seal_lingering()
+                accumulator.room.wait_for(lambda: accumulator.has_room_for(size_bytes) or accumulator.closed)
+            receipt = accumulator.put(partition, value, key, head, callback)
             if receipt is not None:
                 return receipt
 
-    def _give_many(self, lane: int, values: Sequence[bytes], key: bytes) -> Receipts:
-        """Many at once: one lock for as many as find room."""
+    def _put_many(self, partition: int, values: Sequence[bytes], key: bytes) -> Receipts:
+        """Put many messages: as many as there is room for under one lock, then one that waits."""
         receipts = Receipts()
         start = 0
-        while (start := self._gathering.put_many(lane, values, key, start, receipts)) < len(values):
-            receipt = self._wait(lane, values[start], key, b"", None)
+        while (start := self._accumulator.put_many(partition, values, key, start, receipts)) < len(values):
+            receipt = self._put_when_room(partition, values[start], key, b"", None)
             receipts.add(receipt.batch, receipt.index, 1)
             start += 1
         return receipts
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
-        writing = self._writing
-        gathering = writing.gathering
-        with gathering.lock:
-            gathering.flush()
-            if not gathering.room.wait_for(lambda: gathering.is_empty, timeout_s):
-                late = OutcomeUnknown(f"not written after {timeout_s} s; the producer goes on trying")
-                raise NotWritten([late], gathering.pending)
-        writing.raise_failures()
+        """Wait until everything sent so far is written or has failed. Raises `NotWritten` if something failed."""
+        state = self._state
+        accumulator = state.accumulator
+        with accumulator.lock:
+            accumulator.flush()
+            if not accumulator.room.wait_for(lambda: accumulator.is_empty, timeout_s):
+                late = OutcomeUnknown(f"not written after {timeout_s} s; the producer keeps trying")
+                raise NotWritten([late], accumulator.pending)
+        state.raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush and close. After `timeout_s`, what is left is given up. Raises `NotWritten` if something was not
-        written. Idempotent."""
-        with self._gathering.lock:
-            if self._gathering.closed:
+        """Flush and close. What is not written after `timeout_s` fails. Raises `NotWritten` if something failed.
+        Idempotent."""
+        with self._accumulator.lock:
+            if self._accumulator.closed:
                 return
-            self._gathering.closed = True
-            self._gathering.room.notify_all()
+            self._accumulator.closed = True
+            self._accumulator.room.notify_all()
         self._background.loop.call_soon_threadsafe(self._stop)
         try:
-            self._ran.result(timeout_s)
+            self._finished.result(timeout_s)
         except TimeoutError:
-            self._background.run(self._give_up())
-        self._writing.raise_failures()
+            self._background.run(self._cancel_sender())
+        self._state.raise_failures()
 
-    async def _give_up(self) -> None:
-        """End the pipeline now; every message that is left gets its error."""
+    async def _cancel_sender(self) -> None:
+        """End the sender now; the remaining messages fail."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def _stop(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.stop()
+        if self._sender is not None:
+            self._sender.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -241,66 +249,68 @@ class SyncWriter(DeliveryCount):
                 raise
 
 
-class AsyncWriter(DeliveryCount):
-    """A producer on the caller's loop."""
+class AsyncProducerBase(ProducerStats):
+    """A producer on the caller's event loop."""
 
-    def _begin(self, address: Address, writing: ProducerBase) -> None:
-        self._writing = writing
-        self._gathering = writing.gathering
+    def _init(self, address: Address, state: ProducerState) -> None:
+        self._state = state
+        self._accumulator = state.accumulator
         self._address = address
         self._task: asyncio.Task[None] | None = None
 
-    def _running(self) -> Sender:
-        """The pipeline, from the first use on: only then there is a loop."""
-        if self._pipeline is None:
-            self._transport_of_own = AsyncTransport(self._address)
-            self._pipeline = self._writing.pipeline(self._transport_of_own)
-            self._task = asyncio.get_running_loop().create_task(self._pipeline.run())
-        return self._pipeline
+    def _ensure_sender(self) -> Sender:
+        """Start the sender at the first use: only then is there a running loop."""
+        if self._sender is None:
+            self._sender_transport = AsyncTransport(self._address)
+            self._sender = self._state.sender(self._sender_transport)
+            self._task = asyncio.get_running_loop().create_task(self._sender.run())
+        return self._sender
 
     def _wake(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.wake()
+        if self._sender is not None:
+            self._sender.wake()
 
-    async def _wait(self, lane: int, value: bytes, key: bytes, head: bytes, callback: Callback | None) -> Receipt:
-        """For a message that found no room: wait for it, or say so."""
+    async def _put_when_room(
+        self, partition: int, value: bytes, key: bytes, head: bytes, callback: Callback | None
+    ) -> Receipt:
+        """Wait until the accumulator has room for a message, or raise `BufferFull`."""
         while True:
-            self._writing.check_room()
-            with self._gathering.lock:
-                self._gathering.make_room()
-            await self._gathering.drained()
-            receipt = self._gathering.put(lane, value, key, head, callback)
+            self._state.check_room()
+            with self._accumulator.lock:
+                self._accumulator.seal_lingering()
+            await self._accumulator.wait_for_batch_end()
+            receipt = self._accumulator.put(partition, value, key, head, callback)
             if receipt is not None:
                 return receipt
 
-    async def _give_many(self, lane: int, values: Sequence[bytes], key: bytes) -> Receipts:
-        """Many at once: as many as find room, then one that waits for it."""
+    async def _put_many(self, partition: int, values: Sequence[bytes], key: bytes) -> Receipts:
+        """Put many messages: as many as there is room for under one lock, then one that waits."""
         receipts = Receipts()
         start = 0
-        while (start := self._gathering.put_many(lane, values, key, start, receipts)) < len(values):
-            receipt = await self._wait(lane, values[start], key, b"", None)
+        while (start := self._accumulator.put_many(partition, values, key, start, receipts)) < len(values):
+            receipt = await self._put_when_room(partition, values[start], key, b"", None)
             receipts.add(receipt.batch, receipt.index, 1)
             start += 1
         return receipts
 
     async def flush(self) -> None:
-        """Wait until everything given so far has ended. Raises `NotWritten` if something was not written."""
-        gathering = self._gathering
-        gathering.flush()
-        while not gathering.is_empty:
-            await gathering.drained()
-        self._writing.raise_failures()
+        """Wait until everything sent so far is written or has failed. Raises `NotWritten` if something failed."""
+        accumulator = self._accumulator
+        accumulator.flush()
+        while not accumulator.is_empty:
+            await accumulator.wait_for_batch_end()
+        self._state.raise_failures()
 
     async def close(self) -> None:
-        """Flush and end. Closing twice is as good as once."""
-        if self._gathering.closed:
+        """Flush and close. Raises `NotWritten` if something failed. Idempotent."""
+        if self._accumulator.closed:
             return
-        self._gathering.closed = True
-        if self._pipeline is not None and self._task is not None:
-            self._pipeline.stop()
+        self._accumulator.closed = True
+        if self._sender is not None and self._task is not None:
+            self._sender.stop()
             await self._task
-            await self._transport_of_own.close()
-        self._writing.raise_failures()
+            await self._sender_transport.close()
+        self._state.raise_failures()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,7 +1,22 @@
-"""Writes batches on one pipelined connection and brings their answers to the windows. Runs on a loop.
+"""The sender of a producer: moves batches from the accumulator through the windows to one pipelined connection.
 
-Owns the connection, the timers and the order of writing. What a batch looks like on the wire is an argument (`encode`);
-what to do about an answer is the window's to say.
+    Accumulator ──take()──▶ Window (one per partition) ──due()──▶ encode, write ──▶ AsyncConnection
+                                   ▲                                                      │
+                                   └────────── stored() · refused() · unknown() ◀── answer or error
+                                   │
+                                   └── settled ──▶ batch.end(): receipts resolve, callbacks run
+
+It runs on an event loop as one task. Each step of `run`:
+
+1. Close the connection if its oldest request has waited for `request_timeout_ms`: all its requests become *unknown*.
+2. Fill: each window with room takes the batches of its partition that are full, have lingered, or are flushed.
+3. Connect if a batch waits and there is no connection; after a failure, with backoff.
+4. Write what the windows say is due. Without a connection it is refused as `NotConnected`, which the window retries.
+5. Settle what the windows have finished, also batches that expired.
+6. Sleep until `wake` (a new batch, an answer), or until the earliest time at which something becomes due by itself.
+
+The windows decide what an answer means; how a batch looks on the wire is an argument (`encode`). When `run` ends, by
+`stop` or by cancellation, every remaining batch fails, so no receipt waits forever.
 """
 
 from __future__ import annotations
@@ -15,20 +30,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
 from driftq.client.producer.accumulator import Accumulator, ProducerBatch
-from driftq.client.producer.window import IN_FLIGHT_MAX, InFlightBatch, SettledBatch, Window
+from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch, Window, WindowEntry
 from driftq.client.transport.http import HttpReply, request_bytes
-from driftq.client.transport.sansio import Call, RetryOptions, WaitNotice, chance
+from driftq.client.transport.sansio import BackoffWarning, Call, RetryOptions, random_fraction
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncConnection, AsyncTransport
 
-CONNECT_MIN_S = 0.1  # a connection is given at least this long
+CONNECT_MIN_S = 0.1  # a connection attempt gets at least this long
 
-Encode = Callable[[ProducerBatch, int, int], Call[Any]]  # a batch, its epoch and its seq
+Encode = Callable[[ProducerBatch, int, int], Call[Any]]  # (batch, epoch, seq)
 
 
 class SenderOptions(NamedTuple):
-    """How a producer writes. Bounds come last in the name, units too."""
+    """How a producer writes; see `ProducerOptions`."""
 
     linger_ms: int = 5
     batch_bytes: int = 1 << 20
@@ -40,45 +55,45 @@ class SenderOptions(NamedTuple):
 
 
 class Sender:
-    """One producer's way to the broker."""
+    """The one task that writes for a producer."""
 
     def __init__(
         self,
         transport: AsyncTransport,
         encode: Encode,
-        gathering: Accumulator,
+        accumulator: Accumulator,
         options: SenderOptions,
         *,
         epoch: int,
-        is_fixed: bool,
-        on_done: Callable[[SettledBatch], None],
+        epoch_is_fixed: bool,
+        on_settled: Callable[[SettledBatch], None],
     ) -> None:
         self._transport = transport
         self._encode = encode
-        self._gathering = gathering
+        self._accumulator = accumulator
         self._options = options
         self._epoch = epoch
-        self._is_fixed = is_fixed
-        self._on_done = on_done
-        self._patience = RetryOptions(backoff_ms=20, backoff_max_ms=1_000)
-        self._notice = WaitNotice()
-        self._windows: dict[int, Window[ProducerBatch]] = {}
-        self._wire: AsyncConnection | None = None
-        self._sent_s: dict[InFlightBatch[ProducerBatch], float] = {}
-        self._woken = asyncio.Event()
-        self._failures = 0
-        self._connect_at_s = 0.0
+        self._epoch_is_fixed = epoch_is_fixed
+        self._on_settled = on_settled
+        self._retry = RetryOptions(backoff_ms=20, backoff_max_ms=1_000)
+        self._warning = BackoffWarning()
+        self._windows: dict[int, Window[ProducerBatch]] = {}  # by partition
+        self._connection: AsyncConnection | None = None
+        self._sent_s: dict[WindowEntry[ProducerBatch], float] = {}  # when each request in flight was written
+        self._wakeup = asyncio.Event()
+        self._failures = 0  # to connect, in a row
+        self._connect_at_s = 0.0  # not before this time
         self._closing = False
 
     def wake(self) -> None:
-        """On the loop."""
-        self._woken.set()
+        """There is something to do. Call it on the sender's loop."""
+        self._wakeup.set()
 
     def stop(self) -> None:
-        """On the loop: write what is there, then end."""
+        """Write what is buffered, then end. Call it on the sender's loop."""
         self._closing = True
-        self._gathering.flushing = True
-        self._woken.set()
+        self._accumulator.flushing = True
+        self._wakeup.set()
 
     @property
     def in_flight(self) -> int:
@@ -87,151 +102,150 @@ class Sender:
     async def run(self) -> None:
         try:
             while True:
-                self._woken.clear()
-                await self._turn()
-                if self._closing and self._gathering.is_empty:
+                self._wakeup.clear()
+                await self._step()
+                if self._closing and self._accumulator.is_empty:
                     return
-                await self._sleep()
+                await self._wait_for_work()
         finally:
-            self._abandon(Closed("the producer was closed before this was written"))
+            self._fail_remaining(Closed("the producer was closed before this was written"))
 
-    async def _turn(self) -> None:
+    async def _step(self) -> None:
         now_s = time.monotonic()
         self._check_timeouts(now_s)
         self._fill(now_s)
         if any(len(window) > window.in_flight for window in self._windows.values()):
-            await self._connected(now_s)
+            await self._ensure_connected(now_s)
         now_s = time.monotonic()
         for window in self._windows.values():
-            # Without a connection nothing is due, but what is out of time must still be told.
-            due = window.due(now_s)
-            for sending in due:
-                self._write(window, sending, now_s)
-            self._deliver(window)
+            # Also without a connection: `due` is what makes expired batches fail.
+            for entry in window.due(now_s):
+                self._write(window, entry, now_s)
+            self._settle_batches(window)
 
     def _fill(self, now_s: float) -> None:
         linger_s = self._options.linger_ms / 1_000
-        for lane in self._gathering.lanes():
-            window = self._windows.get(lane)
+        for partition in self._accumulator.partitions():
+            window = self._windows.get(partition)
             if window is None:
-                window = self._windows[lane] = Window(
+                window = self._windows[partition] = Window(
                     self._epoch,
                     in_flight_max=self._options.in_flight_max,
-                    is_fixed=self._is_fixed,
-                    pause_s=lambda failures: self._patience.pause_s(failures, chance()),
+                    epoch_is_fixed=self._epoch_is_fixed,
+                    backoff_s=lambda failures: self._retry.backoff_s(failures, random_fraction()),
                 )
             while window.has_room() or window.fatal is not None:
-                batch = self._gathering.take(lane, now_s, linger_s)
+                batch = self._accumulator.take(partition, now_s, linger_s)
                 if batch is None:
                     break
                 window.add(batch, batch.opened_s + self._options.delivery_timeout_ms / 1_000)
 
-    async def _connected(self, now_s: float) -> None:
-        if self._wire is not None and self._wire.usable:
+    async def _ensure_connected(self, now_s: float) -> None:
+        if self._connection is not None and self._connection.usable:
             return
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         if now_s < self._connect_at_s:
             return
         try:
             timeout_s = self._options.request_timeout_ms / 1_000
             expires_s = self._expires_s()
-            if expires_s is not None:  # a batch that expires while the connection is made must not wait for it
+            if expires_s is not None:  # a batch that expires in the meantime must not wait for the connection
                 timeout_s = min(timeout_s, max(expires_s - now_s, CONNECT_MIN_S))
-            self._wire = await self._transport.connect(timeout_s)
+            self._connection = await self._transport.connect(timeout_s)
             self._failures = 0
         except NotConnected:
             self._failures += 1
-            self._connect_at_s = time.monotonic() + self._patience.pause_s(self._failures, chance())
+            self._connect_at_s = time.monotonic() + self._retry.backoff_s(self._failures, random_fraction())
 
-    def _write(self, window: Window[ProducerBatch], sending: InFlightBatch[ProducerBatch], now_s: float) -> None:
-        if self._wire is None:
-            window.refused(sending, NotConnected("no broker answers"), now_s)
+    def _write(self, window: Window[ProducerBatch], entry: WindowEntry[ProducerBatch], now_s: float) -> None:
+        if self._connection is None:
+            window.refused(entry, NotConnected("no broker answers"), now_s)
             return
-        call = self._encode(sending.batch, sending.epoch, sending.seq)
-        self._sent_s[sending] = now_s
-        answer = self._wire.send(request_bytes(self._transport.address, call))
-        answer.add_done_callback(partial(self._answered, window, sending, call))
+        call = self._encode(entry.batch, entry.epoch, entry.seq)
+        self._sent_s[entry] = now_s
+        answer = self._connection.send(request_bytes(self._transport.address, call))
+        answer.add_done_callback(partial(self._answered, window, entry, call))
 
     def _answered(
         self,
         window: Window[ProducerBatch],
-        sending: InFlightBatch[ProducerBatch],
+        entry: WindowEntry[ProducerBatch],
         call: Call[Any],
         answer: asyncio.Future[HttpReply],
     ) -> None:
-        self._sent_s.pop(sending, None)
+        self._sent_s.pop(entry, None)
         now_s = time.monotonic()
         if answer.cancelled():
-            window.unknown(sending, OutcomeUnknown("no answer"), now_s)
+            window.unknown(entry, OutcomeUnknown("no reply"), now_s)
         elif (error := answer.exception()) is not None:
-            window.unknown(sending, error if isinstance(error, DriftQError) else OutcomeUnknown(str(error)), now_s)
+            window.unknown(entry, error if isinstance(error, DriftQError) else OutcomeUnknown(str(error)), now_s)
         else:
             reply = answer.result()
             if reply.status < 300:
-                window.stored(sending, call.read(reply))
+                window.stored(entry, call.read(reply))
             else:
                 refusal = call.refusal(reply)
-                self._notice.waits(refusal)
-                window.refused(sending, refusal, now_s)
-        self._deliver(window)
-        self._woken.set()
+                self._warning.backing_off(refusal)
+                window.refused(entry, refusal, now_s)
+        self._settle_batches(window)
+        self._wakeup.set()
 
-    def _deliver(self, window: Window[ProducerBatch]) -> None:
-        done, window.done = window.done, []
-        for each in done:
-            self._end(each)
+    def _settle_batches(self, window: Window[ProducerBatch]) -> None:
+        batches, window.settled = window.settled, []
+        for settled in batches:
+            self._settle(settled)
 
-    def _end(self, done: SettledBatch) -> None:
-        done.batch.end(done.reply, done.error)
-        self._on_done(done)
-        self._gathering.ended(done.batch)
+    def _settle(self, settled: SettledBatch) -> None:
+        settled.batch.end(settled.reply, settled.error)
+        self._on_settled(settled)
+        self._accumulator.batch_ended(settled.batch)
 
     def _check_timeouts(self, now_s: float) -> None:
         oldest_s = min(self._sent_s.values(), default=now_s)
-        if self._wire is not None and now_s - oldest_s > self._options.request_timeout_ms / 1_000:
-            self._wire.close()
-            self._wire = None
+        if self._connection is not None and now_s - oldest_s > self._options.request_timeout_ms / 1_000:
+            self._connection.close()
+            self._connection = None
 
-    async def _sleep(self) -> None:
-        """Until somebody wakes us, or the next thing is due by itself."""
+    async def _wait_for_work(self) -> None:
+        """Until `wake`, or until something becomes due by itself."""
         now_s = time.monotonic()
-        times = [window.next_s() for window in self._windows.values()]
-        times += [self._lane_s(lane) for lane in self._gathering.lanes()]
+        times = [window.next_due_s() for window in self._windows.values()]
+        times += [self._partition_due_s(partition) for partition in self._accumulator.partitions()]
         if self._sent_s:
             times.append(min(self._sent_s.values()) + self._options.request_timeout_ms / 1_000)
         wait_s = min((at_s - now_s for at_s in times if at_s is not None), default=None)
-        if wait_s is not None and self._wire is None:
+        if wait_s is not None and self._connection is None:
             wait_s = max(wait_s, self._connect_at_s - now_s)
             expires_s = self._expires_s()
             if expires_s is not None:
                 wait_s = min(wait_s, expires_s - now_s)
         if wait_s is None:
-            await self._woken.wait()
+            await self._wakeup.wait()
         elif wait_s > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._woken.wait()
+                    await self._wakeup.wait()
         else:
             await asyncio.sleep(0)
 
     def _expires_s(self) -> float | None:
-        """When the next batch expires: it is reported then, whether there is a connection or not."""
+        """When the next batch expires: it fails then, with or without a connection."""
         times = [at_s for window in self._windows.values() if (at_s := window.expires_s()) is not None]
         return min(times, default=None)
 
-    def _lane_s(self, lane: int) -> float | None:
-        window = self._windows.get(lane)
+    def _partition_due_s(self, partition: int) -> float | None:
+        window = self._windows.get(partition)
         if window is not None and not window.has_room():
             return None
-        return self._gathering.next_s(lane, self._options.linger_ms / 1_000)
+        return self._accumulator.next_due_s(partition, self._options.linger_ms / 1_000)
 
-    def _abandon(self, error: DriftQError) -> None:
-        if self._wire is not None:
-            self._wire.close()
+    def _fail_remaining(self, error: DriftQError) -> None:
+        if self._connection is not None:
+            self._connection.close()
         for window in self._windows.values():
             window.close(error)
-            self._deliver(window)
-        for batch in self._gathering.take_all():
-            self._end(SettledBatch(batch, None, error))
+            self._settle_batches(window)
+        for batch in self._accumulator.take_all():
+            self._settle(SettledBatch(batch, None, error))

@@ -1,10 +1,11 @@
-"""Idempotent producers of streams: every value lands once and in order, whatever happens to the broker.
+"""Idempotent producers of streams: every value is appended once and in order, also through restarts of the broker.
 
     with broker.stream("runs/7/tokens").producer() as tokens:
         for token in model.generate(prompt):
             tokens.append(token)              # never waits for the network
 
-`close` ends the producer, not the stream.
+Batching, retries and epochs are those of the topic producer (`producer_base`, `sender`, `window`). A stream is one log,
+so all batches are of partition 0. `close` ends the producer, not the stream.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from typing import TYPE_CHECKING, Unpack
 
 from driftq.client.calls import streams
 from driftq.client.calls.queue import Value, encode, raw_bytes
-from driftq.client.producer.producer import CHANCE_BITS, first_epoch
-from driftq.client.producer.producer_base import AsyncWriter, ProducerBase, ProducerOptions, SyncWriter, options_of
+from driftq.client.producer.producer import EPOCH_RANDOM_BITS, first_epoch
+from driftq.client.producer.producer_base import (
+    AsyncProducerBase,
+    ProducerOptions,
+    ProducerState,
+    SyncProducerBase,
+)
 from driftq.client.transport.sansio import Call, random_bits, random_name
 from driftq.wire import streams as w
 
@@ -25,11 +31,11 @@ if TYPE_CHECKING:
     from driftq.client.producer.accumulator import Callback, ProducerBatch, Receipt
     from driftq.client.streams.stream import AsyncStream, Stream
 
-LANE = 0
+PARTITION = 0
 
 
 class StreamBatches:
-    """A stream's batches as calls."""
+    """Encodes the batches of a stream as calls."""
 
     def __init__(self, path: str, content_type: str, producer_id: str) -> None:
         self.path = path
@@ -37,7 +43,7 @@ class StreamBatches:
         self.producer_id = producer_id
 
     def raw(self, value: Value) -> bytes:
-        """A value as it stands in a batch. In a JSON stream bytes are JSON already."""
+        """The bytes of a value in a batch. In a JSON stream, bytes must be JSON already."""
         if w.is_json(self.content_type):
             return value if isinstance(value, bytes) else encode(value)
         return raw_bytes(value)
@@ -48,48 +54,47 @@ class StreamBatches:
         return streams.append(self.path, body, self.content_type, producer=(self.producer_id, epoch, seq))
 
 
-def _writing(
+def _new_state(
     path: str,
     content_type: str,
     producer_id: str,
     epoch: int | None,
     wake: Callable[[], None],
-    words: ProducerOptions,
-) -> tuple[StreamBatches, ProducerBase]:
-    appending = StreamBatches(path, content_type, producer_id or f"py-{random_name()}")
-    first = first_epoch(producer_id, int(time.time() * 1_000), random_bits(CHANCE_BITS))
-    writing = ProducerBase(
-        appending,
-        options_of(words),
+    options: ProducerOptions,
+) -> tuple[StreamBatches, ProducerState]:
+    batches = StreamBatches(path, content_type, producer_id or f"py-{random_name()}")
+    first = first_epoch(producer_id, int(time.time() * 1_000), random_bits(EPOCH_RANDOM_BITS))
+    state = ProducerState(
+        batches,
+        options,
         epoch=first if epoch is None else epoch,
-        is_fixed=epoch is not None,
+        epoch_is_fixed=epoch is not None,
         wake=wake,
-        words=words,
     )
-    return appending, writing
+    return batches, state
 
 
-class IdempotentProducer(SyncWriter):
-    """For one stream; any number of threads may use it. With an `epoch` of the caller's, a higher one shuts it out."""
+class IdempotentProducer(SyncProducerBase):
+    """A producer of one stream; threads may share it. If the caller chooses the `epoch`, a higher one fences it off."""
 
     def __init__(
         self, stream: Stream, producer_id: str = "", *, epoch: int | None = None, **options: Unpack[ProducerOptions]
     ) -> None:
         transport = stream._transport
         if not stream.content_type:
-            stream.content_type = transport.ask(streams.describe(stream.path)).content_type
-        self._appending, writing = _writing(stream.path, stream.content_type, producer_id, epoch, self._wake, options)
-        self._start(transport.address, writing)
+            stream.content_type = transport.execute(streams.describe(stream.path)).content_type
+        self._batches, state = _new_state(stream.path, stream.content_type, producer_id, epoch, self._wake, options)
+        self._start(transport.address, state)
 
     def append(self, value: Value, callback: Callback | None = None) -> Receipt:
-        """Give a value to the producer. Blocks only when the buffer is full."""
-        raw = self._appending.raw(value)
-        receipt = self._gathering.put(LANE, raw, b"", b"", callback)
-        return receipt if receipt is not None else self._wait(LANE, raw, b"", b"", callback)
+        """Hand a value to the producer. Blocks only when the buffer is full."""
+        raw = self._batches.raw(value)
+        receipt = self._accumulator.put(PARTITION, raw, b"", b"", callback)
+        return receipt if receipt is not None else self._put_when_room(PARTITION, raw, b"", b"", callback)
 
 
-class AsyncIdempotentProducer(AsyncWriter):
-    """For one stream. `await append` waits only when the buffer is full."""
+class AsyncIdempotentProducer(AsyncProducerBase):
+    """A producer of one stream. `await append` waits only when the buffer is full."""
 
     def __init__(
         self,
@@ -100,16 +105,16 @@ class AsyncIdempotentProducer(AsyncWriter):
         **options: Unpack[ProducerOptions],
     ) -> None:
         self._stream = stream
-        self._appending, writing = _writing(stream.path, stream.content_type, producer_id, epoch, self._wake, options)
-        self._begin(stream._transport.address, writing)
+        self._batches, state = _new_state(stream.path, stream.content_type, producer_id, epoch, self._wake, options)
+        self._init(stream._transport.address, state)
 
     async def append(self, value: Value, callback: Callback | None = None) -> Receipt:
-        """Give a value to the producer; the receipt can be awaited later, or not at all."""
-        if not self._appending.content_type:
+        """Hand a value to the producer; awaiting the receipt is optional."""
+        if not self._batches.content_type:
             stream = self._stream
-            found = await stream._transport.ask(streams.describe(stream.path))
-            self._appending.content_type = stream.content_type = found.content_type
-        self._running()
-        raw = self._appending.raw(value)
-        receipt = self._gathering.put(LANE, raw, b"", b"", callback)
-        return receipt if receipt is not None else await self._wait(LANE, raw, b"", b"", callback)
+            info = await stream._transport.execute(streams.describe(stream.path))
+            self._batches.content_type = stream.content_type = info.content_type
+        self._ensure_sender()
+        raw = self._batches.raw(value)
+        receipt = self._accumulator.put(PARTITION, raw, b"", b"", callback)
+        return receipt if receipt is not None else await self._put_when_room(PARTITION, raw, b"", b"", callback)

@@ -1,17 +1,46 @@
-"""The sequence of a pipelined idempotent producer in one log: pure, time comes as an argument.
+"""The send window of an idempotent producer in one log: which batch to send when, and under which epoch and seq.
 
-Batches are numbered, up to five travel at a time, and whatever happens to them the log gets each once and in order:
+Pure: no I/O, and time is an argument. `sender` is the driver: it calls `add`, writes what `due` returns, reports every
+answer (`stored`, `refused`, `unknown`) and takes the finished batches from `settled`.
 
-- *stored* (or a duplicate): done.
-- *refused for now*, *unknown* (timeout, reset, 5xx), a *gap* behind one of these: nothing new is sent until everything
-  under way is answered; then all of it goes again, in order, under the same numbers.
-- *refused for good*: it was not stored, so none behind it was. It fails alone; those behind begin a new epoch, which
-  shuts out any copy of them that is still on its way.
-- *out of time*: what may have been stored fails as unknown, and the rest begins a new epoch, too.
-- *stale epoch*: at the very start the clock was behind, and the next epoch is claimed; later a newer producer has taken
-  over, and everything fails.
+**Promise.** Each batch is in the log once and in order, or its error says that it is not there, or `OutcomeUnknown`
+says that it may be. The broker accepts (producer, epoch, seq) once and only in sequence; the window keeps to that.
 
-Batches of one epoch travel at a time, and the first of an epoch travels alone: the broker knows it only from then on.
+**States of a batch** (a `WindowEntry` in the queue):
+
+      add()               due()                 stored()
+    ────────▶ waiting ─────────────▶ in flight ───────────▶ settled (reply)
+                 ▲                       │
+                 │  recovery: all are    │ refused(), unknown()
+                 └─ sent again, in order ┤
+                                         └────────────────▶ settled (error)
+
+At most `in_flight_max` (5) are in flight, all of one epoch. The first batch of an epoch travels alone: the broker knows
+the epoch only when it has stored that batch, and would take a later one for a gap.
+
+**Recovery.** After an answer that is not `stored`, nothing new is sent until every batch in flight is answered and the
+backoff has passed. Then all of them are sent again, in order, under the same epoch and seq. The broker recognises those
+that it has and answers `duplicate`.
+
+**What happens on each answer**
+
+    answer                          the batch                              the batches after it
+    ──────────────────────────────  ─────────────────────────────────────  ──────────────────────────────────────
+    stored, duplicate               settled                                continue
+    refused for now (429, 503, …)   waits, sent again                      wait, sent again
+    unknown (timeout, reset, 5xx)   maybe stored: waits, sent again        wait, sent again
+    gap, sent after another         the one before failed: sent again      wait, sent again
+    gap, sent as head               the broker forgot this producer: fails as unknown what may be stored;
+                                    the rest starts a new epoch
+    refused for good (4xx)          fails alone                            not stored either: start a new epoch
+    expired (no answer in time)     fails, as unknown if maybe stored      those maybe stored fail, too; the rest
+                                                                           starts a new epoch
+    stale epoch, first batch        the clock is behind an older instance: all start at the next epoch
+    stale epoch, later              a newer producer of this name has taken over: all fail (`fatal`)
+
+A **new epoch** numbers the remaining batches from seq 0 and fences off copies of them that are still under way: the
+broker refuses the lower epoch. If the caller chose the epoch (`epoch_is_fixed`), there is no next one, and every
+failure that would need one is fatal.
 """
 
 from __future__ import annotations
@@ -27,25 +56,25 @@ B = TypeVar("B")
 IN_FLIGHT_MAX = 5
 
 
-class InFlightBatch(Generic[B]):
-    """A batch on its way: its number, and what is known of its attempts."""
+class WindowEntry(Generic[B]):
+    """A batch in the window: its number, and what is known of its attempts."""
 
-    __slots__ = ("alone", "batch", "epoch", "error", "expires_s", "in_flight", "maybe_stored", "sent_epoch", "seq")
+    __slots__ = ("was_head", "batch", "epoch", "error", "expires_s", "in_flight", "maybe_stored", "sent_epoch", "seq")
 
     def __init__(self, batch: B, epoch: int, seq: int, expires_s: float) -> None:
         self.batch = batch
         self.epoch = epoch
         self.seq = seq
-        self.expires_s = expires_s
-        self.in_flight = False
-        self.sent_epoch = -1
-        self.alone = False  # it was sent when nothing was before it: a gap then means lost history
-        self.maybe_stored = False
-        self.error: DriftQError | None = None
+        self.expires_s = expires_s  # fails at this time unless it is in flight
+        self.in_flight = False  # sent, and not answered
+        self.sent_epoch = -1  # the epoch of the last attempt; `epoch` may have grown since
+        self.was_head = False  # nothing was in flight before it when it was sent: a gap then means lost history
+        self.maybe_stored = False  # some attempt had no certain answer
+        self.error: DriftQError | None = None  # of the last attempt
 
 
 class SettledBatch(NamedTuple):
-    """The end of a batch: what the broker answered, or why it failed."""
+    """A finished batch: the broker's reply, or why it failed."""
 
     batch: Any
     reply: Any
@@ -53,31 +82,31 @@ class SettledBatch(NamedTuple):
 
 
 class Window(Generic[B]):
-    """One producer in one log. The driver asks `due`, writes, reports every answer, and takes what is `done`."""
+    """One producer in one log. The driver writes what is `due`, reports every answer, and takes what is `settled`."""
 
     def __init__(
         self,
         epoch: int,
         *,
         in_flight_max: int = IN_FLIGHT_MAX,
-        is_fixed: bool = False,
-        pause_s: Callable[[int], float] = lambda failures: 0.0,
+        epoch_is_fixed: bool = False,
+        backoff_s: Callable[[int], float] = lambda failures: 0.0,
     ) -> None:
-        self.epoch = epoch
-        self.done: list[SettledBatch] = []
-        self.fatal: DriftQError | None = None
-        self._is_fixed = is_fixed  # somebody else gives the epochs: there is no next one to claim
+        self.epoch = epoch  # of the next batch that is added
+        self.settled: list[SettledBatch] = []  # finished since the driver last looked
+        self.fatal: DriftQError | None = None  # set once nothing can be sent any more
+        self._epoch_is_fixed = epoch_is_fixed  # the caller chose the epoch: there is no next one
         self._in_flight_max = in_flight_max
-        self._pause_s = pause_s
-        self._queue: deque[InFlightBatch[B]] = deque()
+        self._backoff_s = backoff_s  # of the nth failure in a row
+        self._queue: deque[WindowEntry[B]] = deque()  # not settled, in order of (epoch, seq)
         self._next_seq = 0
-        self._in_flight = 0
-        self._known_epoch: int | None = None  # of the last batch that was stored
-        self._recovering = False
+        self._in_flight = 0  # entries of the queue that are in flight
+        self._stored_epoch: int | None = None  # of the last batch that was stored
+        self._recovering = False  # nothing new is sent until all are answered and `_resume_s` has passed
         self._resume_s = 0.0
-        self._failures = 0
+        self._failures = 0  # in a row
 
-    # --- what the driver asks ---
+    # --- for the driver: what to send ---
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -87,188 +116,188 @@ class Window(Generic[B]):
         return self._in_flight
 
     def has_room(self) -> bool:
-        """Whether another batch would be sent soon; if not, it may as well grow."""
+        """Whether another batch would be sent soon. If not, the accumulator may let it grow."""
         return len(self._queue) < self._in_flight_max and not (self._recovering and self._queue)
 
     def add(self, batch: B, expires_s: float) -> None:
-        sending = InFlightBatch(batch, self.epoch, self._next_seq, expires_s)
+        entry = WindowEntry(batch, self.epoch, self._next_seq, expires_s)
         if self.fatal is not None:
-            self._end(sending, self.fatal)
+            self._settle_failed(entry, self.fatal)
             return
         self._next_seq += 1
-        self._queue.append(sending)
+        self._queue.append(entry)
 
-    def due(self, now_s: float) -> list[InFlightBatch[B]]:
-        """What to write now, in order. Everything in it counts as under way from here on."""
+    def due(self, now_s: float) -> list[WindowEntry[B]]:
+        """What to write now, in order. All of it counts as in flight from now on."""
         if self._in_flight == 0:
-            self._forget_expired(now_s)
+            self._fail_expired(now_s)
         if self._recovering:
             if self._in_flight or now_s < self._resume_s:
                 return []
             self._recovering = False
-        found: list[InFlightBatch[B]] = []
+        due: list[WindowEntry[B]] = []
         epoch = self._queue[0].epoch if self._queue else 0
-        most = self._in_flight_max if self._known_epoch == epoch else 1
-        for sending in self._queue:
-            if self._in_flight >= most or sending.epoch != epoch:
+        limit = self._in_flight_max if self._stored_epoch == epoch else 1
+        for entry in self._queue:
+            if self._in_flight >= limit or entry.epoch != epoch:
                 break
-            if not sending.in_flight:
-                sending.in_flight = True
-                sending.sent_epoch = epoch
-                sending.alone = self._in_flight == 0 and sending is self._queue[0]
+            if not entry.in_flight:
+                entry.in_flight = True
+                entry.sent_epoch = epoch
+                entry.was_head = self._in_flight == 0 and entry is self._queue[0]
                 self._in_flight += 1
-                found.append(sending)
-        return found
+                due.append(entry)
+        return due
 
-    def next_s(self) -> float | None:
-        """When `due` may have something without anything else happening."""
+    def next_due_s(self) -> float | None:
+        """When `due` may return something even if no answer arrives; None if only an answer helps."""
         if not self._queue or self._in_flight:
             return None
         return min(self._resume_s, self._queue[0].expires_s) if self._recovering else 0.0
 
     def expires_s(self) -> float | None:
-        """When the next batch expires. A batch that is under way does not: its answer, or its timeout, comes first."""
-        return min(sending.expires_s for sending in self._queue) if self._queue and not self._in_flight else None
+        """When the next batch expires. A batch in flight does not: its answer, or its timeout, comes first."""
+        return min(entry.expires_s for entry in self._queue) if self._queue and not self._in_flight else None
 
-    # --- what the driver reports ---
+    # --- for the driver: answers ---
 
-    def stored(self, sending: InFlightBatch[B], reply: object) -> None:
-        """It is in the log; perhaps it was before."""
-        if not self._landed(sending):
+    def stored(self, entry: WindowEntry[B], reply: object) -> None:
+        """It is in the log, by this attempt or an earlier one."""
+        if not self._take_answer(entry):
             return
         self._failures = 0
-        self._known_epoch = sending.sent_epoch
-        self._queue.remove(sending)
-        self.done.append(SettledBatch(sending.batch, reply, None))
+        self._stored_epoch = entry.sent_epoch
+        self._queue.remove(entry)
+        self.settled.append(SettledBatch(entry.batch, reply, None))
 
-    def unknown(self, sending: InFlightBatch[B], error: DriftQError, now_s: float) -> None:
-        """Nobody knows whether it is in the log."""
-        if self._landed(sending):
-            self._doubt(sending)
-            sending.error = error
-            self._recover(now_s, self._wait_s(error))
+    def unknown(self, entry: WindowEntry[B], error: DriftQError, now_s: float) -> None:
+        """There was no answer: it may be in the log."""
+        if self._take_answer(entry):
+            self._mark_maybe_stored(entry)
+            entry.error = error
+            self._recover(now_s, self._next_backoff_s(error))
 
-    def refused(self, sending: InFlightBatch[B], error: DriftQError, now_s: float) -> None:
-        """It is not in the log, at least not by this attempt."""
-        if not self._landed(sending):
+    def refused(self, entry: WindowEntry[B], error: DriftQError, now_s: float) -> None:
+        """The broker refused it. Unless the error is a `ServerFailed`, this attempt did not store it."""
+        if not self._take_answer(entry):
             return
-        sending.error = error
+        entry.error = error
         match error:
             case ServerFailed():
-                self._doubt(sending)
-                self._recover(now_s, self._wait_s(error))
-            case SequenceGap() if not sending.alone:
+                self._mark_maybe_stored(entry)
+                self._recover(now_s, self._next_backoff_s(error))
+            case SequenceGap() if not entry.was_head:
                 self._recover(now_s, 0.0)
             case SequenceGap():
-                self._history_lost(error, now_s)
+                self._on_lost_history(error, now_s)
             case StaleEpoch():
-                self._stale(error, now_s)
+                self._on_stale_epoch(error, now_s)
             case DriftQError(retryable=True):
-                self._recover(now_s, self._wait_s(error))
+                self._recover(now_s, self._next_backoff_s(error))
             case _:
-                self._drop(sending, error, now_s)
+                self._refuse_for_good(entry, error, now_s)
 
     def fail_all(self, error: DriftQError) -> None:
         """Nothing more will be sent."""
         self.fatal = self.fatal or error
-        for sending in self._queue:
-            self._end(sending, error)
+        for entry in self._queue:
+            self._settle_failed(entry, error)
         self._queue.clear()
         self._in_flight = 0
 
     def close(self, error: DriftQError) -> None:
-        """Nothing more will be sent or answered: a batch that may be stored ends as unknown, any other with `error`."""
-        for sending in self._queue:
-            if sending.in_flight:
-                self._doubt(sending)
-            self._end(sending, _lost(sending) if sending.maybe_stored else error)
+        """Nothing more will be sent or answered: what may be stored fails as unknown, the rest with `error`."""
+        for entry in self._queue:
+            if entry.in_flight:
+                self._mark_maybe_stored(entry)
+            self._settle_failed(entry, _expiry_error(entry) if entry.maybe_stored else error)
         self._queue.clear()
         self._in_flight = 0
         self.fatal = self.fatal or error
 
-    # --- how it goes on ---
+    # --- recovery and epochs ---
 
-    def _landed(self, sending: InFlightBatch[B]) -> bool:
-        """Whether anybody still waits for this answer."""
-        if not sending.in_flight or self.fatal is not None:
+    def _take_answer(self, entry: WindowEntry[B]) -> bool:
+        """Count an answer. False if the batch was settled before it came."""
+        if not entry.in_flight or self.fatal is not None:
             return False
-        sending.in_flight = False
+        entry.in_flight = False
         self._in_flight -= 1
         return True
 
-    def _wait_s(self, error: DriftQError) -> float:
+    def _next_backoff_s(self, error: DriftQError) -> float:
         self._failures += 1
-        return max(self._pause_s(self._failures), (error.retry_after_ms or 0) / 1_000)
+        return max(self._backoff_s(self._failures), (error.retry_after_ms or 0) / 1_000)
 
-    def _recover(self, now_s: float, pause_s: float) -> None:
-        self._resume_s = max(self._resume_s if self._recovering else 0.0, now_s + pause_s)
+    def _recover(self, now_s: float, backoff_s: float) -> None:
+        self._resume_s = max(self._resume_s if self._recovering else 0.0, now_s + backoff_s)
         self._recovering = True
 
-    def _doubt(self, sending: InFlightBatch[B]) -> None:
-        """A batch that was moved to a new epoch meanwhile stood behind one that is missing: it was not stored."""
-        if sending.sent_epoch == sending.epoch:
-            sending.maybe_stored = True
+    def _mark_maybe_stored(self, entry: WindowEntry[B]) -> None:
+        """A batch that moved to a new epoch while in flight came after a missing one: that attempt was not stored."""
+        if entry.sent_epoch == entry.epoch:
+            entry.maybe_stored = True
 
-    def _drop(self, refused: InFlightBatch[B], error: DriftQError, now_s: float) -> None:
-        """It fails; those before it go on as they are, those behind it were not stored and move to a new epoch."""
-        if self._is_fixed:
+    def _refuse_for_good(self, entry: WindowEntry[B], error: DriftQError, now_s: float) -> None:
+        """It fails. Those before it stay; those after it were not stored and move to a new epoch."""
+        if self._epoch_is_fixed:
             self.fail_all(error)
             return
-        place = self._queue.index(refused)
-        self._queue.remove(refused)
-        self._end(refused, _lost(refused) if refused.maybe_stored else error)
-        for sending in list(self._queue)[place:]:
-            sending.maybe_stored = False
-        self._begin_epoch(self.epoch + 1, place)
+        index = self._queue.index(entry)
+        self._queue.remove(entry)
+        self._settle_failed(entry, _expiry_error(entry) if entry.maybe_stored else error)
+        for later in list(self._queue)[index:]:
+            later.maybe_stored = False
+        self._start_epoch(self.epoch + 1, index)
         self._recover(now_s, 0.0)
 
-    def _stale(self, error: StaleEpoch, now_s: float) -> None:
-        if self._known_epoch is not None or self._is_fixed:
+    def _on_stale_epoch(self, error: StaleEpoch, now_s: float) -> None:
+        if self._stored_epoch is not None or self._epoch_is_fixed:
             self.fail_all(error)
             return
-        self._begin_epoch(error.epoch + 1)
+        self._start_epoch(error.epoch + 1)
         self._recover(now_s, 0.0)
 
-    def _history_lost(self, error: SequenceGap, now_s: float) -> None:
-        """The broker no longer knows this producer: what may be stored cannot be told apart from what is not."""
-        if self._is_fixed:
+    def _on_lost_history(self, error: SequenceGap, now_s: float) -> None:
+        """The broker forgot this producer, so a repeat would not be recognised: what may be stored fails as unknown."""
+        if self._epoch_is_fixed:
             self.fail_all(error)
             return
-        self._give_up([], now_s)
+        self._fail_and_restart([], now_s)
 
-    def _forget_expired(self, now_s: float) -> None:
-        expired = [sending for sending in self._queue if sending.expires_s <= now_s]
+    def _fail_expired(self, now_s: float) -> None:
+        expired = [entry for entry in self._queue if entry.expires_s <= now_s]
         if not expired:
             return
-        if self._is_fixed:
-            self.fail_all(_lost(expired[0]))
+        if self._epoch_is_fixed:
+            self.fail_all(_expiry_error(expired[0]))
             return
-        self._give_up(expired, now_s)
+        self._fail_and_restart(expired, now_s)
 
-    def _give_up(self, some: list[InFlightBatch[B]], now_s: float) -> None:
-        """These fail, and so does everything that may be stored already; the rest begins a new epoch."""
-        for sending in list(self._queue):
-            if sending in some or sending.maybe_stored:
-                self._queue.remove(sending)
-                self._end(sending, _lost(sending))
-        self._begin_epoch(self.epoch + 1)
+    def _fail_and_restart(self, expired: list[WindowEntry[B]], now_s: float) -> None:
+        """These fail, and so does every batch that may be stored; the rest starts a new epoch."""
+        for entry in list(self._queue):
+            if entry in expired or entry.maybe_stored:
+                self._queue.remove(entry)
+                self._settle_failed(entry, _expiry_error(entry))
+        self._start_epoch(self.epoch + 1)
         self._recover(now_s, 0.0)
 
-    def _begin_epoch(self, epoch: int, place: int = 0) -> None:
-        """Number everything from a place on anew."""
+    def _start_epoch(self, epoch: int, index: int = 0) -> None:
+        """Renumber the entries from an index on: seq 0, 1, … of a new epoch."""
         self.epoch = epoch
-        moved = list(self._queue)[place:]
-        for seq, sending in enumerate(moved):
-            sending.epoch, sending.seq = epoch, seq
+        moved = list(self._queue)[index:]
+        for seq, entry in enumerate(moved):
+            entry.epoch, entry.seq = epoch, seq
         self._next_seq = len(moved)
 
-    def _end(self, sending: InFlightBatch[B], error: DriftQError) -> None:
-        sending.in_flight = False
-        self.done.append(SettledBatch(sending.batch, None, error))
+    def _settle_failed(self, entry: WindowEntry[B], error: DriftQError) -> None:
+        entry.in_flight = False
+        self.settled.append(SettledBatch(entry.batch, None, error))
 
 
-def _lost(sending: InFlightBatch[Any]) -> DriftQError:
-    """What is said of a batch that is given up."""
-    if sending.maybe_stored or sending.error is None:
-        return OutcomeUnknown(f"no certain answer in time; it may be written, or not (last: {sending.error})")
-    return sending.error
+def _expiry_error(entry: WindowEntry[Any]) -> DriftQError:
+    """The error of a batch that is given up."""
+    if entry.maybe_stored or entry.error is None:
+        return OutcomeUnknown(f"no certain answer in time; it may be written, or not (last: {entry.error})")
+    return entry.error

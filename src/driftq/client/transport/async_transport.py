@@ -1,94 +1,97 @@
-"""Performs steps on asyncio. The twin of `blocking`: the same steps, awaited.
+"""The transport of the async client: performs the steps of `sansio` on asyncio, as `sync_transport` does on sockets.
 
-`AsyncConnection` is one connection; it can carry several requests at a time, whose replies come in their order. The
-transport gives each exchange a wire to itself, because an answer that waits would hold up the ones behind it.
+An `AsyncConnection` can carry several requests at a time (HTTP pipelining); replies come in the order of requests. Only
+the producer's `sender` uses that. The transport gives each exchange a connection to itself, because a long poll would
+delay every reply after it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import Any, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
 from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
 from driftq.client.transport.http import Address, HttpReply, ReplyReader, request_bytes
 from driftq.client.transport.sansio import (
-    Asked,
     Call,
     CloseConnection,
     Exchange,
     Flow,
+    FlowResult,
     Open,
+    Operation,
     PeerHistory,
     ReadMore,
     RetryOptions,
     Sleep,
     Step,
-    StepEnded,
     Yield,
-    failed,
     resume,
     retrying_call,
     start,
+    throw,
 )
 from driftq.client.transport.sync_transport import IDLE_MAX, not_connected
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
 UNREAD_BYTES_MAX = 1 << 20
-CLOSE_S = 1.0  # a loop closes an aborted connection in its next turn
+CLOSE_S = 1.0  # an aborted connection is closed in the next iteration of the loop
 
 
 class _Reader(ReplyReader):
-    """A reader that hands over each reply as soon as it is whole."""
+    """A reader that hands over each reply as soon as it is complete."""
 
-    def __init__(self, wire: AsyncConnection) -> None:
-        self._wire = wire
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
         super().__init__()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._wire.on_progress()
+        self._connection.on_progress()
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._wire.on_progress()
+        self._connection.on_progress()
 
     def on_complete(self) -> None:
         super().on_complete()
-        self._wire.on_reply(self)
+        self._connection.on_reply(self)
 
 
 class AsyncConnection(asyncio.Protocol):
-    """One connection."""
+    """One connection: pipelined requests (`send`), one exchange at a time (`exchange`), or one live reply (`open`)."""
 
     def __init__(self) -> None:
         self._reader = _Reader(self)
-        self._waiting: deque[asyncio.Future[HttpReply]] = deque()
+        self._waiting: deque[asyncio.Future[HttpReply]] = deque()  # one for each request, in the order of replies
         self._transport: asyncio.Transport | None = None
-        self._progress: asyncio.Future[None] | None = None
-        self._unread_bytes = 0
-        self._live = False
-        self.usable = True
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the socket is closed
-        self.error: DriftQError = OutcomeUnknown("the broker hung up before the answer was whole")
+        self._progress: asyncio.Future[None] | None = None  # resolved when more of a live reply has arrived
+        self._unread_bytes = 0  # of a live reply; reading pauses above UNREAD_BYTES_MAX
+        self._live = False  # the reply under way is read piece by piece
+        self.usable = True  # another request may be sent
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # resolved with the socket
+        self.error: DriftQError = OutcomeUnknown("the broker closed the connection before the reply was complete")
 
     @classmethod
     async def connect(cls, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> AsyncConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                _, wire = await loop.create_connection(cls, address.host, address.port, ssl=tls)
+                _, connection = await loop.create_connection(cls, address.host, address.port, ssl=tls)
         except TimeoutError as error:
             raise not_connected(address, error) from None
         except OSError as error:
             raise not_connected(address, error) from None
-        return wire
+        return connection
 
     def send(self, request: bytes) -> asyncio.Future[HttpReply]:
-        """Write a request behind those that are under way. The future fails with the connection."""
+        """Write a request after those that are under way. The future fails if the connection does."""
         waiter: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
         if not self.usable or self._transport is None:
             waiter.set_exception(self.error)
@@ -102,9 +105,9 @@ class AsyncConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def forsake(self) -> None:
-        """Close from another loop than its own."""
-        loop = self.gone.get_loop()
+    def close_threadsafe(self) -> None:
+        """Close from another event loop than its own."""
+        loop = self.closed.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(self.close)
 
@@ -117,7 +120,7 @@ class AsyncConnection(asyncio.Protocol):
                 return await self.send(request)
         except TimeoutError:
             self.close()
-            raise OutcomeUnknown("no answer in time") from None
+            raise OutcomeUnknown("no reply in time") from None
         except BaseException:
             self.close()
             raise
@@ -126,11 +129,11 @@ class AsyncConnection(asyncio.Protocol):
         self._reader.reset()
         self._live = True
         waiter = self.send(request)
-        waiter.add_done_callback(_looked_at)
+        waiter.add_done_callback(_retrieve_exception)
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._reader.has_head:
-                    await self._progressed()
+                    await self._wait_for_progress()
                 head = self._reader.reply()
                 if head.status < 300 and head.status != 204:
                     return AsyncReplyStream(self, head)
@@ -138,28 +141,28 @@ class AsyncConnection(asyncio.Protocol):
                 return await waiter
         except TimeoutError:
             self.close()
-            raise OutcomeUnknown("no answer in time") from None
+            raise OutcomeUnknown("no reply in time") from None
         except BaseException:
             self.close()
             raise
 
-    async def more(self, timeout_s: float) -> bytes:
+    async def read_more(self, timeout_s: float) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    data = self._reader.take()
+                    data = self._reader.take_body()
                     if data or self._reader.complete:
                         self._unread_bytes = 0
                         self._live = not self._reader.complete
                         if self.usable and self._transport is not None:
                             self._transport.resume_reading()
                         return data
-                    await self._progressed()
+                    await self._wait_for_progress()
         except TimeoutError:
             self.close()
-            raise OutcomeUnknown("no answer in time") from None
+            raise OutcomeUnknown("no reply in time") from None
 
-    async def _progressed(self) -> None:
+    async def _wait_for_progress(self) -> None:
         if not self.usable:
             raise self.error
         self._progress = asyncio.get_running_loop().create_future()
@@ -182,7 +185,7 @@ class AsyncConnection(asyncio.Protocol):
             reader.reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -201,70 +204,70 @@ class AsyncConnection(asyncio.Protocol):
         if self._waiting:
             self._reader.end()
         if error is not None:
-            self.error = OutcomeUnknown(f"the connection broke before the answer: {error}")
+            self.error = OutcomeUnknown(f"the connection broke before the reply: {error}")
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_exception(self.error)
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
-        if not self.gone.done():
-            self.gone.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
 
 
 class AsyncReplyStream:
-    """A reply whose body is still on its way."""
+    """A reply whose body is still arriving: the `LiveReply` of this transport."""
 
-    def __init__(self, wire: AsyncConnection, head: HttpReply) -> None:
-        self.wire = wire
+    def __init__(self, connection: AsyncConnection, head: HttpReply) -> None:
+        self.connection = connection
         self.status = head.status
         self.headers = head.headers
 
 
 class AsyncTransport:
-    """The connections of one loop to one broker."""
+    """A pool of connections of one event loop to one broker."""
 
-    def __init__(self, address: Address, patience: RetryOptions | None = None) -> None:
+    def __init__(self, address: Address, retry: RetryOptions | None = None) -> None:
         self.address = address
-        self.patience = patience or RetryOptions()
-        self.known = PeerHistory()
+        self.retry = retry or RetryOptions()
+        self.peer = PeerHistory()
         self._tls = address.tls()
         self._idle: list[AsyncConnection] = []
-        self._wires: set[AsyncConnection] = set()  # every one whose socket is open
+        self._connections: set[AsyncConnection] = set()  # every one whose socket is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
-    async def ask(self, asked: Asked[T], patience: RetryOptions | None = None) -> T:
-        """The answer to a call, or what a flow returns."""
-        flow = retrying_call(asked, patience or self.patience, self.known) if isinstance(asked, Call) else asked
+    async def execute(self, operation: Operation[T], retry: RetryOptions | None = None) -> T:
+        """The reply of a call, or what a flow returns."""
+        flow = retrying_call(operation, retry or self.retry, self.peer) if isinstance(operation, Call) else operation
         step = start(flow)
-        while not isinstance(step, StepEnded):
+        while not isinstance(step, FlowResult):
             step = await self._advance(flow, step)
         value: T = step.value
         return value
 
-    async def each(self, flow: Flow[Any]) -> AsyncIterator[Any]:
-        """Everything a flow gives. What it has open when nobody listens any more is closed."""
+    async def iterate(self, flow: Flow[Any]) -> AsyncIterator[Any]:
+        """The values that a flow yields. Closes the flow's connection when the caller stops iterating."""
         live: AsyncReplyStream | None = None
         try:
             step = start(flow)
-            while not isinstance(step, StepEnded):
+            while not isinstance(step, FlowResult):
                 if isinstance(step, Yield):
                     yield step.value
                     step = resume(flow, None)
                     continue
-                live = step.live if isinstance(step, ReadMore) and isinstance(step.live, AsyncReplyStream) else live
+                live = step.reply if isinstance(step, ReadMore) and isinstance(step.reply, AsyncReplyStream) else live
                 step = await self._advance(flow, step)
         finally:
             flow.close()
             if live is not None:
-                live.wire.close()
+                live.connection.close()
 
-    async def _advance(self, flow: Flow[Any], step: Step) -> Step | StepEnded:
+    async def _advance(self, flow: Flow[Any], step: Step) -> Step | FlowResult:
         try:
             result = await self._perform(step)
         except (NotConnected, OutcomeUnknown) as error:
-            return failed(flow, error)
+            return throw(flow, error)
         return resume(flow, result)
 
     async def _perform(self, step: Step) -> object:
@@ -272,84 +275,85 @@ class AsyncTransport:
             case Exchange(call, timeout_s):
                 return await self._exchange(call, timeout_s)
             case Open(call, timeout_s):
-                wire = await self._take(timeout_s)
-                found = await wire.open(request_bytes(self.address, call), timeout_s)
-                if isinstance(found, HttpReply):
-                    self._put_back(wire)
-                return found
+                connection = await self._acquire(timeout_s)
+                reply = await connection.open(request_bytes(self.address, call), timeout_s)
+                if isinstance(reply, HttpReply):
+                    self._release(connection)
+                return reply
             case ReadMore(live, timeout_s):
                 assert isinstance(live, AsyncReplyStream)
-                return await live.wire.more(timeout_s)
+                return await live.connection.read_more(timeout_s)
             case CloseConnection(live):
                 assert isinstance(live, AsyncReplyStream)
-                live.wire.close()
+                live.connection.close()
             case Sleep(seconds):
                 await asyncio.sleep(seconds)
             case Yield():
-                raise AssertionError("a flow that gives is iterated, not asked")
+                raise AssertionError("a flow that yields values must be iterated")
             case _:
                 assert_never(step)
         return None
 
     async def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
-        wire = await self._take(timeout_s)
+        connection = await self._acquire(timeout_s)
         try:
-            return await wire.exchange(request_bytes(self.address, call), timeout_s, bodiless=call.method == "HEAD")
+            request = request_bytes(self.address, call)
+            return await connection.exchange(request, timeout_s, bodiless=call.method == "HEAD")
         finally:
-            self._put_back(wire)
+            self._release(connection)
 
     # --- the pool ---
 
-    async def _take(self, timeout_s: float) -> AsyncConnection:
+    async def _acquire(self, timeout_s: float) -> AsyncConnection:
         if self._closed:
             raise Closed("this client was closed")
-        self._stay_on_loop()
+        self._bind_to_loop()
         while self._idle:
-            wire = self._idle.pop()
-            if wire.usable:
-                return wire
-            wire.close()
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+            connection.close()
         return await self.connect(timeout_s)
 
     async def connect(self, timeout_s: float = 10.0) -> AsyncConnection:
-        """A connection of one's own."""
-        self._stay_on_loop()
-        wire = await AsyncConnection.connect(self.address, self._tls, timeout_s)
-        self._wires.add(wire)
-        wire.gone.add_done_callback(lambda _: self._wires.discard(wire))
+        """A connection that is not in the pool; the caller closes it."""
+        self._bind_to_loop()
+        connection = await AsyncConnection.connect(self.address, self._tls, timeout_s)
+        self._connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
         if self._closed:
-            wire.close()
+            connection.close()
             raise Closed("this client was closed")
-        return wire
+        return connection
 
-    def _stay_on_loop(self) -> None:
-        """Connections belong to a loop. Those of another one, which is usually over, are left to it."""
+    def _bind_to_loop(self) -> None:
+        """Connections belong to an event loop. Drop those of another loop, which has usually ended."""
         loop = asyncio.get_running_loop()
         if loop is self._loop:
             return
-        for wire in self._wires:
-            wire.forsake()
-        self._idle, self._wires, self._loop = [], set(), loop
+        for connection in self._connections:
+            connection.close_threadsafe()
+        self._idle, self._connections, self._loop = [], set(), loop
 
-    def _put_back(self, wire: AsyncConnection) -> None:
-        if wire.usable and not self._closed and len(self._idle) < IDLE_MAX:
-            self._idle.append(wire)
+    def _release(self, connection: AsyncConnection) -> None:
+        if connection.usable and not self._closed and len(self._idle) < IDLE_MAX:
+            self._idle.append(connection)
         else:
-            wire.close()
+            connection.close()
 
     async def close(self) -> None:
-        """Returns when every socket is closed, also those of calls that are under way. Twice is as good as once."""
+        """Returns when every socket is closed, also those of calls that are under way. Idempotent."""
         self._closed = True
         self._idle.clear()
-        self._stay_on_loop()
-        wires = list(self._wires)
-        for wire in wires:
-            wire.close()
-        if wires:
-            await asyncio.wait([wire.gone for wire in wires], timeout=CLOSE_S)
+        self._bind_to_loop()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.close()
+        if connections:
+            await asyncio.wait([connection.closed for connection in connections], timeout=CLOSE_S)
 
 
-def _looked_at(waiter: asyncio.Future[HttpReply]) -> None:
-    """The one who waits for the head hears of a broken connection in another way."""
+def _retrieve_exception(waiter: asyncio.Future[HttpReply]) -> None:
+    """The reader of a live reply learns of a broken connection from `error`; asyncio must not log this future's."""
     if not waiter.cancelled():
         waiter.exception()

@@ -1,4 +1,4 @@
-"""A loop on a thread of its own, for blocking programs that need something done meanwhile. One for a process."""
+"""One event loop on a thread of its own, for producers in blocking programs. Shared by the whole process."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_shared: Background | None = None
+_shared: BackgroundLoop | None = None
 
 
-class Background:
-    """A running loop."""
+class BackgroundLoop:
+    """An event loop that runs on a daemon thread."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = new_loop()
+        self.loop = new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="driftq", daemon=True)
         self._thread.start()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
-            raise RuntimeError("this would wait for itself: call it from another thread, or use the async client")
-        return self.start(work).result()
+            raise RuntimeError("this would deadlock: call it from another thread, or use the async client")
+        return self.submit(coroutine).result()
 
 
-def background() -> Background:
+def background_loop() -> BackgroundLoop:
     """The shared loop; a forked child gets its own."""
     global _shared  # noqa: PLW0603
     with _lock:
         if _shared is None or _shared.pid != os.getpid():
-            _shared = Background()
+            _shared = BackgroundLoop()
         return _shared
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """The quick one, where there is one."""
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop if it is installed."""
     try:
-        import uvloop  # noqa: PLC0415  # 50 ms that only those pay who need a loop of ours
+        import uvloop  # noqa: PLC0415  # costs 50 ms: only for programs that need a loop of ours
     except ImportError:
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()

@@ -1,7 +1,37 @@
-"""What both clients do, written once: a flow is a generator that yields steps and is told what came of them.
+"""The client's protocol without I/O. What both clients do is written once, as generators; transports only move bytes.
 
-A transport performs the steps, by blocking or by awaiting; the decisions (try again? how long? read on from where?) are
-made here and in the other flows. Nothing here knows a socket, and time and chance come as arguments.
+Two kinds of operation can be given to a transport:
+
+- a `Call`: one request and how to read its reply. `retrying_call` makes it a flow.
+- a `Flow`: a generator that yields steps and is resumed with their results. Following a stream is one.
+
+    flow (this module, `streams`)                  transport (`sync_transport`, `async_transport`)
+    ─────────────────────────────                  ──────────────────────────────────────────────
+    yield Exchange(call, timeout_s)    ──────▶     send the request, read the whole reply
+            reply = …                  ◀──────     resume(flow, reply)
+    (refused for now: back off)
+    yield Sleep(seconds)               ──────▶     sleep
+                                       ◀──────     resume(flow, None)
+    yield Exchange(call, timeout_s)    ──────▶     send it again: the connection breaks
+            except OutcomeUnknown      ◀──────     throw(flow, OutcomeUnknown(…))
+    return value                       ──────▶     FlowResult(value): give it to the caller
+
+What a transport must do:
+
+1. `step = start(flow)`. While `step` is not a `FlowResult`, perform it:
+   - `Exchange` → an `HttpReply`
+   - `Open` → a `LiveReply` when its head has arrived, or the whole `HttpReply` if it is a refusal
+   - `ReadMore` → the next bytes of a live reply, empty at its end
+   - `CloseConnection`, `Sleep` → None
+   - `Yield`: hand the value to the caller who iterates; it may not occur in a flow that is executed
+2. Performed: `step = resume(flow, result)`.
+3. Failed: `step = throw(flow, error)`, with `NotConnected` if no byte of the request was sent, else `OutcomeUnknown`.
+   The first may always be retried, the second only if the call is idempotent (`may_retry`).
+4. Respect `timeout_s` of each step. Overall deadlines are the flow's business.
+5. Give each exchange a connection of its own, and keep the connection only if the reply was read to its end.
+6. If the caller stops iterating, `flow.close()` and close the live reply's connection.
+
+Nothing here knows a socket. Time and randomness are arguments, so tests run these flows without waiting.
 """
 
 from __future__ import annotations
@@ -20,35 +50,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+logger = logging.getLogger("driftq.client")
 
-# --- names and chances, straight from the system: `secrets` would double the time that importing the client takes ---
-
-
-def random_name() -> str:
-    return os.urandom(9).hex()
+WARN_EVERY_S = 10.0
+FULL_STATUSES = (429, 507)  # too many messages wait, or the disk is full: this may take long
 
 
-def random_bits(count: int) -> int:
-    return int.from_bytes(os.urandom(8), "little") & ((1 << count) - 1)
-
-
-def chance() -> float:
-    """From 0 up to 1."""
-    return random_bits(53) / (1 << 53)
-
-
-def default_owner() -> str:
-    """A name for this process that no other has."""
-    return f"{socket.gethostname()[:64]}:{os.getpid()}:{os.urandom(3).hex()}"
+# --- operations and steps ---
 
 
 class Call(Generic[T]):
     """One request and how to read its reply.
 
-    `repeatable`: sending it twice does no more than sending it once. `wait_ms`: how long the broker may sit on it.
+    `idempotent`: repeating it has no further effect. `wait_ms`: how long the broker may hold the request (long poll).
     """
 
-    __slots__ = ("method", "path", "body", "content_type", "headers", "read", "refusal", "repeatable", "wait_ms")
+    __slots__ = ("method", "path", "body", "content_type", "headers", "read", "refusal", "idempotent", "wait_ms")
 
     def __init__(
         self,
@@ -60,7 +77,7 @@ class Call(Generic[T]):
         body: bytes = b"",
         content_type: str = "",
         headers: Headers = (),
-        repeatable: bool = False,
+        idempotent: bool = False,
         wait_ms: int = 0,
     ) -> None:
         self.method = method
@@ -70,12 +87,12 @@ class Call(Generic[T]):
         self.body = body
         self.content_type = content_type
         self.headers = headers
-        self.repeatable = repeatable
+        self.idempotent = idempotent
         self.wait_ms = wait_ms
 
 
-class Live(Protocol):
-    """A reply that is still arriving. Opaque to flows, except for its head."""
+class LiveReply(Protocol):
+    """A reply whose body is still arriving. Flows see its head and read the body with `ReadMore`."""
 
     @property
     def status(self) -> int: ...
@@ -84,14 +101,14 @@ class Live(Protocol):
 
 
 class Exchange(NamedTuple):
-    """→ `HttpReply`. Raises `NotConnected` or `OutcomeUnknown` into the flow."""
+    """Send a request and read its whole reply: → `HttpReply`."""
 
     call: Call[Any]
     timeout_s: float
 
 
 class Open(NamedTuple):
-    """→ `Live`, or the whole `HttpReply` if it is a refusal."""
+    """Send a request and read the head of its reply: → `LiveReply`, or the whole `HttpReply` if it is a refusal."""
 
     call: Call[Any]
     timeout_s: float
@@ -100,14 +117,14 @@ class Open(NamedTuple):
 class ReadMore(NamedTuple):
     """→ the next bytes of a live reply; empty at its end."""
 
-    live: Live
+    reply: LiveReply
     timeout_s: float
 
 
 class CloseConnection(NamedTuple):
-    """Be done with a live reply."""
+    """Close the connection of a live reply."""
 
-    live: Live
+    reply: LiveReply
 
 
 class Sleep(NamedTuple):
@@ -115,47 +132,53 @@ class Sleep(NamedTuple):
 
 
 class Yield(NamedTuple):
-    """Hand a value to whoever iterates over the flow."""
+    """Hand a value to the caller who iterates over the flow."""
 
     value: Any
 
 
-class StepEnded(NamedTuple):
-    """Not a step: the flow is over, and this is what it returned."""
+class FlowResult(NamedTuple):
+    """Not a step: the flow has returned this value."""
 
     value: Any
 
 
 Step: TypeAlias = Exchange | Open | ReadMore | CloseConnection | Sleep | Yield
 Flow: TypeAlias = Generator[Step, Any, T]
-Asked: TypeAlias = Call[T] | Generator[Step, Any, T]
+Operation: TypeAlias = Call[T] | Generator[Step, Any, T]
 
 
-def start(flow: Flow[Any]) -> Step | StepEnded:
+# --- driving a flow ---
+
+
+def start(flow: Flow[Any]) -> Step | FlowResult:
     return resume(flow, None)
 
 
-def resume(flow: Flow[Any], result: object) -> Step | StepEnded:
-    """Tell a flow what came of its step; it says what it wants next."""
+def resume(flow: Flow[Any], result: object) -> Step | FlowResult:
+    """Give a flow the result of its step; returns the next step."""
     try:
         return flow.send(result)
     except StopIteration as stop:
-        return StepEnded(stop.value)
+        return FlowResult(stop.value)
 
 
-def failed(flow: Flow[Any], error: DriftQError) -> Step | StepEnded:
-    """Tell a flow that its step failed."""
+def throw(flow: Flow[Any], error: DriftQError) -> Step | FlowResult:
+    """Report to a flow that its step failed; returns the next step, unless the flow raises the error."""
     try:
         return flow.throw(error)
     except StopIteration as stop:
-        return StepEnded(stop.value)
+        return FlowResult(stop.value)
+
+
+# --- retrying ---
 
 
 class RetryOptions(NamedTuple):
-    """How long to wait and how to try again.
+    """How a call is retried.
 
-    One attempt takes at most `timeout_ms`, all of them together `deadline_ms`. Until a broker has answered once,
-    nobody being there is an answer after `first_contact_ms`.
+    One attempt takes at most `timeout_ms`, all of them together `deadline_ms`. A client that has never reached its
+    broker gives up after `first_contact_ms`: the address is probably wrong.
     """
 
     timeout_ms: int = 10_000
@@ -164,79 +187,75 @@ class RetryOptions(NamedTuple):
     backoff_max_ms: int = 2_000
     first_contact_ms: int = 2_000
 
-    def pause_s(self, failures: int, chance: float) -> float:
-        """Half of the window for certain, the other half by chance: no herd, and no hot loop."""
+    def backoff_s(self, failures: int, jitter: float) -> float:
+        """Exponential backoff, half of it random so that clients do not retry at the same moment."""
         window_ms = min(self.backoff_max_ms, self.backoff_ms << min(failures - 1, 16))
-        return window_ms / 2_000 * (1 + chance)
+        return window_ms / 2_000 * (1 + jitter)
 
 
 class PeerHistory:
-    """Whether the broker has ever answered."""
+    """Whether this client has ever had a reply from its broker."""
 
-    __slots__ = ("met",)
+    __slots__ = ("ever_connected",)
 
     def __init__(self) -> None:
-        self.met = False
+        self.ever_connected = False
 
 
-def may_repeat(call: Call[Any], error: DriftQError) -> bool:
-    """What was certainly not done may be tried again; what may have been done, only if twice is as good as once."""
+def may_retry(call: Call[Any], error: DriftQError) -> bool:
+    """A call that was certainly not executed may be retried. One that may have been: only if it is idempotent."""
     if isinstance(error, NotConnected):
         return True
     if isinstance(error, OutcomeUnknown | ServerFailed):
-        return call.repeatable
+        return call.idempotent
     if isinstance(error, Unavailable) and error.status == 503:
         return True
-    return error.retryable and isinstance(error, Refused) and error.status in (429, 507)
+    return error.retryable and isinstance(error, Refused) and error.status in FULL_STATUSES
+
+
+def random_fraction() -> float:
+    """From 0 up to 1."""
+    return random_bits(53) / (1 << 53)
 
 
 def retrying_call(
     call: Call[T],
-    patience: RetryOptions,
-    known: PeerHistory,
+    retry: RetryOptions,
+    peer: PeerHistory,
     *,
     now_s: Callable[[], float] = time.monotonic,
-    chance: Callable[[], float] = chance,
+    jitter: Callable[[], float] = random_fraction,
 ) -> Flow[T]:
-    """Ask until there is an answer that counts, or the time is over."""
-    began_s = now_s()
-    timeout_s = (patience.timeout_ms + call.wait_ms) / 1_000
-    deadline_s = began_s + (patience.deadline_ms + call.wait_ms) / 1_000
+    """Send a call until it succeeds, is refused for good, or the deadline passes."""
+    start_s = now_s()
+    timeout_s = (retry.timeout_ms + call.wait_ms) / 1_000
+    deadline_s = start_s + (retry.deadline_ms + call.wait_ms) / 1_000
     failures = 0
-    notice = WaitNotice(now_s)
+    warning = BackoffWarning(now_s)
     while True:
         try:
             reply: HttpReply = yield Exchange(call, max(0.001, min(timeout_s, deadline_s - now_s())))
-            known.met = True
+            peer.ever_connected = True
             if reply.status < 300 or reply.status == 304:
                 return call.read(reply)
             error: DriftQError = call.refusal(reply)
         except (NotConnected, OutcomeUnknown) as caught:
             error = caught
         failures += 1
-        pause_s = patience.pause_s(failures, chance())
+        backoff_s = retry.backoff_s(failures, jitter())
         if error.retry_after_ms is not None:
-            pause_s = max(pause_s, error.retry_after_ms / 1_000)
-        over_s = deadline_s
-        if isinstance(error, NotConnected) and not known.met:
-            over_s = min(deadline_s, began_s + patience.first_contact_ms / 1_000)
-        if not may_repeat(call, error) or now_s() + pause_s > over_s:
+            backoff_s = max(backoff_s, error.retry_after_ms / 1_000)
+        give_up_s = deadline_s
+        if isinstance(error, NotConnected) and not peer.ever_connected:
+            give_up_s = min(deadline_s, start_s + retry.first_contact_ms / 1_000)
+        if not may_retry(call, error) or now_s() + backoff_s > give_up_s:
             raise error
-        notice.waits(error)
-        yield Sleep(pause_s)
+        warning.backing_off(error)
+        yield Sleep(backoff_s)
 
 
-# --- Says why a call waits: a broker that refuses for now is asked again, and a program should not wait in silence ---
-
-
-logger = logging.getLogger("driftq.client")
-
-AGAIN_S = 10.0
-FULL = (429, 507)  # too much waits, or the disk is full: this may take long
-
-
-class WaitNotice:
-    """The notices of one call or one producer: at once, and again while the wait goes on."""
+class BackoffWarning:
+    """Logs why a call or a producer waits for a full broker: at once, then every ten seconds."""
 
     __slots__ = ("_next_s", "_now_s")
 
@@ -244,8 +263,23 @@ class WaitNotice:
         self._now_s = now_s
         self._next_s = float("-inf")
 
-    def waits(self, error: DriftQError) -> None:
-        """The call is tried again because of this refusal."""
-        if isinstance(error, Refused) and error.status in FULL and self._now_s() >= self._next_s:
-            self._next_s = self._now_s() + AGAIN_S
+    def backing_off(self, error: DriftQError) -> None:
+        if isinstance(error, Refused) and error.status in FULL_STATUSES and self._now_s() >= self._next_s:
+            self._next_s = self._now_s() + WARN_EVERY_S
             logger.warning("waiting for the broker: %s", error.message)
+
+
+# --- random names, from the operating system: importing `secrets` would double the import time of the client ---
+
+
+def random_name() -> str:
+    return os.urandom(9).hex()
+
+
+def random_bits(count: int) -> int:
+    return int.from_bytes(os.urandom(8), "little") & ((1 << count) - 1)
+
+
+def default_owner() -> str:
+    """A name for this process that no other has."""
+    return f"{socket.gethostname()[:64]}:{os.getpid()}:{os.urandom(3).hex()}"

@@ -1,7 +1,7 @@
-"""Performs steps on blocking sockets. Threads share one transport: each exchange has a connection to itself.
+"""The transport of the blocking client: performs the steps of `sansio` on sockets.
 
-A connection is kept for the next exchange when its reply was whole. After a fork the child begins with none: a socket
-that two processes read is nobody's.
+Threads may share one transport. Each exchange takes a connection from a pool and returns it if the reply was read to
+its end. After a fork the child starts with an empty pool: two processes must not read one socket.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 from driftq.client.errors import Closed, NotConnected, OutcomeUnknown
 from driftq.client.transport.http import Address, HttpReply, ReplyReader, request_bytes
 from driftq.client.transport.sansio import (
-    Asked,
     Call,
     CloseConnection,
     Exchange,
     Flow,
+    FlowResult,
     Open,
+    Operation,
     PeerHistory,
     ReadMore,
     RetryOptions,
     Sleep,
     Step,
-    StepEnded,
     Yield,
-    failed,
     resume,
     retrying_call,
     start,
+    throw,
 )
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class SyncConnection:
         except OSError as error:
             raise not_connected(address, error) from None
 
-    def is_fresh(self) -> bool:
-        """Nothing can be read from a connection at rest, unless the other side has ended it."""
+    def is_reusable(self) -> bool:
+        """An idle connection has nothing to read, unless the broker has closed it."""
         if not self._usable:
             return False
-        watch = select.poll()  # unlike select, it knows descriptors above 1023
+        watch = select.poll()  # unlike select, it accepts descriptors above 1023
         watch.register(self._socket, select.POLLIN)
         return not watch.poll(0)
 
@@ -88,10 +88,10 @@ class SyncConnection:
         self._usable = self._reader.keep_alive
         return self._reader.reply()
 
-    def more(self, timeout_s: float) -> bytes:
+    def read_more(self, timeout_s: float) -> bytes:
         deadline_s = time.monotonic() + timeout_s
         while True:
-            data = self._reader.take()
+            data = self._reader.take_body()
             if data or self._reader.complete:
                 self._usable = self._reader.complete and self._reader.keep_alive
                 return data
@@ -107,26 +107,26 @@ class SyncConnection:
             raise OutcomeUnknown(f"the connection broke while the request was sent: {error}") from None
 
     def _read(self, deadline_s: float) -> None:
-        room = self._reader.room()
+        buffer = self._reader.body_buffer()
         try:
             self._socket.settimeout(max(0.001, deadline_s - time.monotonic()))
-            if room is not None:
-                count, data = self._socket.recv_into(room), b""
+            if buffer is not None:
+                count, data = self._socket.recv_into(buffer), b""
             else:
                 data = self._socket.recv(RECEIVE_BYTES)
                 count = len(data)
         except TimeoutError:
-            raise OutcomeUnknown("no answer in time") from None
+            raise OutcomeUnknown("no reply in time") from None
         except OSError as error:
-            raise OutcomeUnknown(f"the connection broke before the answer: {error}") from None
+            raise OutcomeUnknown(f"the connection broke before the reply: {error}") from None
         if data:
             self._reader.feed(data)
         elif count:
-            self._reader.received(count)
+            self._reader.body_received(count)
         else:
             self._reader.end()
             if not self._reader.complete:
-                raise OutcomeUnknown("the broker hung up before the answer was whole")
+                raise OutcomeUnknown("the broker closed the connection before the reply was complete")
 
     def close(self) -> None:
         self._usable = False
@@ -134,7 +134,7 @@ class SyncConnection:
 
 
 class ReplyStream:
-    """A reply whose body is still on its way."""
+    """A reply whose body is still arriving: the `LiveReply` of this transport."""
 
     def __init__(self, connection: SyncConnection, head: HttpReply) -> None:
         self.connection = connection
@@ -143,49 +143,49 @@ class ReplyStream:
 
 
 class Transport:
-    """The connections to one broker, and the one way to use them: `ask` and `each`."""
+    """A pool of connections to one broker. `execute` runs an operation, `iterate` a flow that yields values."""
 
-    def __init__(self, address: Address, patience: RetryOptions | None = None) -> None:
+    def __init__(self, address: Address, retry: RetryOptions | None = None) -> None:
         self.address = address
-        self.patience = patience or RetryOptions()
-        self.known = PeerHistory()
+        self.retry = retry or RetryOptions()
+        self.peer = PeerHistory()
         self._tls = address.tls()
         self._lock = threading.Lock()
         self._idle: list[SyncConnection] = []
         self._pid = os.getpid()
         self._closed = False
 
-    def ask(self, asked: Asked[T], patience: RetryOptions | None = None) -> T:
-        """The answer to a call, or what a flow returns."""
-        flow = retrying_call(asked, patience or self.patience, self.known) if isinstance(asked, Call) else asked
+    def execute(self, operation: Operation[T], retry: RetryOptions | None = None) -> T:
+        """The reply of a call, or what a flow returns."""
+        flow = retrying_call(operation, retry or self.retry, self.peer) if isinstance(operation, Call) else operation
         step = start(flow)
-        while not isinstance(step, StepEnded):
+        while not isinstance(step, FlowResult):
             step = self._advance(flow, step)
         value: T = step.value
         return value
 
-    def each(self, flow: Flow[Any]) -> Iterator[Any]:
-        """Everything a flow gives. What it has open when nobody listens any more is closed."""
+    def iterate(self, flow: Flow[Any]) -> Iterator[Any]:
+        """The values that a flow yields. Closes the flow's connection when the caller stops iterating."""
         live: ReplyStream | None = None
         try:
             step = start(flow)
-            while not isinstance(step, StepEnded):
+            while not isinstance(step, FlowResult):
                 if isinstance(step, Yield):
                     yield step.value
                     step = resume(flow, None)
                     continue
-                live = step.live if isinstance(step, ReadMore) and isinstance(step.live, ReplyStream) else live
+                live = step.reply if isinstance(step, ReadMore) and isinstance(step.reply, ReplyStream) else live
                 step = self._advance(flow, step)
         finally:
             flow.close()
             if live is not None:
                 live.connection.close()
 
-    def _advance(self, flow: Flow[Any], step: Step) -> Step | StepEnded:
+    def _advance(self, flow: Flow[Any], step: Step) -> Step | FlowResult:
         try:
             result = self._perform(step)
         except (NotConnected, OutcomeUnknown) as error:
-            return failed(flow, error)
+            return throw(flow, error)
         return resume(flow, result)
 
     def _perform(self, step: Step) -> object:
@@ -193,63 +193,63 @@ class Transport:
             case Exchange(call, timeout_s):
                 return self._exchange(call, timeout_s)
             case Open(call, timeout_s):
-                connection = self._take(timeout_s)
-                return self._opened(connection, request_bytes(self.address, call), timeout_s)
+                connection = self._acquire(timeout_s)
+                return self._open(connection, request_bytes(self.address, call), timeout_s)
             case ReadMore(live, timeout_s):
                 assert isinstance(live, ReplyStream)
-                return live.connection.more(timeout_s)
+                return live.connection.read_more(timeout_s)
             case CloseConnection(live):
                 assert isinstance(live, ReplyStream)
                 live.connection.close()
             case Sleep(seconds):
                 time.sleep(seconds)
             case Yield():
-                raise AssertionError("a flow that gives is iterated, not asked")
+                raise AssertionError("a flow that yields values must be iterated")
             case _:
                 assert_never(step)
         return None
 
     def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
-        connection = self._take(timeout_s)
+        connection = self._acquire(timeout_s)
         try:
             return connection.exchange(request_bytes(self.address, call), timeout_s, bodiless=call.method == "HEAD")
         finally:
-            self._put_back(connection)
+            self._release(connection)
 
-    def _opened(self, connection: SyncConnection, request: bytes, timeout_s: float) -> ReplyStream | HttpReply:
+    def _open(self, connection: SyncConnection, request: bytes, timeout_s: float) -> ReplyStream | HttpReply:
         try:
-            found = connection.open(request, timeout_s)
+            reply = connection.open(request, timeout_s)
         except BaseException:
             connection.close()
             raise
-        if isinstance(found, HttpReply):
-            self._put_back(connection)
-        return found
+        if isinstance(reply, HttpReply):
+            self._release(connection)
+        return reply
 
     # --- the pool ---
 
-    def _take(self, timeout_s: float) -> SyncConnection:
+    def _acquire(self, timeout_s: float) -> SyncConnection:
         if self._closed:
             raise Closed("this client was closed")
         if self._pid != os.getpid():
-            self._begin_anew()
+            self._reset_after_fork()
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return SyncConnection(self.address, self._tls, timeout_s)
-            if connection.is_fresh():
+            if connection.is_reusable():
                 return connection
             connection.close()
 
-    def _begin_anew(self) -> None:
-        """After a fork. Closing the child's copies does not touch the parent's connections."""
+    def _reset_after_fork(self) -> None:
+        """Closing the child's copies of the sockets does not affect the parent's connections."""
         idle, self._idle, self._pid, self._lock = self._idle, [], os.getpid(), threading.Lock()
         for connection in idle:
             connection.close()
 
-    def _put_back(self, connection: SyncConnection) -> None:
-        if connection.is_fresh() and not self._closed:
+    def _release(self, connection: SyncConnection) -> None:
+        if connection.is_reusable() and not self._closed:
             with self._lock:
                 if len(self._idle) < IDLE_MAX:
                     self._idle.append(connection)
@@ -257,7 +257,7 @@ class Transport:
         connection.close()
 
     def close(self) -> None:
-        """Closing twice is as good as once."""
+        """Idempotent. Calls that are under way finish and then close their connections."""
         self._closed = True
         with self._lock:
             idle, self._idle = self._idle, []
@@ -265,17 +265,17 @@ class Transport:
             connection.close()
 
     def __del__(self) -> None:
-        """A client that nobody closed leaves no socket to the collector; those at rest owe nobody anything."""
+        """A client that was not closed leaves no idle socket to the garbage collector."""
         for connection in getattr(self, "_idle", ()):
             connection.close()
 
 
 def not_connected(address: Address, error: OSError) -> NotConnected:
-    import ssl  # noqa: PLC0415  # 25 ms that only a client without a connection pays
+    import ssl  # noqa: PLC0415  # costs 25 ms: only when a connection has failed
 
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "its certificate is not trusted: SSL_CERT_FILE names a PEM file with it or with its authority"
-        return NotConnected(f"no trusted broker at {address.text} ({error}); {advice}")
+        advice = "its certificate is not trusted; set SSL_CERT_FILE to a PEM file with the certificate or its authority"
+        return NotConnected(f"no trusted broker at {address.url} ({error}); {advice}")
     if isinstance(error, ssl.SSLError):
-        return NotConnected(f"no TLS at {address.text} ({error}); a broker without a certificate has an http:// URL")
-    return NotConnected(f"no broker answers at {address.text} ({error}); start one with `driftq serve`")
+        return NotConnected(f"no TLS at {address.url} ({error}); a broker without a certificate has an http:// URL")
+    return NotConnected(f"no broker answers at {address.url} ({error}); start one with `driftq serve`")

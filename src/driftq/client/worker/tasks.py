@@ -1,10 +1,10 @@
-"""Tasks: functions whose calls travel. Their arguments are the JSON of a job, by name.
+"""Tasks: functions that are called through the queue. A job's value is the call's arguments by name, as JSON.
 
 @driftq.task("email.send.v1", topic="emails")
 async def send_email(to: str, subject: str) -> None: ...
 
 await send_email("ann@example.org", "hello")                 # a plain call
-send_email.enqueue(broker, "ann@example.org", "hello")       # a job; arguments are checked here, types over there
+send_email.enqueue(broker, "ann@example.org", "hello")       # a job; the worker checks the types of the arguments
 send_email.run(broker)                                       # a worker for this task
 """
 
@@ -20,8 +20,8 @@ import msgspec
 from driftq.client.calls import admin, queue
 from driftq.client.errors import InvalidCall
 from driftq.client.worker.handler_results import Reject
+from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
 from driftq.client.worker.worker import Worker
-from driftq.client.worker.worker_loop import Handler, WorkerSubscription, WorkOptions
 
 if typing.TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ, DriftQ
@@ -33,18 +33,25 @@ R = TypeVar("R")
 
 
 class Task(Worker[P, R]):
-    """A function, a worker for it, and a way to call it from afar."""
+    """A function, a worker for it, and a way to enqueue calls of it."""
 
     def __init__(
-        self, function: Callable[P, R], subscription: WorkerSubscription, options: WorkOptions, words: dict[str, Any]
+        self,
+        function: Callable[P, R],
+        subscription: WorkerSubscription,
+        options: WorkerOptions,
+        job_options: dict[str, Any],
     ) -> None:
         super().__init__(function, subscription, options)
         self._signature = inspect.signature(function)
-        self._words = words
+        self._job_options = job_options
         if any(
-            each.kind in (each.VAR_POSITIONAL, each.POSITIONAL_ONLY) for each in self._signature.parameters.values()
+            parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY)
+            for parameter in self._signature.parameters.values()
         ):
-            raise InvalidCall(f"{function.__name__}: arguments of a task travel by name; *args and / have none")
+            raise InvalidCall(
+                f"{function.__name__}: a task's arguments are sent by name; *args and positional-only have none"
+            )
 
     @property
     def name(self) -> str:
@@ -59,24 +66,24 @@ class Task(Worker[P, R]):
         priority: int = 0,
         delay_ms: int = 0,
         timeout_ms: int = 0,
-        **words: Any,
+        **options: Any,
     ) -> Task[P, R]:
-        """The same task with other words for its jobs: `id`, `key`, `priority`, `delay_ms`, `deadline`, `tenant`, …"""
-        given = {"id": id, "key": key, "priority": priority, "delay_ms": delay_ms, "timeout_ms": timeout_ms, **words}
-        merged = self._words | {name: value for name, value in given.items() if value}
+        """The same task with other options for its jobs: `id`, `key`, `priority`, `delay_ms`, `deadline`, …"""
+        options |= {"id": id, "key": key, "priority": priority, "delay_ms": delay_ms, "timeout_ms": timeout_ms}
+        merged = self._job_options | {name: value for name, value in options.items() if value}
         return Task(self.function, self.subscription, self.options, merged)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> ProduceItem:
-        """The job that stands for a call. Raises TypeError for arguments that do not fit."""
+        """The job of a call. Raises TypeError for arguments that do not match the signature."""
         bound = self._signature.bind(*args, **kwargs)
-        return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **self._words)
+        return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **self._job_options)
 
     @overload
     def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> admin.Enqueued: ...
     @overload
     def enqueue(self, broker: AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Awaitable[admin.Enqueued]: ...
     def enqueue(self, broker: DriftQ | AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Send a call to whoever works on this task."""
+        """Enqueue a call for the workers of this task."""
         return broker.jobs.enqueue(self.subscription.topic, self.job(*args, **kwargs))
 
     def handler(self) -> Handler:
@@ -96,16 +103,16 @@ class Task(Worker[P, R]):
 
 
 def _reader(function: Callable[..., Any], signature: inspect.Signature) -> Callable[[MessageMethods], dict[str, Any]]:
-    """Arguments from a message, checked against the function's types; what does not fit will never fit."""
+    """Decodes arguments and checks them against the function's types. A mismatch is permanent: the job is rejected."""
     hints = typing.get_type_hints(function)
 
     def read(message: MessageMethods) -> dict[str, Any]:
         try:
-            found = message.json(dict[str, Any])
-            signature.bind(**found)
-            return {name: msgspec.convert(value, hints.get(name, Any)) for name, value in found.items()}
+            arguments = message.json(dict[str, Any])
+            signature.bind(**arguments)
+            return {name: msgspec.convert(value, hints.get(name, Any)) for name, value in arguments.items()}
         except (msgspec.DecodeError, msgspec.ValidationError, TypeError) as error:
-            raise Reject(f"arguments do not fit {function.__name__}: {error}") from None
+            raise Reject(f"arguments do not match {function.__name__}: {error}") from None
 
     return read
 
@@ -120,13 +127,13 @@ def task(
     lease_ms: int = 30_000,
     timeout_ms: int = 300_000,
     drain_ms: int = 30_000,
-    **words: Any,
+    **job_options: Any,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function a task. `words` go with each of its jobs: `priority`, `retry`, `deadline`, `tenant`, …"""
-    options = WorkOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
+    """Make a function a task. `job_options` apply to each of its jobs: `priority`, `retry`, `deadline`, `tenant`, …"""
+    options = WorkerOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
     options.check()
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, WorkerSubscription(topic, group, name), options, words)
+        return Task(function, WorkerSubscription(topic, group, name), options, job_options)
 
     return decorate

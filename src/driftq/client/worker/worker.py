@@ -1,4 +1,4 @@
-"""Workers: a function over the messages of a group. Return = ack, raise = retry, and the verdicts say the rest.
+"""Workers: a function over the messages of a group. It returns to ack, raises to retry; see `handler_results`.
 
     @driftq.worker("orders", group="billing", concurrency=8)
     def charge(message: driftq.Message) -> None: ...
@@ -6,33 +6,25 @@
     charge(message)          # still a function, for tests
     charge.run(broker)       # until SIGTERM; then it finishes what it has begun
 
-The function may be plain (it runs on threads) or async. This module is the decorator; the process around it is in
-`running`, and how the messages move is in `working`. Both are fetched when a worker runs.
+The function may be plain (it runs on threads) or async. This module is the decorator and the process around workers:
+event loop, signals, orderly end. How messages move is in `worker_loop`.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
-
-from driftq.client.api import AsyncDriftQ, DriftQ
-from driftq.client.worker.worker_loop import Handler, WorkerCounts, WorkerSubscription, WorkOptions
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from driftq.client.worker.worker_loop import WorkerLoop
 import asyncio
 import contextlib
+import functools
+import inspect
 import signal
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from driftq.client.api import connect_async
+from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.errors import InvalidCall
-from driftq.client.transport.background import new_loop
+from driftq.client.transport.background import new_event_loop
+from driftq.client.worker.options import Handler, WorkerCounts, WorkerOptions, WorkerSubscription
+from driftq.client.worker.worker_loop import WorkerLoop
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +34,7 @@ Broker = str | DriftQ | AsyncDriftQ
 class Worker(Generic[P, R]):
     """A function with a subscription. Calling it calls the function, and nothing else happens."""
 
-    def __init__(self, function: Callable[P, R], subscription: WorkerSubscription, options: WorkOptions) -> None:
+    def __init__(self, function: Callable[P, R], subscription: WorkerSubscription, options: WorkerOptions) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.subscription = subscription
@@ -53,25 +45,21 @@ class Worker(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def handler(self) -> Handler:
-        """What is called with a message."""
+        """The function that is called with a message."""
         return self.function
 
-    def working(self, client: AsyncDriftQ) -> WorkerLoop:
-        """The machinery for one run of this worker."""
-        from driftq.client.worker.worker_loop import WorkerLoop  # noqa: PLC0415
-
+    def new_loop(self, client: AsyncDriftQ) -> WorkerLoop:
+        """The loop for one run of this worker."""
         return WorkerLoop(self.subscription, self.options, self.handler(), client, is_async=self.is_async)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> WorkerCounts:
-        """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to be claimed now."""
-
+        """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to claim."""
         return run(self, broker=broker, drain=drain)[0]
 
     async def run_async(
         self, broker: Broker = "", *, drain: bool = False, stop: asyncio.Event | None = None
     ) -> WorkerCounts:
-        """The same on the loop that runs. Set `stop` (or cancel) to end it."""
-
+        """The same on the running event loop. Set `stop` (or cancel) to end it."""
         return (await run_async(self, broker=broker, drain=drain, stop=stop))[0]
 
 
@@ -90,11 +78,11 @@ def worker(
 ) -> Callable[[Callable[P, R]], Worker[P, R]]:
     """Make a function a worker.
 
-    `concurrency` calls run at a time and `prefetch` more messages wait for them. A call that takes longer than
-    `timeout_ms` (or the job's own limit) is broken off and the message is retried. Leases of `lease_ms` are renewed
-    while the process lives. After a signal, running calls have `drain_ms` to end.
+    `concurrency` calls run at a time, and `prefetch` more messages wait for them. A call that takes longer than
+    `timeout_ms` (or the job's own limit) is aborted and the message is retried. Leases of `lease_ms` are renewed as
+    long as the process lives. After a signal, running calls get `drain_ms` to end.
     """
-    options = WorkOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
+    options = WorkerOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
     options.check()
 
     def decorate(function: Callable[P, R]) -> Worker[P, R]:
@@ -103,12 +91,12 @@ def worker(
     return decorate
 
 
-# --- The process around workers: a loop, the signals, an orderly end. How messages move is in `working` ---
+# --- the process around workers ---
 
 
 def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[WorkerCounts]:
     """Run workers in this process until SIGTERM or SIGINT. A second signal ends them at once."""
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_until_signal(workers, broker, drain))
 
 
@@ -124,7 +112,9 @@ async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, dra
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread: somebody else has the signals
+        with contextlib.suppress(
+            ValueError, RuntimeError
+        ):  # not in the main thread: the program handles signals itself
             loop.add_signal_handler(number, on_signal)
     return await run_async(*workers, broker=broker, drain=drain, stop=stop)
 
@@ -132,16 +122,16 @@ async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, dra
 async def run_async(
     *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, stop: asyncio.Event | None = None
 ) -> list[WorkerCounts]:
-    """Run workers on the loop that runs."""
+    """Run workers on the running event loop."""
     if not workers:
         raise InvalidCall("nothing to run: name at least one worker")
     stop = stop or asyncio.Event()
     client = _client(broker)
     try:
-        tasks = [asyncio.create_task(each.working(client).run(stop, drain=drain)) for each in workers]
+        tasks = [asyncio.create_task(worker.new_loop(client).run(stop, drain=drain)) for worker in workers]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            stop.set()  # if one has failed, the others end in order
+            stop.set()  # if one has failed, the others drain
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
@@ -153,7 +143,7 @@ async def run_async(
 
 
 def _client(broker: Broker) -> AsyncDriftQ:
-    """Workers run on a loop; a blocking client only says where the broker is."""
+    """Workers run on an event loop; a blocking client only provides the address."""
     if isinstance(broker, AsyncDriftQ):
         return broker
     if isinstance(broker, DriftQ):

@@ -1,10 +1,28 @@
-"""How the messages of a worker move: claimed, run, settled, kept alive meanwhile. On one loop.
+"""The loop of a worker: claims messages, runs the handler, settles them, and renews their leases in the meantime.
 
-    claimer ──▶ ready ──▶ runners (concurrency) ──▶ settler (what has ended, in one call for each kind of end)
-                   └────────── keeper: renews every lease in one call, notices what is lost or takes too long
+                    claim loop                runners (concurrency)              settle loop
+    broker ──claim──▶ _enqueue ──▶ _ready ──▶ _handle ──▶ _running ──▶ _to_settle ──▶ ack · nack · reject · release
+                                      └───────────┬───────────┘          one call for each kind of settlement
+                                             lease loop
+                              extends all leases in one call each lease_ms / 3,
+                              aborts what is lost or has run for too long
 
-Stopping goes the same way: no more claims, what was not begun is given back uncounted, what runs may end, then the last
-settling. Nothing here knows signals or decorators.
+The tasks run on one event loop. `_held` is every message that is claimed and not settled; the claim loop claims when a
+quarter of its limit (`held_max`) is free, so that claims are few and large.
+
+**A message** is in exactly one of: `_ready` (waits for a runner), `_running`, `_to_settle`, or the current call of the
+settle loop. What ends while a call is under way shares the next one: a busy worker makes few calls per message.
+
+**An async handler** is awaited. **A plain one** runs on a thread pool and gets a blocking `Message`. A thread cannot be
+stopped: if its message is lost or times out, the thread runs on and its result is ignored.
+
+**Losing a lease**: an extend names the messages that are lost, because the lease ran out or the job was cancelled. They
+are dropped from `_ready`, or their handler is aborted. They are not settled: another worker holds them now.
+
+**Draining** (`stop` is set, or with `drain` nothing is left): no more claims; `_ready` is released without counting an
+attempt; running handlers get `drain_ms`, then they are aborted and released; the last settlements get `LAST_SETTLE_S`.
+
+Nothing here knows signals or decorators; see `worker`.
 """
 
 from __future__ import annotations
@@ -19,42 +37,41 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.calls import queue
+from driftq.client.claims import LeaseHolder, settle
 from driftq.client.errors import DriftQError, Refused
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import RELEASE, AttemptEnd, HandlerResult, MessagePlace, ending_of, settle
+from driftq.client.worker.handler_results import RELEASE, HandlerResult, Settlement, settlement_for
+from driftq.client.worker.options import WorkerCounts
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
+    from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
     from driftq.wire.queue import Delivered
-from collections.abc import Awaitable
-from typing import NamedTuple
-
-from driftq.client.errors import InvalidCall
 
 logger = logging.getLogger("driftq.worker")
 
-Handled = Message | AsyncMessage
+AnyMessage = Message | AsyncMessage
 
-CLAIM_WAIT_MS = 20_000
-CLAIM_MAX = 10_000
-SETTLE_MAX = 5_000
-RETRY_S = 1.0
-TICK_S = 0.1
+CLAIM_WAIT_MS = 20_000  # long poll of a claim
+CLAIM_MAX = 10_000  # messages in one claim
+SETTLE_MAX = 5_000  # messages in one call that settles or extends
+RETRY_S = 1.0  # after a claim that failed
+TICK_S = 0.1  # how often time limits are checked
 LAST_SETTLE_S = 5.0
 YIELD_EVERY = 100
 
 
 class RunningAttempt:
-    """A message that somebody works on."""
+    """A message whose handler is running."""
 
-    __slots__ = ("began_s", "broken_off", "message", "task")
+    __slots__ = ("started_s", "aborted_as", "message", "task")
 
-    def __init__(self, message: Handled, task: asyncio.Task[None]) -> None:
+    def __init__(self, message: AnyMessage, task: asyncio.Task[None]) -> None:
         self.message = message
         self.task = task
-        self.began_s = time.monotonic()
-        self.broken_off: str | None = None  # why it was cancelled by us
+        self.started_s = time.monotonic()
+        self.aborted_as: str | None = None  # the verb, or "lost", if the loop aborted it
 
 
 class WorkerLoop:
@@ -63,7 +80,7 @@ class WorkerLoop:
     def __init__(
         self,
         subscription: WorkerSubscription,
-        options: WorkOptions,
+        options: WorkerOptions,
         handler: Handler,
         client: AsyncDriftQ,
         *,
@@ -74,108 +91,109 @@ class WorkerLoop:
         self._options = options
         self._handler = handler
         self._transport = client._transport
-        self._place = MessagePlace(subscription.topic, subscription.group, client.owner)
+        self._holder = LeaseHolder(subscription.topic, subscription.group, client.owner)
         self._is_async = is_async
-        self._blocking = None if is_async else Transport(self._transport.address, self._transport.patience)
+        self._sync_transport = None if is_async else Transport(self._transport.address, self._transport.retry)
         self._threads = None if is_async else ThreadPoolExecutor(options.concurrency, "driftq-worker")
-        self._ready: deque[Handled] = deque()
+        self._ready: deque[AnyMessage] = deque()  # claimed, waiting for a runner
         self._running: set[RunningAttempt] = set()
-        self._ended: list[tuple[Handled, AttemptEnd]] = []
-        self._held: set[Handled] = set()  # claimed and not settled: what the room is counted by
-        self._work = asyncio.Event()  # something is ready
-        self._ends = asyncio.Event()  # something has ended
-        self._moved = asyncio.Event()  # there is more room than before
+        self._to_settle: list[tuple[AnyMessage, Settlement]] = []  # handled, waiting for the settle loop
+        self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
+        self._ready_event = asyncio.Event()  # `_ready` is not empty
+        self._settle_event = asyncio.Event()  # `_to_settle` is not empty
+        self._room_event = asyncio.Event()  # `_held` or `_running` has shrunk
 
     async def run(self, stop: asyncio.Event, *, drain: bool = False) -> WorkerCounts:
-        """Until `stop`, or with `drain` until nothing is left now."""
-        runners = [asyncio.create_task(self._run_on(stop)) for _ in range(self._options.concurrency)]
-        others = [asyncio.create_task(self._settle_on()), asyncio.create_task(self._keep_on())]
+        """Until `stop`, or with `drain` until nothing is left to claim."""
+        runners = [asyncio.create_task(self._run_handlers(stop)) for _ in range(self._options.concurrency)]
+        others = [asyncio.create_task(self._settle_loop()), asyncio.create_task(self._lease_loop())]
         try:
             try:
-                await self._claim_on(stop, drain)
+                await self._claim_loop(stop, drain)
             finally:
-                await self._wind_down()
+                await self._shut_down()
         finally:
             for task in (*runners, *others):
                 task.cancel()
             await asyncio.gather(*runners, *others, return_exceptions=True)
             if self._threads is not None:
                 self._threads.shutdown(wait=False, cancel_futures=True)
-            if self._blocking is not None:
-                self._blocking.close()
+            if self._sync_transport is not None:
+                self._sync_transport.close()
         return self.counts
 
     # --- claiming ---
 
-    async def _claim_on(self, stop: asyncio.Event, drain: bool) -> None:
+    async def _claim_loop(self, stop: asyncio.Event, drain: bool) -> None:
         stopping = asyncio.create_task(stop.wait())
-        least = max(1, self._options.held_max // 4)
+        claim_min = max(1, self._options.held_max // 4)
         try:
             while not stop.is_set():
                 room = self._options.held_max - len(self._held)
-                if room < least:
-                    await self._until_moved(stopping)
+                if room < claim_min:
+                    await self._wait_for_room(stopping)
                     continue
                 claimed = await self._claim(min(room, CLAIM_MAX), 0 if drain else CLAIM_WAIT_MS, stopping)
-                self._arrive(claimed)
+                self._enqueue(claimed)
                 if drain and not claimed:
                     if not self._held:
                         return
-                    await self._until_moved(stopping)
+                    await self._wait_for_room(stopping)
         finally:
             stopping.cancel()
 
-    async def _until_moved(self, stopping: asyncio.Task[Any]) -> None:
-        self._moved.clear()
-        moved = asyncio.create_task(self._moved.wait())
-        await asyncio.wait((moved, stopping), return_when=asyncio.FIRST_COMPLETED)
-        moved.cancel()
+    async def _wait_for_room(self, stopping: asyncio.Task[Any]) -> None:
+        self._room_event.clear()
+        room = asyncio.create_task(self._room_event.wait())
+        await asyncio.wait((room, stopping), return_when=asyncio.FIRST_COMPLETED)
+        room.cancel()
 
-    async def _claim(self, room: int, wait_ms: int, stopping: asyncio.Task[Any]) -> list[Handled]:
-        """What there is; nothing if we are to stop, or if the broker cannot be reached now."""
-        of = self._subscription
+    async def _claim(self, room: int, wait_ms: int, stopping: asyncio.Task[Any]) -> list[AnyMessage]:
+        """Claim messages. Returns none if the worker is to stop, or the broker cannot be reached."""
+        subscription = self._subscription
         call = queue.claim(
-            of.topic, of.group, self._place.owner,
-            max=room, wait_ms=wait_ms, lease_ms=self._options.lease_ms, start=of.start, task=of.task, label=of.label,
+            subscription.topic, subscription.group, self._holder.owner,
+            max=room, wait_ms=wait_ms, lease_ms=self._options.lease_ms,
+            start=subscription.start, task=subscription.task, label=subscription.label,
         )  # fmt: skip
-        asking = asyncio.create_task(self._transport.ask(call))
-        # A claim that is broken off closes its connection, and the broker takes back what it gave to nobody.
-        await asyncio.wait((asking, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+        claim_task = asyncio.create_task(self._transport.execute(call))
+        # Cancelling a claim closes its connection; the broker then takes back what it may have delivered on it.
+        await asyncio.wait((claim_task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not claim_task.done():
+            claim_task.cancel()
+            await asyncio.gather(claim_task, return_exceptions=True)
             return []
-        error = asking.exception()
+        error = claim_task.exception()
         if error is None:
-            return [self._message(each) for each in asking.result().messages]
+            return [self._message(delivered) for delivered in claim_task.result().messages]
         if not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
             raise error
-        logger.warning("cannot claim from %s, trying again: %s", of.topic, error)
+        logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
 
-    def _message(self, delivered: Delivered, place: MessagePlace | None = None) -> Handled:
-        if self._blocking is not None:
-            return Message(self._blocking, place or self._place, delivered)
-        return AsyncMessage(self._transport, place or self._place, delivered)
+    def _message(self, delivered: Delivered, holder: LeaseHolder | None = None) -> AnyMessage:
+        if self._sync_transport is not None:
+            return Message(self._sync_transport, holder or self._holder, delivered)
+        return AsyncMessage(self._transport, holder or self._holder, delivered)
 
-    def _arrive(self, messages: list[Handled]) -> None:
+    def _enqueue(self, messages: list[AnyMessage]) -> None:
         self._held.update(messages)
         self._ready.extend(messages)
         if messages:
-            self._work.set()
+            self._ready_event.set()
 
     # --- running ---
 
-    async def _run_on(self, stop: asyncio.Event) -> None:
+    async def _run_handlers(self, stop: asyncio.Event) -> None:
         task = asyncio.current_task()
         assert task is not None
         streak = 0
         while not stop.is_set():
             if not self._ready:
-                self._work.clear()
-                await self._work.wait()
+                self._ready_event.clear()
+                await self._ready_event.wait()
                 continue
             running = RunningAttempt(self._ready.popleft(), task)
             self._running.add(running)
@@ -185,12 +203,12 @@ class WorkerLoop:
                 self._running.discard(running)
             streak += 1
             if streak % YIELD_EVERY == 0:
-                await asyncio.sleep(0)  # handlers that never wait must not keep the others from it
+                await asyncio.sleep(0)  # a handler that never awaits must not starve the other tasks
 
     async def _handle(self, running: RunningAttempt) -> None:
         message = running.message
-        if message.delivered.error:  # what the producer said about it cannot be read back: no handler can be right
-            self._end(message, AttemptEnd("reject", message.delivered.message))
+        if message.delivered.error:  # its head cannot be decoded: no handler can process it
+            self._queue_settlement(message, Settlement("reject", message.delivered.message))
             return
         error: BaseException | None = None
         try:
@@ -199,196 +217,136 @@ class WorkerLoop:
             else:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
         except asyncio.CancelledError:
-            if running.broken_off is None:
+            if running.aborted_as is None:
                 raise
             running.task.uncancel()
         except Exception as raised:
             error = raised
-        if running.broken_off is not None or message.lost:
-            return  # its end was said when it was broken off, or is not ours to say
+        if running.aborted_as is not None or message.lost:
+            return  # settled when it was aborted, or another worker holds it now
         if message.settled:
             self.counts.count(message.settled_as, 1)
-            self._forget(message)
+            self._release_slot(message)
             return
-        how = ending_of(error)
-        if error is not None and how.verb == "nack/batch" and not isinstance(error, HandlerResult):
-            logger.warning("%r failed: %s", message, how.reason, exc_info=error)
-        self._end(message, how)
+        settlement = settlement_for(error)
+        if error is not None and settlement.verb == "nack/batch" and not isinstance(error, HandlerResult):
+            logger.warning("%r failed: %s", message, settlement.reason, exc_info=error)
+        self._queue_settlement(message, settlement)
 
-    def _end(self, message: Handled, how: AttemptEnd) -> None:
-        self._ended.append((message, how))
-        self._ends.set()
+    def _queue_settlement(self, message: AnyMessage, settlement: Settlement) -> None:
+        self._to_settle.append((message, settlement))
+        self._settle_event.set()
 
-    def _forget(self, message: Handled) -> None:
+    def _release_slot(self, message: AnyMessage) -> None:
         self._held.discard(message)
-        self._moved.set()
+        self._room_event.set()
 
     # --- settling ---
 
-    async def _settle_on(self) -> None:
-        """Whatever ended while the last call was under way shares the next one."""
+    async def _settle_loop(self) -> None:
+        """What ends while a call is under way shares the next one."""
         while True:
-            await self._ends.wait()
-            self._ends.clear()
-            while self._ended:
-                ended, self._ended = self._ended, []
-                for how, messages in _by_ending(ended):
+            await self._settle_event.wait()
+            self._settle_event.clear()
+            while self._to_settle:
+                handled, self._to_settle = self._to_settle, []
+                for settlement, messages in _by_settlement(handled):
                     for at in range(0, len(messages), SETTLE_MAX):
-                        await self._settle(how, messages[at : at + SETTLE_MAX])
+                        await self._settle(settlement, messages[at : at + SETTLE_MAX])
 
-    async def _settle(self, how: AttemptEnd, messages: list[Handled]) -> None:
+    async def _settle(self, settlement: Settlement, messages: list[AnyMessage]) -> None:
         messages.sort(key=lambda message: (message.partition, message.offset))
         try:
-            reply = await self._transport.ask(settle(how.verb, messages, **how.words()))
+            reply = await self._transport.execute(settle(settlement.verb, messages, **settlement.fields()))
             lost = len(reply.refused)
             for refused in reply.refused[:1]:
                 logger.warning("%d messages were lost before they were settled: %s", lost, refused.message)
         except DriftQError as error:
             lost = len(messages)
-            logger.warning("%d messages could not be settled and will come again: %s", lost, error)
-        self.counts.count(how.verb, len(messages) - lost)
+            logger.warning("%d messages could not be settled and will be delivered again: %s", lost, error)
+        self.counts.count(settlement.verb, len(messages) - lost)
         self.counts.lost += lost
         for message in messages:
-            message.end(how.verb)
-            self._forget(message)
+            message.mark_settled(settlement.verb)
+            self._release_slot(message)
 
-    # --- keeping ---
+    # --- leases and time limits ---
 
-    async def _keep_on(self) -> None:
-        beat_s = self._options.lease_ms / 3_000
-        next_s = time.monotonic() + beat_s
+    async def _lease_loop(self) -> None:
+        renew_s = self._options.lease_ms / 3_000
+        next_renewal_s = time.monotonic() + renew_s
         while True:
-            await asyncio.sleep(min(TICK_S, beat_s))
+            await asyncio.sleep(min(TICK_S, renew_s))
             now_s = time.monotonic()
             for running in list(self._running):
                 limit_ms = running.message.timeout_ms or self._options.timeout_ms
-                if running.broken_off is None and now_s - running.began_s > limit_ms / 1_000:
+                if running.aborted_as is None and now_s - running.started_s > limit_ms / 1_000:
                     self.counts.timed_out += 1
-                    self._break_off(running, AttemptEnd("nack/batch", f"timeout: longer than {limit_ms} ms"))
-            if now_s >= next_s:
-                next_s = now_s + beat_s
+                    self._abort(running, Settlement("nack/batch", f"timeout: longer than {limit_ms} ms"))
+            if now_s >= next_renewal_s:
+                next_renewal_s = now_s + renew_s
                 await self._extend()
 
-    def _break_off(self, running: RunningAttempt, how: AttemptEnd | None) -> None:
-        """End a call from outside. A thread cannot be stopped: it goes on, and what it returns is ignored."""
-        running.broken_off = how.verb if how is not None else "lost"
+    def _abort(self, running: RunningAttempt, settlement: Settlement | None) -> None:
+        """End a handler from outside and settle its message, or with None drop it as lost."""
+        running.aborted_as = settlement.verb if settlement is not None else "lost"
         message = running.message
-        if how is None:
+        if settlement is None:
             message.lost = True
             self.counts.lost += 1
-            self._forget(message)
+            self._release_slot(message)
         else:
             message.lost = self._threads is not None
-            self._end(message, how)
+            self._queue_settlement(message, settlement)
         if self._threads is None:
             running.task.cancel()
 
     async def _extend(self) -> None:
-        held = [*self._ready, *(each.message for each in self._running if each.broken_off is None)]
+        held = [*self._ready, *(running.message for running in self._running if running.aborted_as is None)]
         held.sort(key=lambda message: (message.partition, message.offset))
         for at in range(0, len(held), SETTLE_MAX):
             part = held[at : at + SETTLE_MAX]
             try:
-                reply = await self._transport.ask(settle("extend", part, lease_ms=self._options.lease_ms))
+                reply = await self._transport.execute(settle("extend", part, lease_ms=self._options.lease_ms))
             except DriftQError as error:
                 logger.warning("cannot renew %d leases: %s", len(part), error)
                 continue
             if reply.refused:
-                self._lose({(each.partition, each.offset) for each in reply.refused})
+                self._drop_lost({(refused.partition, refused.offset) for refused in reply.refused})
 
-    def _lose(self, places: set[tuple[int, int]]) -> None:
-        """Somebody else has these now, or they were cancelled."""
+    def _drop_lost(self, lost: set[tuple[int, int]]) -> None:
+        """Another worker holds these (partition, offset) now, or their jobs were cancelled."""
         for running in list(self._running):
             message = running.message
-            if (message.partition, message.offset) in places and running.broken_off is None:
+            if (message.partition, message.offset) in lost and running.aborted_as is None:
                 logger.warning("%r was lost while it ran", message)
-                self._break_off(running, None)
-        for message in [each for each in self._ready if (each.partition, each.offset) in places]:
+                self._abort(running, None)
+        for message in [waiting for waiting in self._ready if (waiting.partition, waiting.offset) in lost]:
             self._ready.remove(message)
             self.counts.lost += 1
-            self._forget(message)
+            self._release_slot(message)
 
     # --- stopping ---
 
-    async def _wind_down(self) -> None:
+    async def _shut_down(self) -> None:
         while self._ready:
-            self._end(self._ready.popleft(), RELEASE)
-        await self._until(lambda: not self._running, self._options.drain_ms / 1_000)
+            self._queue_settlement(self._ready.popleft(), RELEASE)
+        await self._wait_until(lambda: not self._running, self._options.drain_ms / 1_000)
         for running in list(self._running):
-            if running.broken_off is None:
-                self._break_off(running, RELEASE)
-        await self._until(lambda: not self._held, LAST_SETTLE_S)
+            if running.aborted_as is None:
+                self._abort(running, RELEASE)
+        await self._wait_until(lambda: not self._held, LAST_SETTLE_S)
 
-    async def _until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while not condition() and time.monotonic() < deadline_s:
-            self._moved.clear()
+            self._room_event.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._moved.wait(), min(TICK_S, timeout_s))
+                await asyncio.wait_for(self._room_event.wait(), min(TICK_S, timeout_s))
 
 
-def _by_ending(ended: list[tuple[Handled, AttemptEnd]]) -> list[tuple[AttemptEnd, list[Handled]]]:
-    found: dict[tuple[str, str, int | None], tuple[AttemptEnd, list[Handled]]] = {}
-    for message, how in ended:
-        found.setdefault(how.key, (how, []))[1].append(message)
-    return list(found.values())
-
-
-# --- What a worker claims, how it works, and what it did: data, for the decorator and for the machinery behind it ---
-
-
-Handler = Callable[[Any], Awaitable[Any] | Any]
-
-
-class WorkerSubscription(NamedTuple):
-    """What a worker claims."""
-
-    topic: str
-    group: str
-    task: str | None = None
-    label: str | None = None
-    start: str = "earliest"
-
-
-class WorkOptions(NamedTuple):
-    """How a worker works; see `driftq.worker`."""
-
-    concurrency: int = 1
-    prefetch: int | None = None
-    lease_ms: int = 30_000
-    timeout_ms: int = 300_000
-    drain_ms: int = 30_000
-
-    def check(self) -> None:
-        if self.concurrency < 1 or (self.prefetch is not None and self.prefetch < 0):
-            raise InvalidCall("concurrency is at least 1, prefetch at least 0")
-        if self.lease_ms < 100:
-            raise InvalidCall("a lease shorter than 100 ms cannot be kept alive")
-
-    @property
-    def held_max(self) -> int:
-        """Messages that run or wait here at the same time."""
-        return self.concurrency + (self.concurrency if self.prefetch is None else self.prefetch)
-
-
-class WorkerCounts:
-    """What a run did."""
-
-    __slots__ = ("acked", "failed", "lost", "rejected", "released", "timed_out")
-
-    def __init__(self) -> None:
-        self.acked = self.failed = self.rejected = self.released = self.lost = self.timed_out = 0
-
-    def count(self, verb: str, many: int) -> None:
-        match verb:
-            case "ack/batch":
-                self.acked += many
-            case "nack/batch":
-                self.failed += many
-            case "reject":
-                self.rejected += many
-            case _:
-                self.released += many
-
-    def __repr__(self) -> str:
-        return " ".join(f"{name}={getattr(self, name)}" for name in self.__slots__)
+def _by_settlement(handled: list[tuple[AnyMessage, Settlement]]) -> list[tuple[Settlement, list[AnyMessage]]]:
+    groups: dict[Settlement, list[AnyMessage]] = {}
+    for message, settlement in handled:
+        groups.setdefault(settlement, []).append(message)
+    return list(groups.items())

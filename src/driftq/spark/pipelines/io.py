@@ -26,9 +26,9 @@ OFFSETS_MAX = 500_000
 COMPACT_FILES = 64  # every micro-batch leaves some small ones
 
 
-def broker_of(configuration: Configuration, patience: RetryOptions | None = None) -> DriftQ:
+def broker_of(configuration: Configuration, retry: RetryOptions | None = None) -> DriftQ:
     token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
-    return DriftQ(configuration.source.url, token=token, patience=patience)
+    return DriftQ(configuration.source.url, token=token, retry=retry)
 
 
 def reach(configuration: Configuration) -> dict[str, str]:

@@ -227,8 +227,8 @@ def execute(configuration: Configuration, say: Say, tell: Say) -> int:
 
 def check(configuration: Configuration) -> None:
     """What can be known before Spark is up, which takes seconds: the broker answers, and the topics are there."""
-    patience = RetryOptions(timeout_ms=CONTACT_MS, deadline_ms=CONTACT_MS, first_contact_ms=0)
-    with broker_of(configuration, patience) as broker:
+    retry = RetryOptions(timeout_ms=CONTACT_MS, deadline_ms=CONTACT_MS, first_contact_ms=0)
+    with broker_of(configuration, retry) as broker:
         broker.ready()
         for topic in configuration.source.topics:
             broker.topics.offsets(topic)

@@ -54,25 +54,25 @@ def stage(writer: str, handle: str, place: dict[str, object], batch: bytes, ttl_
     """One batch under a handle of its own. `place` is a topic and partition, or the path of a stream."""
     query = {"writer": writer, "handle": handle, "chunk": 0, "ttl_ms": ttl_ms, **place}
     path = f"/v1/stages?{urlencode(query)}"
-    return Call("POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED, repeatable=True)
+    return Call("POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED, idempotent=True)
 
 
 def publish(writer: str, batch_id: int, handles: Sequence[str]) -> Call[PublishedInfo]:
     """Make handles seen, in this order, once for each batch of the writer."""
     body = {"writer": writer, "batch": batch_id, "handles": handles}
-    return post("/v1/stages/publish", body, reading(PublishedInfo), repeatable=True)
+    return post("/v1/stages/publish", body, reading(PublishedInfo), idempotent=True)
 
 
 def forget(writer: str, handles: Sequence[str]) -> Call[ForgottenInfo]:
     body = {"writer": writer, "handles": handles}
-    return post("/v1/stages/forget", body, reading(ForgottenInfo), repeatable=True)
+    return post("/v1/stages/forget", body, reading(ForgottenInfo), idempotent=True)
 
 
 def forget_quietly(transport: Transport, writer: str, handles: Sequence[str]) -> None:
     """What is not forgotten now goes by itself: with the writer's next batch, or when its time is over."""
     if handles:
         try:
-            transport.ask(forget(writer, handles), FORGET_PATIENCE)
+            transport.execute(forget(writer, handles), FORGET_PATIENCE)
         except DriftQError:
             return
 
@@ -116,7 +116,7 @@ class SinkTarget:
         self._content_type = self._type_of_stream() if options.stream else ""
 
     def _type_of_stream(self) -> str:
-        info = self._transport.ask(streams.describe(self._options.stream))
+        info = self._transport.execute(streams.describe(self._options.stream))
         if info.closed:
             raise InvalidCall(f"the stream {self._options.stream} is closed; nothing can be written there any more")
         return info.content_type
@@ -158,7 +158,7 @@ class StagedTarget(SinkTarget):
         elif is_json(self._content_type):
             self._checked_values(chunk)
         batch = chunk.pack(compress=self._options.compress)
-        self._transport.ask(stage(self._writer, handle, place, batch, self._options.stage_ttl_ms))
+        self._transport.execute(stage(self._writer, handle, place, batch, self._options.stage_ttl_ms))
 
 
 class DirectTarget(SinkTarget):
@@ -177,7 +177,7 @@ class DirectTarget(SinkTarget):
             values = self._checked_values(chunk) if is_json(self._content_type) else chunk.values()
             body = streams.body_of(self._content_type, values)
             numbered = (producer, self._batch_id, chunk.seq)
-            self._transport.ask(streams.append(self._options.stream, body, self._content_type, producer=numbered))
+            self._transport.execute(streams.append(self._options.stream, body, self._content_type, producer=numbered))
             return
         batch = chunk.pack(producer, self._batch_id, compress=self._options.compress)
-        self._transport.ask(send_packed(chunk.topic, chunk.partition, batch, has_producer=True))
+        self._transport.execute(send_packed(chunk.topic, chunk.partition, batch, has_producer=True))

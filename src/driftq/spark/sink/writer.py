@@ -173,7 +173,7 @@ def _target(
 
 def partitions_of(transport: Transport, topic: str) -> int:
     try:
-        return len(transport.ask(admin.offsets(topic)).partitions)
+        return len(transport.execute(admin.offsets(topic)).partitions)
     except NotFound:
         raise SinkRefused(f"there is no topic {topic}; create it first: driftq topics create {topic}") from None
 
@@ -207,7 +207,7 @@ def publish_batch(options: WriteOptions, batch_id: int, written: Sequence[Writte
     writer = written[0].writer
     transport = transport_of(options.connection)
     try:
-        published = transport.ask(publish(writer, batch_id, handles))
+        published = transport.execute(publish(writer, batch_id, handles))
     except NotFound as error:
         raise SinkRefused(
             f"batch {batch_id} of writer {writer}: {error.message}. Rows were staged for longer than stageTtl "

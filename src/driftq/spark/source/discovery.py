@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.client.calls import admin, streams
-from driftq.client.calls.pages import collected
+from driftq.client.calls.pages import collect
 from driftq.client.errors import Gone, NotFound, Refused
 from driftq.spark.source.fetch import fetch_call, records_path, transport_of
 from driftq.spark.source.offsets import LogName, LogSpan, OffsetRange, ReadProgress
@@ -45,7 +45,7 @@ def discover_spans(options: ReadOptions, progress: ReadProgress | None = NOTHING
     names = list(options.topics) or list(dict.fromkeys(topic for topic, _ in options.assigned))
     if options.pattern:
         pattern = re.compile(options.pattern)
-        names = [name for name in collected(transport, admin.list_topics()) if pattern.fullmatch(name)]
+        names = [name for name in collect(transport, admin.list_topics()) if pattern.fullmatch(name)]
     read_before = progress.offsets.keys() if progress is not None else set(options.assigned)
     topics_read_before = {topic for topic, _ in read_before}
     spans: list[LogSpan] = []
@@ -66,8 +66,8 @@ def discover_spans(options: ReadOptions, progress: ReadProgress | None = NOTHING
 
 def _topic_spans(transport: Transport, topic: str) -> list[LogSpan]:
     """The description has the time of creation and the sizes; the offsets are those of durable records."""
-    info = transport.ask(admin.describe_topic(topic))
-    offsets = transport.ask(admin.offsets(topic))
+    info = transport.execute(admin.describe_topic(topic))
+    offsets = transport.execute(admin.offsets(topic))
     record_bytes = {log.partition: log.payload_bytes / log.messages for log in info.partitions if log.messages}
     return [
         LogSpan(topic, log.partition, log.start, log.end, record_bytes.get(log.partition, 0.0), info.created_at)
@@ -87,7 +87,7 @@ def _stream_spans(transport: Transport, options: ReadOptions, progress: ReadProg
                 yield LogSpan(*log, end, end, created_at=listed.created_at)  # nothing new: its start does not matter
                 continue
             with contextlib.suppress(NotFound, Gone):  # deleted between the two calls
-                stream = transport.ask(fetch_call(records_path(listed.stream, 0, stream=True), None, 0, 0))
+                stream = transport.execute(fetch_call(records_path(listed.stream, 0, stream=True), None, 0, 0))
                 yield LogSpan(*log, stream.start, stream.end, created_at=stream.created_at)
         if strict and not exists and not name.endswith("*") and (name, 0) not in progress.offsets:
             raise BadOption(f"there is no stream {name} at {options.connection.url}")
@@ -97,12 +97,12 @@ def _listed(transport: Transport, name: str) -> Iterator[streams.ListedStream]:
     """The stream with this path, or all streams below a prefix that ends in a star."""
     if not name.endswith("*"):
         # Streams are listed in order of path, so an exact match comes first.
-        page = transport.ask(streams.list_streams(name, limit=1))
+        page = transport.execute(streams.list_streams(name, limit=1))
         yield from (listed for listed in page.streams if listed.stream == name)
         return
     after = ""
     while True:
-        page = transport.ask(streams.list_streams(name[:-1], after=after, limit=PAGE_STREAMS))
+        page = transport.execute(streams.list_streams(name[:-1], after=after, limit=PAGE_STREAMS))
         yield from page.streams
         if page.after is None:
             return
@@ -114,7 +114,7 @@ def offsets_at(options: ReadOptions, spans: Sequence[LogSpan], at_ms: int) -> di
     transport = planner_transport(options)
     offsets = {}
     for topic in dict.fromkeys(span.topic for span in spans):
-        for log in transport.ask(admin.offsets(topic, at=to_rfc3339(at_ms))).partitions:
+        for log in transport.execute(admin.offsets(topic, at=to_rfc3339(at_ms))).partitions:
             offsets[topic, log.partition] = log.end if log.at is None else log.at
     return {span.log: offsets.get(span.log, span.end) for span in spans}
 
@@ -128,9 +128,9 @@ def oldest_unread_s(options: ReadOptions, unread: Sequence[OffsetRange], now_s: 
         with contextlib.suppress(Refused):
             if options.streams:
                 path = records_path(log.topic, 0, stream=True)
-                batches = transport.ask(fetch_call(path, log.start, log.start + 1, 1))
+                batches = transport.execute(fetch_call(path, log.start, log.start + 1, 1))
                 times_ms.append(read_header(batches.data).at_ms)
             else:
-                messages = transport.ask(admin.peek(log.topic, log.partition, offset=log.start, limit=1))
+                messages = transport.execute(admin.peek(log.topic, log.partition, offset=log.start, limit=1))
                 times_ms.extend(message.timestamp_ms for message in messages)
     return round(max(0.0, now_s - min(times_ms) / 1_000), 3) if times_ms else 0.0

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 from driftq.client.calls import admin
 from driftq.client.calls.queue import refusal, segment
 from driftq.client.errors import Gone, InvalidCall, NotFound, Refused
-from driftq.client.transport.http import HttpReply, address_of
+from driftq.client.transport.http import HttpReply, parse_address
 from driftq.client.transport.sansio import Call, RetryOptions
 from driftq.client.transport.sync_transport import Transport
 
@@ -45,7 +45,7 @@ def transport_of(connection: BrokerOptions, *, first_contact_ms: int | None = No
     transport = _transports.get((connection, first_contact_ms))
     if transport is None:
         retry = RetryOptions(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
-        transport = Transport(address_of(connection.url, connection.token), retry)
+        transport = Transport(parse_address(connection.url, connection.token), retry)
         _transports[connection, first_contact_ms] = transport
     return transport
 
@@ -74,7 +74,7 @@ def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[
     parameters = {"offset": offset, "end": end, "max_bytes": max_bytes}
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
     separator = "&" if "?" in path else "?"
-    return Call("GET", f"{path}{separator}{query}", read, refusal=refusal, repeatable=True)
+    return Call("GET", f"{path}{separator}{query}", read, refusal=refusal, idempotent=True)
 
 
 def records_path(topic: str, partition: int, *, stream: bool) -> str:
@@ -90,7 +90,7 @@ def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -
     offset = task.start
     while offset < task.end:
         try:
-            batches = transport.ask(fetch_call(path, offset, task.end, options.fetch_bytes))
+            batches = transport.execute(fetch_call(path, offset, task.end, options.fetch_bytes))
         except (Gone, NotFound, InvalidCall) as error:
             if options.fail_on_loss:
                 raise DataLoss(f"{name} from offset {offset}: {error.message}") from None
@@ -131,7 +131,7 @@ def _check_same_topic(transport: Transport, task: OffsetRange) -> None:
     if not task.created_at:
         return
     try:
-        created_at = transport.ask(admin.describe_topic(task.topic)).created_at
+        created_at = transport.execute(admin.describe_topic(task.topic)).created_at
     except NotFound:
         created_at = ""
     if created_at != task.created_at:

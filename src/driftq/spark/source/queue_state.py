@@ -56,7 +56,7 @@ def _pages(transport: Transport, group: str, task: OffsetRange, first: int, end:
     while first < end:
         query = urlencode({"partition": task.partition, "offset": first, "end": end, "limit": PAGE_OFFSETS})
         try:
-            page = transport.ask(get(f"{path}?{query}", StatesInfo))
+            page = transport.execute(get(f"{path}?{query}", StatesInfo))
         except NotFound as error:
             raise BadOption(f"queueState={group}: {error.message}") from None
         yield page
