@@ -20,8 +20,10 @@ from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.disk import OsDisk
 from driftq.storage.journal_files import HEADER_BYTES
+from driftq.wire import records
 from tests.crash.broker_run import BrokerProcess
 from tests.support.broker_fixture import held, packed, produce
+from tests.support.server import running
 from tests.support.wait import until
 from tests.tidy.sources import SRC
 
@@ -123,8 +125,8 @@ def test_dump_can_be_narrowed_by_lsn_log_topic_and_kind(sound):
 
 def test_dump_shows_a_snapshot_too(sound):
     done = driftq("inspect", "dump", sound, "--snapshot")
-    assert "CursorPlaced" in done.stdout
-    assert "TopicPlaced     topic=orders" in done.stdout
+    assert "CursorState" in done.stdout
+    assert "TopicState      topic=orders" in done.stdout
 
 
 # -------------------------------------------------------------------------------------------------------- verify, stats
@@ -157,7 +159,7 @@ def test_stats_count_topics_groups_streams_and_facts(sound):
 
 
 def test_no_data_folder_has_its_own_number(tmp_path):
-    for command in (("inspect", "verify"), ("inspect", "stats"), ("inspect", "dump"), ("repair",)):
+    for command in (("inspect", "verify"), ("inspect", "stats"), ("inspect", "dump"), ("repair", "truncate")):
         assert driftq(*command, tmp_path).returncode == Exit.NOTHING_THERE
     assert driftq("inspect", "verify", tmp_path / "nowhere").returncode == Exit.USAGE
 
@@ -168,7 +170,7 @@ def test_damage_in_the_journal_is_named_with_what_it_affects(copy):
     done = driftq("inspect", "verify", copy)
     assert done.returncode == Exit.DAMAGED
     assert journal(copy)[-1].name in done.stdout
-    assert "lost: every change of lsn" in done.stdout
+    assert "cut: every change of lsn" in done.stdout
     assert fingerprint(copy) == before
 
 
@@ -214,7 +216,7 @@ def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
     snapshots.save(disk, folder.snapshots, folder.store, found.lsn, changed, chain_crc=found.chain_crc)
     done = driftq("inspect", "verify", copy)
     assert done.returncode == Exit.DAMAGED
-    assert "something else than the journal" in done.stdout
+    assert "another state than the journal" in done.stdout
 
 
 def test_a_torn_tail_is_no_damage(copy):
@@ -251,7 +253,7 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
             done = await loop.run_in_executor(None, driftq, "inspect", command, folder)
             assert done.returncode == Exit.OK, done.stdout + done.stderr
             assert "Traceback" not in done.stderr
-        assert (await loop.run_in_executor(None, driftq, "repair", folder)).returncode == Exit.IN_USE
+        assert (await loop.run_in_executor(None, driftq, "repair", "truncate", folder)).returncode == Exit.IN_USE
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
         assert await broker.stop() == 0
@@ -263,132 +265,129 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
 
 
 async def records_of(folder: Path, topic: str) -> list[list[str]]:
-    """What a broker serves of each partition, offset by offset; a lost one is an empty string."""
-    from driftq.wire import records
-
+    """What a broker serves of each partition, offset by offset."""
     engine = await Engine.open(str(folder), options=OPTIONS)
     found: list[list[str]] = []
     for log_id in engine.latest_state.topics[topic].log_ids:
         log = engine.latest_state.logs[log_id]
-        values = [""] * log.end
-        offset = log.start
-        while offset < log.end:
-            if offset in log.lost:
-                offset += 1
-                continue
-            for batch in engine.read(log_id, offset, log.end, 1 << 20):
-                header = records.read_header(batch)
-                for index, record in enumerate(records.unpack(batch)):
-                    values[header.first_offset + index] = record.value.decode().rstrip(" .")
-                offset = header.end_offset
-        found.append(values)
+        batches = engine.read(log_id, log.start, log.end, 1 << 20)
+        found.append([record.value.decode().rstrip(" .") for batch in batches for record in records.unpack(batch)])
     await engine.close()
     return found
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 EXPECTED = [[f"order {number}" for number in range(240) if number % 2 == partition] for partition in range(2)]
 
 
-def test_a_sound_folder_needs_no_repair_and_is_left_alone(copy):
+def test_a_sound_folder_is_not_truncated(copy):
     before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
-    done = driftq("repair", copy, "--accept-loss")
+    done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.OK
-    assert "nothing is damaged" in done.stdout
+    assert "the journal is not damaged" in done.stdout
     assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
 
 
-def test_repair_refuses_until_the_loss_is_accepted_and_changes_nothing(copy):
+def test_truncate_shows_what_would_be_cut_until_the_loss_is_accepted_and_changes_nothing(copy):
     flip_last_frames(copy)
     before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
-    done = driftq("repair", copy)
+    done = driftq("repair", "truncate", copy)
     assert done.returncode == Exit.DAMAGED
-    assert "lost: every change of lsn" in done.stdout
+    assert "cut: every change of lsn" in done.stdout
+    assert "cut: orders/0, offsets" in done.stdout
     assert "--accept-loss" in done.stderr
     assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
 
 
 @pytest.mark.parametrize("which", [-1, -2])
-def test_repair_saves_the_records_that_the_log_files_still_have(copy, which):
+def test_truncate_leaves_the_prefix_and_keeps_what_is_cut(copy, which):
     flip(journal(copy)[which], HEADER_BYTES + 200)
     damaged = {path.name: path.read_bytes() for path in journal(copy)}
-    done = driftq("repair", copy, "--accept-loss")
+    done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.OK, done.stdout + done.stderr
     kept = {path.name: path.read_bytes() for path in (copy / "journal.damaged-1").glob("*.journal")}
     assert kept == damaged, "the damaged files are kept as they were"
+    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+    for partition, values in enumerate(asyncio.run(records_of(copy, "orders"))):
+        assert 0 < len(values) < 120
+        cut = lines_of(copy / "journal.salvaged-1" / "topics" / f"orders-{partition}.ndjson")
+        assert values + [line["value"].rstrip(" .") for line in cut] == EXPECTED[partition]
+        assert [line["offset"] for line in cut] == list(range(len(values), 120))
+
+
+def test_salvaged_records_can_be_produced_again(copy):
+    flip_last_frames(copy)
+    assert driftq("repair", "truncate", copy, "--accept-loss").returncode == Exit.OK
+    with running(str(copy)) as server:
+        for partition in range(2):
+            path = copy / "journal.salvaged-1" / "topics" / f"orders-{partition}.ndjson"
+            done = driftq("produce", "orders", "--ndjson", path, "--url", server.url)
+            assert done.returncode == Exit.OK, done.stderr
+        assert server.stop() == 0
     assert asyncio.run(records_of(copy, "orders")) == EXPECTED
-    assert driftq("inspect", "verify", copy).returncode == Exit.OK
 
 
-def test_records_that_nobody_has_any_more_become_a_gap_and_keep_their_offsets(copy):
-    path = journal(copy)[-2]
-    flip(path, HEADER_BYTES + 200)
-    verdict = json.loads(driftq("inspect", "verify", copy, "--json").stdout)
-    snapshot_lsn = verdict["snapshots"][-1]
-    assert verdict["findings"][0]["first_lsn"] > snapshot_lsn, "the damage must lie behind the snapshot"
-    shutil.rmtree(copy / "logs" / "1")
-    shutil.rmtree(copy / "logs" / "2")
-    done = driftq("repair", copy, "--accept-loss", "--json")
-    assert done.returncode == Exit.OK, done.stdout + done.stderr
-    found = asyncio.run(records_of(copy, "orders"))
-    for values, expected in zip(found, EXPECTED, strict=True):
-        assert len(values) == len(expected), "no offset is given out twice"
-        assert all(value in ("", wanted) for value, wanted in zip(values, expected, strict=True))
-        assert "" in values
-        assert values[-1] == expected[-1]
-    assert driftq("inspect", "verify", copy).returncode == Exit.OK
-    asyncio.run(claim_everything(copy))
-
-
-async def claim_everything(folder: Path) -> None:
-    """A group passes over the gap: everything that is left can be claimed and nothing else is."""
-    engine = await Engine.open(str(folder), options=OPTIONS)
-    claimed = await engine.claim(c.Claim("orders", "fresh", "w", 1_000))
-    logs = {log_id: engine.latest_state.logs[log_id] for log_id in engine.latest_state.topics["orders"].log_ids}
-    for delivery in claimed.deliveries:
-        assert not any(offset in logs[delivery.log_id].lost for offset in range(delivery.first, delivery.end))
-        engine.read(delivery.log_id, delivery.first, delivery.end, 1 << 20)
-    left = sum(log.end - log.lost.count for log in logs.values())
-    assert sum(delivery.end - delivery.first for delivery in claimed.deliveries) == left
-    await engine.close()
-
-
-def test_a_damaged_log_file_loses_its_own_span_and_nothing_else(copy):
+def test_salvage_writes_every_readable_record_to_files_and_changes_nothing(copy, tmp_path):
+    flip_last_frames(copy)
     flip(sorted((copy / "logs" / "1").glob("*.log"))[0], 500)
-    done = driftq("repair", copy, "--accept-loss")
+    before = fingerprint(copy)
+    done = driftq("repair", "salvage", copy, "--to", tmp_path / "out", "--json")
     assert done.returncode == Exit.OK, done.stdout + done.stderr
-    assert "lost: orders/0, offsets 0.." in done.stdout
-    first, second = asyncio.run(records_of(copy, "orders"))
-    assert second == EXPECTED[1]
-    assert first[0] == ""
-    assert [value or EXPECTED[0][at] for at, value in enumerate(first)] == EXPECTED[0]
-    assert driftq("inspect", "verify", copy).returncode == Exit.OK
+    assert fingerprint(copy) == before
+    salvaged = {log["log"]: log for log in json.loads(done.stdout)["salvaged"]}
+    assert salvaged.keys() == {"orders/0", "orders/1", "/s/a"}
+    assert salvaged["orders/1"]["records"] == 120
+    assert 118 <= salvaged["orders/0"]["records"] <= 120, "at most the batch with the flipped bit is missing"
+    stream = lines_of(tmp_path / "out" / "streams" / "%2Fs%2Fa.ndjson")
+    assert [line["value"] for line in stream] == [f"chunk {number}\x1b[31m" for number in range(0, 240, 20)]
+    first = lines_of(Path(salvaged["orders/1"]["file"]))[0]
+    assert first.keys() == {"offset", "timestamp_ms", "key", "value", "envelope"}
+    assert (first["offset"], first["key"], first["envelope"]) == (0, "k", {"partition_override": 1})
+    again = driftq("repair", "salvage", copy, "--to", tmp_path / "out")
+    assert again.returncode == Exit.USAGE
+    assert "not an empty folder" in again.stderr
 
 
 def test_a_damaged_snapshot_is_put_aside_when_the_journal_has_everything(copy):
     path = next((copy / "snapshots").glob("*.snapshot"))
     flip(path, path.stat().st_size // 2)
-    done = driftq("repair", copy, "--accept-loss")
+    done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.OK, done.stdout + done.stderr
     assert "nothing is lost" in done.stdout
     assert (copy / "snapshots" / f"{path.name}.damaged-1").exists()
     assert asyncio.run(records_of(copy, "orders")) == EXPECTED
 
 
-def test_a_repair_that_was_interrupted_between_its_renames_is_ended_by_the_next(copy):
+def test_a_folder_without_a_readable_start_is_not_truncated_to_nothing(copy, tmp_path):
+    for path in (copy / "snapshots").glob("*.snapshot"):
+        flip(path, path.stat().st_size // 2)
+    flip(journal(copy)[0], HEADER_BYTES + 40)
+    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    done = driftq("repair", "truncate", copy, "--accept-loss")
+    assert done.returncode == Exit.DAMAGED
+    assert "driftq repair salvage" in done.stderr
+    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+    assert driftq("repair", "salvage", copy, "--to", tmp_path / "out").returncode == Exit.OK
+
+
+def test_a_truncation_that_was_interrupted_between_its_renames_is_completed_by_the_next(copy):
     flip_last_frames(copy)
-    assert driftq("repair", copy, "--accept-loss").returncode == Exit.OK
+    assert driftq("repair", "truncate", copy, "--accept-loss").returncode == Exit.OK
     (copy / "journal").rename(copy / "journal.repaired")
-    done = driftq("repair", copy, "--accept-loss")
+    done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.OK, done.stdout + done.stderr
     assert driftq("inspect", "verify", copy).returncode == Exit.OK
 
 
-def test_a_missing_journal_segment_can_be_repaired(copy):
-    journal(copy)[-2].unlink()
-    assert driftq("inspect", "verify", copy).returncode == Exit.DAMAGED
-    done = driftq("repair", copy, "--accept-loss")
-    assert done.returncode == Exit.OK, done.stdout + done.stderr
-    assert asyncio.run(records_of(copy, "orders")) == EXPECTED
+def test_the_form_of_earlier_versions_names_the_commands_of_today(copy):
+    for arguments in ((copy,), (copy, "--accept-loss"), ("--accept-loss", copy)):
+        done = driftq("repair", *arguments)
+        assert done.returncode == Exit.USAGE
+        assert "driftq repair truncate DIR --accept-loss" in done.stderr
+        assert "driftq repair salvage DIR --to FOLDER" in done.stderr
 
 
 def test_the_reference_lists_every_exit_code():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import google_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,9 +91,14 @@ def test_no_bytes_make_a_scan_fail(data: bytes, seed: int) -> None:
 
 
 @given(CRC, FRAMES, st.integers(1, 1000), st.binary(max_size=30))
-def test_a_hole_stands_for_each_lost_frame(seed: int, frames: list[bytes], lost: int, text: bytes) -> None:
+def test_a_hole_of_an_older_version_stands_for_each_lost_frame(
+    seed: int, frames: list[bytes], lost: int, text: bytes
+) -> None:
     first, crc = blocks.encode(seed, 0, 1, frames)
-    hole, crc = blocks.encode_hole(seed, crc, 1 + len(frames), lost, text)
+    hole, _ = blocks.encode(seed, crc, 1 + len(frames), [text])
+    checked = hole[8:24] + lost.to_bytes(4, "little") + blocks.HOLE.to_bytes(4, "little") + hole[32:]
+    crc = google_crc32c.extend(seed, checked)
+    hole = blocks.MAGIC + crc.to_bytes(4, "little") + checked
     last, _ = blocks.encode(seed, crc, 1 + len(frames) + lost, frames)
     found = blocks.scan(first + hole + last, 0, seed, 0, 1)
     assert found.frames == frames + [text] * lost + frames

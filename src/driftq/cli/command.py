@@ -335,9 +335,9 @@ def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
 
     from driftq.core.model.frames import UnknownFact
     from driftq.engine.engine import EngineStopped
-    from driftq.repair.verify import NoDataFolder
+    from driftq.repair.folder_reader import NoDataFolder
     from driftq.server.http.listener import CannotListen
-    from driftq.storage.corruption import Damaged, FilesMoved, FormatTooNew
+    from driftq.storage.corruption import CorruptJournal, Damaged, FilesMoved, FormatTooNew
     from driftq.storage.data_folder import FolderInUse, FolderUnusable, ForeignFolder
     from driftq.storage.disk import DiskFailed, DiskFull
 
@@ -352,7 +352,9 @@ def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
     except NoDataFolder as error:
         end(Exit.NOTHING_THERE, str(error))
     except Damaged as error:
-        end(Exit.DAMAGED, "\n  ".join([str(error), *_affected(error)]))
+        lines = cut_by_truncate(str(Path(error.file).parents[1])) if isinstance(error, CorruptJournal) else []
+        more = [f"and {len(lines) - LINES_MAX} more"] if len(lines) > LINES_MAX else []
+        end(Exit.DAMAGED, "\n  ".join([str(error), *lines[:LINES_MAX], *more]))
     except (FormatTooNew, UnknownFact) as error:
         end(Exit.TOO_NEW, str(error))
     except FilesMoved as error:
@@ -370,22 +372,19 @@ def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
         end(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
 
 
-def _affected(error: Exception) -> list[str]:
-    """What the damage means for topics and offsets, as far as what is left can tell."""
-    from driftq.cli.inspect import losses
-    from driftq.repair import repair
-    from driftq.repair.names import Names
-    from driftq.storage.corruption import CorruptJournal
+def cut_by_truncate(folder: str) -> list[str]:
+    """What `driftq repair truncate` would cut, one line each, as far as the readable rest shows it."""
+    from driftq.repair.folder_reader import retry_if_moved
+    from driftq.repair.truncate import plan
+    from driftq.storage.corruption import Damaged
     from driftq.storage.disk import OsDisk
 
-    if not isinstance(error, CorruptJournal):
-        return []
     try:
-        plan = repair.plan(OsDisk(), str(Path(error.file).parents[1]))
-    except Exception:  # the refusal stands as it is; this was only to say more
+        return retry_if_moved(lambda: plan(OsDisk(), folder)).lines()
+    except Damaged as error:
+        return [str(error)]
+    except Exception:  # the damage is reported in any case; this only adds to it
         return []
-    lines = losses(plan.losses, Names.of(plan.broker.state))
-    return lines if len(lines) <= LINES_MAX else [*lines[:LINES_MAX], f"and {len(lines) - LINES_MAX} more"]
 
 
 def stop(code: Exit, message: str) -> NoReturn:

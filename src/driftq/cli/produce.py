@@ -266,6 +266,7 @@ def _without_partition(words: dict[str, Any]) -> dict[str, Any]:
 
 
 BATCH = 500
+SALVAGED = ("offset", "timestamp_ms", "key_base64", "routing", "dlq")  # what `driftq repair salvage` adds: ignored
 FIELDS = ("key", "envelope", "id", "task", "priority", "delay_ms", "not_before", "timeout_ms")
 
 
@@ -332,6 +333,8 @@ def _source_of(line: int, text: bytes, said: dict[str, Any]) -> Source:
 
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
+        for name in SALVAGED:
+            found.pop(name, None)
         if not isinstance(found.get("value", ""), str):
             found["value"] = msgspec.json.encode(found["value"]).decode()
         item = msgspec.convert(found, ProduceItem)

@@ -1,7 +1,7 @@
-"""Names for numbers: facts speak of logs and groups by number, people by topic, partition, path and group.
+"""Names for numbers: facts refer to logs and groups by number, people by topic, partition, path and group.
 
-Learns from facts as they pass, images of a snapshot included; costs one entry for each log and group, none for records.
-Numbers are never reused, so what was learnt once stays true. Knows no file.
+`Names` learns from facts, those of a snapshot included. It costs one entry for each log and group and none for records.
+Numbers are never reused, so a name stays right once it is known.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """What is known about numbers."""
+    """The names of logs and groups, by number."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, tuple[str, int]] = {f.STAGING_LOG: ("(staging)", 0)}
-        self.paths: dict[int, str] = {}
-        self.groups: dict[int, tuple[str, str]] = {}
+        self.partitions: dict[int, tuple[str, int]] = {f.STAGING_LOG: ("(staging)", 0)}  # log: topic and partition
+        self.paths: dict[int, str] = {}  # log: path of the stream
+        self.groups: dict[int, tuple[str, str]] = {}  # group: topic and name
 
     @classmethod
     def of(cls, state: State) -> Names:
@@ -60,14 +60,14 @@ class Names:
             self.partitions[log_id] = topic, partition
 
     def log(self, log_id: int) -> str:
-        """`orders/0` for a partition, the path for a stream, `log 7` if nobody knows."""
+        """`orders/0` for a partition, the path for a stream, `log 7` if the name is not known."""
         if log_id in self.partitions:
             topic, partition = self.partitions[log_id]
             return topic if log_id == f.STAGING_LOG else f"{topic}/{partition}"
         return self.paths.get(log_id) or f"log {log_id}"
 
     def topic(self, log_id: int) -> str:
-        """The topic or path that a log belongs to; empty if nobody knows."""
+        """The topic or path that a log belongs to; empty if it is not known."""
         return self.partitions.get(log_id, ("", 0))[0] or self.paths.get(log_id, "")
 
     def group(self, group_id: int) -> str:

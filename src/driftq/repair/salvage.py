@@ -1,241 +1,258 @@
-"""Folds what is left of a damaged folder into a history that fits together again.
+"""Salvage: every record that can still be read, written to NDJSON files.
 
-The rule: a frame behind a hole is kept if all of its facts fit; if one does not, the whole frame is left out and named.
-Where a log continues behind its end, its own files are asked for the missing records; what they do not have becomes
-`RecordsLost`, so that no offset is given out twice. The outcome is an ordinary history: the core folds it as any other.
+A record is in two places: in the files of its log, and, until a checkpoint trims it, in the journal. `ReadableRecords`
+takes it from wherever it is readable:
 
-`Salvager` decides and remembers what it did; it writes nothing. `repair.repair` writes.
+    1. Read the log files: `ranges` are the offsets that are readable there.
+    2. Read the snapshots and the journal, passing over damage: names of logs, where they start, which are deleted, and
+       the batches that step 1 did not find.
+    3. `batches(log)` merges the two in the order of offsets; `write` makes one file for each log.
+
+Nothing is folded, so damage in the middle of the journal does not matter here. The data folder is not changed.
+A line of a file is an object that `driftq produce --ndjson` accepts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from driftq.core.broker import Broker
+import msgspec
+from msgspec.structs import replace
+
 from driftq.core.model import facts as f
-from driftq.core.model.frames import decode, encode
-from driftq.core.model.limits import BrokerLimits
-from driftq.core.model.snapshot_facts import NumbersState
-from driftq.engine.clock import SystemChance
-from driftq.engine.projection import StoreReader
-from driftq.repair.fact_fit import Made, ahead, as_known, passed_over, why_not
+from driftq.core.model import snapshot_facts as i
+from driftq.core.model.frames import decode
+from driftq.core.model.ranges import RangeSet
+from driftq.repair.folder_reader import LogFiles, read_journal, snapshot_facts
+from driftq.repair.journal_scan import Damage
+from driftq.repair.names import Names
 from driftq.storage.corruption import CorruptLog
-from driftq.storage.disk import Disk, ReadOnlyDisk
-from driftq.storage.log_store import MemoryLogStore
-from driftq.storage.segments import SegmentLogStore
+from driftq.storage.log_segment import walk
 from driftq.wire import records
+from driftq.wire.message import Envelope, read_head, to_rfc3339
 
 if TYPE_CHECKING:
-    from driftq.core.state.logs import Log
     from driftq.storage.data_folder import DataFolder
+    from driftq.storage.disk import Disk
 
-FAR = 1 << 62
-READ_BYTES = 1 << 20
-FENCES_SKIPPED = 1_000_000  # fences of lost effects must not be given out again
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Offsets [first, end) of a log."""
-
-    log_id: int
-    first_offset: int
-    end_offset: int
+_FILE_NAME_MAX = 200  # characters; file systems allow 255 bytes
+_WRITE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A frame that no longer fits."""
+class ReadableRecords:
+    """What can be read of each log, at or above its offset in `first_offsets` (default: all of it)."""
 
-    lsn: int
-    facts: tuple[f.Fact, ...]
-    reason: str
-
-
-@dataclass(slots=True)
-class Losses:
-    """What is gone, what came back, and what no longer fits."""
-
-    holes: list[tuple[int, int]] = field(default_factory=list)
-    lost: list[Stretch] = field(default_factory=list)
-    saved: list[Stretch] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.holes or self.lost or self.left_out)
-
-
-class StartOver(Exception):
-    """A frame failed half-way through its fold: fold again from the start, without it."""
-
-    def __init__(self, lsn: int, reason: str) -> None:
-        super().__init__(f"lsn {lsn}: {reason}")
-        self.lsn = lsn
-        self.reason = reason
-
-
-class LogFiles:
-    """All logs as their files have them. Changes nothing."""
-
-    def __init__(self, disk: Disk, folder: DataFolder) -> None:
+    def __init__(self, disk: Disk, folder: DataFolder, first_offsets: Mapping[int, int] | None = None) -> None:
         self._disk = disk
-        self._folder = folder
-        self._store = SegmentLogStore(
-            ReadOnlyDisk(disk), folder.logs, store=folder.store, cache_bytes=4 << 20, open_files=16
-        )
-
-    def ids(self) -> list[int]:
-        return sorted(int(name) for name in self._disk.list(self._folder.logs) if name.isascii() and name.isdigit())
-
-    def end(self, log_id: int) -> int:
-        """The offset behind the last record in the files, whatever the journal says; 0 if there is none."""
-        self._store.restore(log_id, 0, FAR)
-        return max((span.end_offset for span in self._store.spans(log_id)), default=0)
-
-    def batches(self, log_id: int, start: int, end: int) -> Iterator[bytes | CorruptLog]:
-        """What a broker that knows this log as [start, end) can serve, and what it cannot."""
-        self._store.restore(log_id, start, end)
-        offset = start
-        while offset < end:
-            try:
-                found = self._store.read(log_id, offset, end, READ_BYTES)
-            except CorruptLog as error:
-                yield error
-                offset = error.end_offset
-                continue
-            for batch in found:
-                header = records.read_header(batch)
-                if header.first_offset > offset or not records.verify(batch):
-                    yield CorruptLog(log_id, offset, self._folder.logs, 0, "not what was written", header.end_offset)
-                else:
-                    yield batch
-                offset = header.end_offset
-
-    def read(self, log_id: int, offset: int, end_offset: int) -> Iterator[bytes | Stretch]:
-        """The batches in [offset, end_offset), whatever the journal says, and what is missing between them."""
-        self._store.restore(log_id, 0, FAR)
-        while offset < end_offset:
-            try:
-                batch = self._store.read(log_id, offset, end_offset, 1)[0]
-                header = records.read_header(batch)
-                upto = header.end_offset
-                is_whole = header.first_offset == offset and upto <= end_offset and records.verify(batch)
-            except CorruptLog as error:
-                upto, is_whole = error.end_offset, False
-            upto = min(upto, end_offset)
-            yield batch if is_whole else Stretch(log_id, offset, upto)
-            offset = upto
+        self._files = LogFiles(disk, folder)
+        self._first_offsets = first_offsets or {}
+        self.names = Names()
+        self.ranges: dict[int, RangeSet] = {}  # readable offsets, by log
+        self.last_lsn = 0  # the last frame that is readable
+        self._starts: dict[int, int] = {}  # after retention and trims
+        self._deleted: set[int] = set()
+        self._from_journal: dict[int, dict[int, bytes]] = {}  # batches that the log files do not hold, by first offset
+        self._staged: dict[int, bytes] = {}  # batches in the journal that were not published yet, by staging offset
+        self._read_files()
+        for fact in snapshot_facts(disk, folder):
+            self._note(fact)
+        for item in read_journal(disk, folder):
+            if not isinstance(item, Damage):
+                self.last_lsn = item.lsn
+                for fact in decode(item.frame):
+                    self._note(fact)
+        for log_id in list(self.ranges):
+            self.ranges[log_id].discard(0, self._starts.get(log_id, 0))
+            if log_id in self._deleted or log_id == f.STAGING_LOG or not self.ranges[log_id]:
+                del self.ranges[log_id]
 
     def close(self) -> None:
-        self._store.close()
+        self._files.close()
 
+    def _read_files(self) -> None:
+        for log_id in self._files.ids():
+            ranges = self.ranges[log_id] = RangeSet()
+            first_offset = self._first_offsets.get(log_id, 0)
+            for header, _ in self._file_batches(log_id):
+                ranges.add(max(header.first_offset, first_offset), header.end_offset)
 
-class Salvager:
-    """Folds frames in order; says for each what to write in its place."""
+    def _note(self, fact: f.Fact) -> None:
+        self.names.note(fact)
+        match fact:
+            case i.LogState() | f.Trimmed():
+                self._starts[fact.log_id] = max(fact.start_offset, self._starts.get(fact.log_id, 0))
+            case f.TopicDeleted():
+                self._deleted.update(fact.log_ids)
+            case f.StreamDeleted(soft=False):
+                self._deleted.add(fact.log_id)
+            case f.Appended():
+                self._note_batch(fact.log_id, records.stamp(fact.batch, fact.first_offset, fact.at_ms))
+            case f.Staged():
+                self._staged[fact.first_offset] = fact.batch
+            case f.Published():
+                for part in fact.parts:
+                    batch = self._staged.pop(part.staged_offset, None) or self._staged_batch(part.staged_offset)
+                    if batch is not None:
+                        self._note_batch(part.log_id, records.stamp(batch, part.first_offset, fact.at_ms))
+            case _:
+                pass
 
-    def __init__(self, files: LogFiles, without: dict[int, str]) -> None:
-        self.broker = new_broker()
-        self.losses = Losses()
-        self._files = files
-        self._without = without  # frames that are known not to fit
-        self._holed = False
+    def _note_batch(self, log_id: int, batch: bytes) -> None:
+        header = records.read_header(batch)
+        first_offset = max(header.first_offset, self._first_offsets.get(log_id, 0))
+        ranges = self.ranges.setdefault(log_id, RangeSet())
+        if first_offset < header.end_offset and ranges.next_outside(first_offset) < header.end_offset:
+            ranges.add(first_offset, header.end_offset)
+            self._from_journal.setdefault(log_id, {})[header.first_offset] = batch
 
-    def place(self, frame: bytes) -> None:
-        """A frame of the snapshot that everything starts from."""
-        for fact in decode(frame):
-            self.broker.apply(fact)
+    def _staged_batch(self, offset: int) -> bytes | None:
+        """A batch that was staged before the journal begins: only the staging log's files hold it."""
+        batch = next(self._files.batches(f.STAGING_LOG, offset, offset + 1), None)
+        return batch if isinstance(batch, bytes) else None
 
-    def hole(self, first_lsn: int, last_lsn: int) -> bytes:
-        """Frames are lost here: what to write for each of them."""
-        self._holed = True
-        self.losses.holes.append((first_lsn, last_lsn))
-        return encode([f.HoleMade(first_lsn, last_lsn)])
+    def batches(self, log_id: int) -> Iterator[tuple[records.Header, bytes]]:
+        """The readable batches of a log in the order of their offsets. The first may begin before the first offset."""
+        waiting = sorted(self._from_journal.get(log_id, {}).items(), reverse=True)
+        for header, batch in self._file_batches(log_id):
+            while waiting and waiting[-1][0] < header.first_offset:
+                from_journal = waiting.pop()[1]
+                yield records.read_header(from_journal), from_journal
+            if not waiting or waiting[-1][0] != header.first_offset:
+                yield header, batch
+        for _, from_journal in reversed(waiting):
+            yield records.read_header(from_journal), from_journal
 
-    def frame(self, lsn: int, frame: bytes) -> bytes:
-        """What to write for a frame that is left: itself, more, or the note that it does not fit."""
-        facts = decode(frame)
-        reason = self._without.get(lsn) or (self._misfit(facts) if self._holed else None)
-        if reason is not None:
-            self._holed = True
-            self.losses.left_out.append(LeftOut(lsn, tuple(facts), reason))
-            return encode([f.HoleMade(lsn, lsn)])
+    def _file_batches(self, log_id: int) -> Iterator[tuple[records.Header, bytes]]:
+        end = self._files.end(log_id)
+        for item in self._files.batches(log_id, self._first_offsets.get(log_id, 0), end):
+            for batch in self._intact_batches(item) if isinstance(item, CorruptLog) else (item,):
+                yield records.read_header(batch), batch
+
+    def _intact_batches(self, damage: CorruptLog) -> Iterator[bytes]:
+        """The batches of a damaged run around the one that is damaged. Their own checksums do not cover offsets, so
+        only batches count whose offsets lead without a gap from the start of the run, or to its end."""
+        if not damage.position:
+            return  # records are missing; there is no run
+        file = self._disk.open(damage.file)
         try:
-            if self._holed:
-                return encode(list(self._fold(facts)))
-            for fact in facts:
-                self.broker.apply(fact)
-        except Exception as error:  # the fold stopped half-way: whatever it was, the frame does not fit
-            raise StartOver(lsn, f"{type(error).__name__}: {error}") from error
-        return frame
-
-    def _misfit(self, facts: Sequence[f.Fact]) -> str | None:
-        made = Made()
-        for fact in facts:
-            reason = why_not(self.broker.state, fact, made)
-            if reason is not None:
-                return reason
-            made.note(fact)
-        return None
-
-    def _fold(self, facts: Sequence[f.Fact]) -> Iterator[f.Fact]:
-        """Fold, one by one: what comes next is judged by what was folded before it."""
-        for each in self._in_order(facts):
-            self.broker.apply(each)
-            yield each
-
-    def _in_order(self, facts: Sequence[f.Fact]) -> Iterator[f.Fact]:
-        state = self.broker.state
-        for fact in facts:
-            yield from ahead(state, fact, self._fill)
-            for known in as_known(state, fact):
-                yield from passed_over(state, known)
-                yield known
-
-    def _fill(self, log: Log, offset: int) -> Iterator[f.Fact]:
-        """Bring a log's end up to an offset: with the records that its files have, and with the news for the others."""
-        if log.log_id == f.STAGING_LOG:
-            # Without the stage it belongs to, a staged batch can never be published.
-            missing: Iterator[bytes | Stretch] = iter((Stretch(log.log_id, log.end, offset),))
-        else:
-            missing = self._files.read(log.log_id, log.end, offset)
-        for found in missing:
-            if isinstance(found, Stretch):
-                self.losses.lost.append(found)
-                yield f.RecordsLost(found.log_id, found.first_offset, found.end_offset)
-                continue
-            header = records.read_header(found)
-            size = sum(len(record.value) + len(record.key) for record in records.unpack(found, header))
-            self.losses.saved.append(Stretch(log.log_id, header.first_offset, header.end_offset))
-            yield f.Appended(log.log_id, header.first_offset, header.count, size, header.at_ms, found)
-
-    def closing(self, damaged: list[Stretch]) -> Iterator[bytes]:
-        """What to add at the end: records that only the files have, records that they have no longer, and numbers that
-        may have been given out."""
-        state = self.broker.state
-        if self._holed:
-            for log_id in sorted(state.logs.keys() & set(self._files.ids()) - {f.STAGING_LOG}):
-                end = self._files.end(log_id)
-                if end > state.logs[log_id].end:
-                    for fact in self._fill(state.logs[log_id], end):
-                        self.broker.apply(fact)
-                        yield encode([fact])
-            yield encode([self._numbers()])
-        for stretch in damaged:
-            fact = f.RecordsLost(stretch.log_id, stretch.first_offset, stretch.end_offset)
-            self.losses.lost.append(stretch)
-            self.broker.apply(fact)
-            yield encode([fact])
-
-    def _numbers(self) -> NumbersState:
-        state = self.broker.state
-        next_log_id = max([state.next_log_id, *(log_id + 1 for log_id in self._files.ids())])
-        numbers = NumbersState(next_log_id, state.next_group_id, state.next_fence + FENCES_SKIPPED, state.last_ms)
-        self.broker.apply(numbers)
-        return numbers
+            size = file.size()
+            position, offset = damage.position, damage.offset
+            for walked in takewhile(
+                lambda walked: walked.first_offset < damage.end_offset, walk(file, position, size, offset)
+            ):
+                yield walked.batch
+                position, offset = position + len(walked.batch), walked.first_offset + walked.records
+            data = file.read_at(position, size - position)
+            at = 0
+            while offset < damage.end_offset and (at := data.find(records.MAGIC, at + 1)) >= 0:
+                first_offset = int.from_bytes(data[at + 8 : at + 16], "little", signed=True)
+                if not offset < first_offset < damage.end_offset:
+                    continue
+                tail = list(
+                    takewhile(
+                        lambda walked: walked.first_offset < damage.end_offset,
+                        walk(file, position + at, size, first_offset),
+                    )
+                )
+                if tail and tail[-1].first_offset + tail[-1].records == damage.end_offset:
+                    yield from (walked.batch for walked in tail)
+                    return
+        finally:
+            file.close()
 
 
-def new_broker() -> Broker:
-    """A broker to fold into: folding asks neither for records nor for chance."""
-    return Broker(BrokerLimits(), StoreReader(MemoryLogStore()), SystemChance())
+@dataclass(frozen=True, slots=True)
+class SalvagedLog:
+    """One log that was written to a file."""
+
+    log: str  # topic/partition, or a stream's path
+    file: str
+    records: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+def write(disk: Disk, readable: ReadableRecords, target: str) -> list[SalvagedLog]:
+    """Write every readable record below `target`, a folder without salvaged files. Durable when it returns."""
+    salvaged: list[SalvagedLog] = []
+    for log_id in sorted(readable.ranges):
+        folder, name = _file_name(readable.names, log_id)
+        disk.make_folder("salvage.folder", f"{target}/{folder}")
+        if disk.exists(path := f"{target}/{folder}/{name}.ndjson"):  # a stream that was deleted and created again
+            path = f"{target}/{folder}/{name}~{log_id}.ndjson"
+        file = disk.create("salvage.create", path)
+        try:
+            count, position, pending = 0, 0, bytearray()
+            for line in _lines(readable, log_id):
+                pending += line
+                count += 1
+                if len(pending) >= _WRITE_BYTES:
+                    file.write_at("salvage.write", position, bytes(pending))
+                    position += len(pending)
+                    pending.clear()
+            file.write_at("salvage.write", position, bytes(pending))
+            file.sync("salvage.sync")
+        finally:
+            file.close()
+        disk.sync_folder("salvage.sync_folder", f"{target}/{folder}")
+        salvaged.append(SalvagedLog(readable.names.log(log_id), path, count, tuple(readable.ranges[log_id])))
+    if salvaged:
+        disk.sync_folder("salvage.sync_folder", target)
+        disk.sync_folder("salvage.sync_folder", target.rpartition("/")[0] or "/")
+    return salvaged
+
+
+def _file_name(names: Names, log_id: int) -> tuple[str, str]:
+    """A folder and a file name for a log. Names of topics and paths of streams are escaped and shortened."""
+    if log_id in names.partitions:
+        topic, partition = names.partitions[log_id]
+        folder, name = "topics", f"{quote(topic, safe='')}-{partition}"
+    elif log_id in names.paths:
+        folder, name = "streams", quote(names.paths[log_id], safe="")
+    else:
+        folder, name = "logs", str(log_id)
+    return folder, name if len(name) <= _FILE_NAME_MAX else f"{name[:_FILE_NAME_MAX]}~{log_id}"
+
+
+def _lines(readable: ReadableRecords, log_id: int) -> Iterator[bytes]:
+    ranges = readable.ranges[log_id]
+    partition = readable.names.partitions[log_id][1] if log_id in readable.names.partitions else None
+    written = 0  # a batch of the journal may overlap batches of the files
+    for header, batch in readable.batches(log_id):
+        for offset, record in enumerate(records.unpack(batch, header), header.first_offset):
+            if offset >= written and offset in ranges:
+                yield _line(offset, header.at_ms, record, partition)
+        written = max(written, header.end_offset)
+
+
+def _line(offset: int, at_ms: int, record: records.Record, partition: int | None) -> bytes:
+    """A record as one line of JSON. For a topic it has the fields of `wire.queue.ProduceItem`, and beside them what
+    `driftq produce --ndjson` ignores: offset, timestamp_ms, key_base64, routing and dlq."""
+    line: dict[str, Any] = {"offset": offset, "timestamp_ms": at_ms}
+    if record.key:
+        line["key"] = record.key.decode("utf-8", "replace")
+        if line["key"].encode() != record.key:
+            line["key_base64"] = base64.b64encode(record.key).decode()
+    try:
+        line["value"] = record.value.decode()
+    except UnicodeDecodeError:
+        line["value_base64"] = base64.b64encode(record.value).decode()
+    head = read_head(record.head)
+    if partition is not None:  # back into the partition where it was
+        line["envelope"] = replace(head.envelope or Envelope(), partition_override=partition)
+    if head.job is not None:
+        job = {"id": head.job.id, "task": head.job.task, "priority": head.job.priority}
+        line |= {name: value for name, value in job.items() if value}
+        if head.job.not_before_ms:
+            line["not_before"] = to_rfc3339(head.job.not_before_ms)
+        if head.job.timeout_ms:
+            line["timeout_ms"] = head.job.timeout_ms
+    if head.routing is not None:
+        line["routing"] = head.routing
+    if head.dlq is not None:
+        line["dlq"] = head.dlq
+    return msgspec.json.encode(line) + b"\n"

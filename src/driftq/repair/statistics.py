@@ -1,7 +1,7 @@
 """What is in a data folder, in numbers: sizes, facts by kind, topics, groups with their lag, streams, keys, snapshots.
 
-Reads and folds; changes nothing. The numbers are of one moment: the newest whole snapshot and the journal behind it.
-The outcome is plain data, ready for JSON.
+Reads and folds; changes nothing. The figures are of one moment: the newest readable snapshot and the journal after it,
+up to the first damage. The result is plain data, ready for JSON.
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.frames import decode
 from driftq.core.model.snapshot_facts import NumbersState
+from driftq.repair.folder_reader import (
+    OnBytes,
+    fold_snapshot,
+    ignore_bytes,
+    new_broker,
+    read_journal,
+    require_folder,
+    retry_if_moved,
+)
 from driftq.repair.journal_scan import Damage
-from driftq.repair.salvage import new_broker
-from driftq.repair.verify import Progress as Told
-from driftq.repair.verify import fold_snapshot, look, read_journal, while_it_moves
 from driftq.storage import snapshots
 from driftq.storage.journal_files import SUFFIX as JOURNAL_SUFFIX
 
@@ -28,16 +34,16 @@ if TYPE_CHECKING:
 
 def sizes(disk: Disk, path: str) -> dict[str, dict[str, int]]:
     """Files and bytes of each part of a folder."""
-    folder = look(disk, path)
-    found = {
+    folder = require_folder(disk, path)
+    parts = {
         "journal": _sizes(disk, folder.journal, JOURNAL_SUFFIX),
         "snapshots": _sizes(disk, folder.snapshots, snapshots.SUFFIX),
     }
     logs = {"files": 0, "bytes": 0}
     for name in disk.list(folder.logs):
-        each = _sizes(disk, f"{folder.logs}/{name}", ".log")
-        logs = {key: logs[key] + each[key] for key in logs}
-    return {**found, "logs": logs}
+        log = _sizes(disk, f"{folder.logs}/{name}", ".log")
+        logs = {key: logs[key] + log[key] for key in logs}
+    return {**parts, "logs": logs}
 
 
 def _sizes(disk: Disk, folder: str, suffix: str) -> dict[str, int]:
@@ -54,31 +60,31 @@ def _sizes(disk: Disk, folder: str, suffix: str) -> dict[str, int]:
     return {"files": count, "bytes": size}
 
 
-def stats(disk: Disk, path: str, now_ms: int, progress: Told = lambda _: None) -> dict[str, Any]:
+def stats(disk: Disk, path: str, now_ms: int, on_bytes: OnBytes = ignore_bytes) -> dict[str, Any]:
     """Everything `driftq inspect stats` shows."""
-    return while_it_moves(lambda: _stats(disk, path, now_ms, progress))
+    return retry_if_moved(lambda: _stats(disk, path, now_ms, on_bytes))
 
 
-def _stats(disk: Disk, path: str, now_ms: int, progress: Told) -> dict[str, Any]:
-    folder = look(disk, path)
+def _stats(disk: Disk, path: str, now_ms: int, on_bytes: OnBytes) -> dict[str, Any]:
+    folder = require_folder(disk, path)
     broker = new_broker()
     newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
     snapshot = _snapshot(disk, folder, newest, broker, now_ms)
     kinds: Counter[str] = Counter()
     frames, last_lsn, damaged, foldable = 0, newest.base_lsn(), 0, True
-    for found in read_journal(disk, folder):
-        if isinstance(found, Damage):
+    for item in read_journal(disk, folder):
+        if isinstance(item, Damage):
             damaged += 1
             continue
-        progress(len(found.frame) + 4)
-        facts = decode(found.frame)
+        on_bytes(len(item.frame) + 4)
+        facts = decode(item.frame)
         kinds.update(type(fact).__name__ for fact in facts)
         frames += 1
-        if found.lsn > last_lsn and foldable:
-            foldable = found.lsn == last_lsn + 1
+        if item.lsn > last_lsn and foldable:
+            foldable = item.lsn == last_lsn + 1
             for fact in facts if foldable else ():
                 broker.apply(fact)
-            last_lsn = found.lsn if foldable else last_lsn
+            last_lsn = item.lsn if foldable else last_lsn
     return {
         "folder": path,
         "store": folder.store.hex(),
@@ -139,14 +145,13 @@ def _log(state: State, log_id: int) -> dict[str, int]:
         "start": log.start,
         "end": log.end,
         "payload_bytes": log.bytes_from(log.start) if log.topic else log.payload_bytes,
-        "lost": log.lost.count,
     }
 
 
 def _lag(state: State, progresses: list[Progress]) -> dict[str, int]:
-    lag = sum(state.logs[each.log_id].end - each.floor - each.settled.count for each in progresses)
+    unsettled = (state.logs[progress.log_id].end - progress.floor - progress.settled.count for progress in progresses)
     return {
-        "lag": lag,
-        "in_flight": sum(each.in_flight for each in progresses),
-        "waiting_for_retry": sum(each.resting for each in progresses),
+        "lag": sum(unsettled),
+        "in_flight": sum(progress.in_flight for progress in progresses),
+        "waiting_for_retry": sum(progress.resting for progress in progresses),
     }

@@ -24,7 +24,7 @@ ALIGNMENT = 8
 CHECKED_FROM = 8  # the checksum covers everything behind itself
 BLOCK_BYTES_MAX = 1 << 30
 
-HOLE = 0x1  # `count` lsns were lost; the block's single frame stands for each of them
+HOLE = 0x1  # only in journals that an older version repaired: `count` lsns were lost, one frame stands for each
 KNOWN_FLAGS = HOLE
 _LARGE_BYTES = 2_048
 
@@ -64,21 +64,10 @@ def block_bytes(frames: Sequence[bytes]) -> int:
 
 def encode(seed: int, prev_crc: int, first_lsn: int, frames: Sequence[bytes]) -> tuple[bytes, int]:
     """One block and its checksum, which the next block carries as `prev_crc`."""
-    return _assemble(seed, prev_crc, first_lsn, len(frames), 0, frames)
-
-
-def encode_hole(seed: int, prev_crc: int, first_lsn: int, count: int, frame: bytes) -> tuple[bytes, int]:
-    """A block that says: these `count` frames are lost. Only a repair writes one."""
-    return _assemble(seed, prev_crc, first_lsn, count, HOLE, (frame,))
-
-
-def _assemble(
-    seed: int, prev_crc: int, first_lsn: int, count: int, flags: int, frames: Sequence[bytes]
-) -> tuple[bytes, int]:
     length = block_bytes(frames)
     if length > BLOCK_BYTES_MAX or not frames:
         raise BlockTooLarge(f"{len(frames)} frames in a block of {length} bytes; at most {BLOCK_BYTES_MAX} are allowed")
-    parts = [HEADER.pack(MAGIC, 0, prev_crc, length, first_lsn, count, flags)[CHECKED_FROM:]]
+    parts = [HEADER.pack(MAGIC, 0, prev_crc, length, first_lsn, len(frames), 0)[CHECKED_FROM:]]
     for frame in frames:
         parts.append(LENGTH.pack(len(frame)))
         parts.append(frame)

@@ -20,8 +20,8 @@ class CorruptJournal(Damaged):
         upto = f"to {last_lsn}" if last_lsn else "on"
         super().__init__(
             f"{file}, byte {position}: {reason}. Affected: every change from lsn {first_lsn} {upto}. "
-            "Nothing was changed. Restore a backup, or see what is left with `driftq inspect verify DIR` and accept "
-            "the loss with `driftq repair DIR --accept-loss`."
+            "Nothing was changed. Restore a backup, or see what is left with `driftq inspect verify DIR` and cut the "
+            "journal here with `driftq repair truncate DIR --accept-loss`."
         )
         self.file = file
         self.position = position

@@ -185,16 +185,6 @@ class FileJournal:
             raise
         return self._tail_lsn
 
-    def append_hole(self, count: int, frame: bytes) -> int:
-        """Say that the next `count` frames are lost; replay gives `frame` for each of them. Only a repair does this."""
-        self._check_alive()
-        needed = blocks.block_bytes((frame,))
-        if needed > self._size - self._position:
-            self._roll(needed)
-        block, crc = blocks.encode_hole(self._seed, self._prev_crc, self._tail_lsn + 1, count, frame)
-        self._write(block, crc, count)
-        return self._tail_lsn
-
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
         """Every frame above `after_lsn`, verified as it is read: damage raises `CorruptJournal` where it lies.
 

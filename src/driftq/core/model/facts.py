@@ -146,15 +146,15 @@ class Trimmed(Fact, tag=11, frozen=True):
 
 
 class HoleMade(Fact, tag=12, frozen=True):
-    """Frames first..last were lost to damage and the loss was accepted by an operator."""
+    """Written by older versions: frames first..last were lost to damage, and an operator accepted the loss."""
 
     first_lsn: int
     last_lsn: int
 
 
 class RecordsLost(Fact, tag=13, frozen=True):
-    """Records [first, end) of a log are lost to damage and the loss was accepted: groups pass over them, reads are
-    told. The log ends at `end_offset` at least."""
+    """Written by older versions: records [first, end) of a log were lost to damage, and an operator accepted the loss.
+    No group gets them. The log ends at `end_offset` at least."""
 
     log_id: int
     first_offset: int

@@ -58,7 +58,7 @@ class LogState(Fact, tag=92, frozen=True):
     deadlines_ms: bytes
     size_offsets: bytes
     size_totals: bytes
-    lost: tuple[Range, ...] = ()
+    lost: tuple[Range, ...] = ()  # by older versions: folded like `cancelled`
     tracked: tuple[Range, ...] = ()
     cancelled: tuple[Range, ...] = ()
     directed: tuple[tuple[int, str], ...] = ()

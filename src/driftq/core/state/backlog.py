@@ -120,5 +120,4 @@ def _from(offsets: array[int], floor: int) -> int:
 def _plain(log: Log, progress: Progress) -> int:
     """The messages of the default lane from the floor on."""
     marked = _from(log.marked_offsets, progress.floor) + _from(log.withdrawn, progress.floor)
-    lost = sum(end - max(first, progress.floor) for first, end in log.lost if end > progress.floor)
-    return max(0, log.end - progress.floor - marked - lost)
+    return max(0, log.end - progress.floor - marked)

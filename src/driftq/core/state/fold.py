@@ -163,12 +163,16 @@ class Fold:
             progress.forget_lanes(log.lanes)
 
     def _records_lost(self, fact: f.RecordsLost) -> None:
+        """Only journals that an older version repaired hold this fact: no group gets these offsets."""
         log = self.logs[fact.log_id]
-        log.lose(fact.first_offset, fact.end_offset)
+        if fact.end_offset > log.end:
+            log.extend(fact.end_offset - log.end, 0, log.last_ms)
+        for offset in range(max(fact.first_offset, log.start), fact.end_offset):
+            log.cancel(offset)
         log.ended_ms = self.state.last_ms
         for group_id in log.readers:
             progress = self.state.progress_of(group_id, log.log_id)
-            progress.pass_over(log.lost)
+            progress.pass_over(((fact.first_offset, fact.end_offset),))
             lanes.pass_all(progress, log)
             self.state.schedule(progress)
 

@@ -129,7 +129,7 @@ class JobTenure:
 
     def is_unfinished(self, log_id: int, offset: int) -> bool:
         log = self._logs.get(log_id)
-        if log is None or offset < log.start or offset in log.cancelled or offset in log.lost:
+        if log is None or offset < log.start or offset in log.cancelled:
             return False
         claimed = False
         for group_id in log.readers:

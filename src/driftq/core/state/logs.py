@@ -42,7 +42,7 @@ class Log:
 
     __slots__ = (
         "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
-        "lane_keys", "lanes", "last_ms", "log_id", "lost", "low_floor", "marked", "marked_lanes", "marked_offsets",
+        "lane_keys", "lanes", "last_ms", "log_id", "low_floor", "marked", "marked_lanes", "marked_offsets",
         "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "tenants",
         "timeout_offsets", "timeouts_ms", "topic", "tracked", "urgent", "withdrawn",
     )  # fmt: skip
@@ -73,7 +73,6 @@ class Log:
         self.size_offsets = array("q", [start])
         self.size_totals = array("q", [0])
         self.readers: list[int] = []  # the groups that read it
-        self.lost = RangeSet()  # offsets whose records are lost for good: a read is told so
         self.low_floor = start  # a lower bound of the readers' floors
         self.cancelled = RangeSet()  # no group gets them, whenever it starts
         self.directed: dict[int, str] = {}  # offsets that only one group gets, and its name
@@ -87,12 +86,6 @@ class Log:
         self.last_ms = at_ms
         if self.topic:
             self._note_size()
-
-    def lose(self, first: int, end: int) -> None:
-        """The records of these offsets cannot be read any more; their numbers stay taken."""
-        if end > self.end:
-            self.extend(end - self.end, 0, self.last_ms)
-        self.lost.add(first, end)
 
     def cancel(self, offset: int) -> None:
         """No group gets this message any more."""
@@ -113,7 +106,6 @@ class Log:
 
     def passed_over(self, group: str) -> Iterator[Range]:
         """What this group never gets, wherever it starts."""
-        yield from self.lost
         yield from self.cancelled
         for offset, name in self.directed.items():
             if name != group:
@@ -213,7 +205,6 @@ class Log:
         self.start = start
         self.marked.discard(0, start)
         self.tracked.discard(0, start)
-        self.lost.discard(0, start)
         self.cancelled.discard(0, start)
         if self.directed:
             self.directed = {offset: group for offset, group in self.directed.items() if offset >= start}
@@ -258,7 +249,7 @@ class Log:
             self.deadlines_ms.tobytes(),
             self.size_offsets.tobytes(),
             self.size_totals.tobytes(),
-            tuple(self.lost),
+            (),
             tuple(self.tracked),
             tuple(self.cancelled),
             tuple(self.directed.items()),
@@ -286,11 +277,9 @@ class Log:
         self.timeouts_ms = array("q", image.timeouts_ms)
         self.size_offsets = array("q", image.size_offsets)
         self.size_totals = array("q", image.size_totals)
-        for first, end in image.lost:
-            self.lost.add(first, end)
         for first, end in image.tracked:
             self.tracked.add(first, end)
-        for first, end in image.cancelled:
+        for first, end in (*image.lost, *image.cancelled):
             for offset in range(first, end):
                 self.cancel(offset)
         for offset, group in image.directed:

@@ -139,10 +139,6 @@ class Explainer:
         if offset >= log.end:
             why = f"Nothing was produced at offset {offset} yet: the next message gets offset {log.end}."
             return [Gate("not_produced", why, "enough messages are produced")]
-        if offset in log.lost:
-            return [
-                Gate("lost", f"The record at offset {offset} was lost to damage, and the loss was accepted.", NEVER)
-            ]
         deadline_ms = log.deadline_of(offset)
         if 0 < deadline_ms <= self._now_ms and not self._topic.dead_of:
             at = to_rfc3339(deadline_ms)

@@ -147,11 +147,10 @@ class FetchHandlers:
 
 
 def damaged(log: Log, error: CorruptLog) -> Response:
-    """Records that a repair gave up are gone; any others are damage that somebody should look at."""
-    for first, end in log.lost:
-        if first <= error.offset < end:
-            message = f"offsets {first} to {end - 1} were lost to damage, and the loss was accepted by a repair"
-            return error_response(410, "GONE", message, {"lost_from": first, "next_offset": end})
+    """Damage is reported as such, unless a repair by an older version withdrew the records: those are gone."""
+    if error.offset in log.cancelled:
+        message = f"the record at offset {error.offset} was lost to damage, and the loss was accepted by a repair"
+        return error_response(410, "GONE", message, {"lost_from": error.offset, "next_offset": error.end_offset})
     return refusal(Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder"))
 
 

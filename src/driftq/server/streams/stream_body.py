@@ -76,7 +76,7 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
                 break
     except (CorruptLog, records.BadBatch) as error:
         if reached == offset:
-            raise RecordsUnreadable(str(error), _behind_lost(engine, log_id, position)) from error
+            raise RecordsUnreadable(str(error), _end_of_withdrawn(engine, log_id, error)) from error
     return StreamChunk(offset, reached, _framed(form, pieces))
 
 
@@ -126,10 +126,9 @@ def _framed(form: Form, pieces: list[Part]) -> list[Part]:
     return framed
 
 
-def _behind_lost(engine: Engine, log_id: int, offset: int) -> int | None:
+def _end_of_withdrawn(engine: Engine, log_id: int, error: Exception) -> int | None:
+    """Where reading can resume, if a repair by an older version withdrew the records at this offset."""
     log = engine.latest_state.logs.get(log_id)
-    if log is not None:
-        for first, end in log.lost:
-            if first <= offset < end:
-                return end
+    if log is not None and isinstance(error, CorruptLog) and error.offset in log.cancelled:
+        return error.end_offset
     return None
