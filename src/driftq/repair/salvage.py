@@ -26,8 +26,10 @@ from msgspec.structs import replace
 
 from driftq.core.model import facts as f
 from driftq.core.model import snapshot_facts as i
+from driftq.core.model.effect_facts import Published, Staged
 from driftq.core.model.frames import decode
 from driftq.core.model.ranges import RangeSet
+from driftq.core.model.stream_facts import StreamDeleted
 from driftq.repair.folder_reader import LogFiles, read_journal, snapshot_facts
 from driftq.repair.journal_scan import Damage
 from driftq.repair.names import Names
@@ -88,13 +90,13 @@ class ReadableRecords:
                 self._starts[fact.log_id] = max(fact.start_offset, self._starts.get(fact.log_id, 0))
             case f.TopicDeleted():
                 self._deleted.update(fact.log_ids)
-            case f.StreamDeleted(soft=False):
+            case StreamDeleted(soft=False):
                 self._deleted.add(fact.log_id)
             case f.Appended():
                 self._note_batch(fact.log_id, records.stamp(fact.batch, fact.first_offset, fact.at_ms))
-            case f.Staged():
+            case Staged():
                 self._staged[fact.first_offset] = fact.batch
-            case f.Published():
+            case Published():
                 for part in fact.parts:
                     batch = self._staged.pop(part.staged_offset, None) or self._staged_batch(part.staged_offset)
                     if batch is not None:

@@ -182,7 +182,7 @@ def test_damage_at_or_below_the_watermark_is_refused_with_its_place() -> None:
         reopen(disk)
     assert (refused.value.file, refused.value.position) == (path, HEADER_BYTES + 88)
     assert (refused.value.first_lsn, refused.value.last_lsn) == (2, 3)
-    assert "driftq repair DIR --accept-loss" in str(refused.value)
+    assert "driftq repair truncate DIR --accept-loss" in str(refused.value)
     assert disk.files() == files, "a refusal changes nothing"
 
 
