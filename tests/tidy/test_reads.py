@@ -39,7 +39,7 @@ PREPARES = {
 OTHERS = {
     "handlers/stages.py:StagesHandlers._published": "the name of a log, which never changes",
     "handlers/records.py:StreamRecordsHandlers._batches": "ranges that a repair gave up, before the start",
-    "streams/stream_body.py:_behind_lost": "ranges that a repair gave up, before the start",
+    "streams/stream_body.py:_end_of_withdrawn": "ranges that a repair gave up, before the start",
     "handlers/subscriptions.py:SubscriptionHandlers.__init__": "the start, when everything is durable",
     "handlers/subscriptions.py:SubscriptionHandlers._key_made": "the key that a durable reply is about",
     "handlers/subscriptions.py:SubscriptionHandlers._show": "the number of a subscription in a durable reply",
