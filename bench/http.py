@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection as Pipe
 import httptools
 import uvloop
 
-from driftq.server.http import Deferred, FileResponse, Request, Response, ResponseStream, Streaming, serve
+from driftq.server.http import Deferred, FileResponse, Request, Response, ResponseStream, Streaming
+from driftq.server.http.listener import serve
 
 BODY = b'{"topic":"orders","key":"k1","value":"hello, world: a small message of about a hundred bytes in all ......"}'
 REPLY = b'{"status":"produced","topic":"orders","partition":0,"offset":123456}\n'

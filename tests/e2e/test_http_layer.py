@@ -24,8 +24,8 @@ from driftq.server.http import (
     Response,
     ResponseStream,
     Streaming,
-    serve,
 )
+from driftq.server.http.listener import serve
 from tests.unit.server.http.listener_fixture import (
     PATIENCE_S,
     QUICK,

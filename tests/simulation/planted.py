@@ -64,7 +64,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug(
             "engine.sequencer:Sequencer.query",
             "answer = look()",
-            "show, on_answer = on_answer, lambda _: show(look()); answer = None",
+            "show, on_response = on_response, lambda _: show(look()); answer = None",
         ),
     ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),

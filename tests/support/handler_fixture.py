@@ -53,10 +53,10 @@ class _Waiter:
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def settle(self, reply: object) -> None:
+    def set_reply(self, reply: object) -> None:
         self.future.set_result(reply)
 
-    def settle_error(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         self.future.set_exception(error)
 
 

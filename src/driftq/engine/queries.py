@@ -49,10 +49,10 @@ class Queries:
         self._now_ms = now_ms
         self.limits = sequencer.broker.limits
 
-    def run(self, look: Callable[[StateView], T], on_answer: Callable[[T], None]) -> None:
-        """Look now; `on_answer` is called when the answer may leave. Not called if the engine fails before that."""
+    def run(self, look: Callable[[StateView], T], on_response: Callable[[T], None]) -> None:
+        """Look now; `on_response` is called when the answer may leave. Not called if the engine fails before that."""
         view = StateView(self._sequencer.broker, self._now_ms())
-        self._sequencer.query(partial(look, view), on_answer)
+        self._sequencer.query(partial(look, view), on_response)
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         """The first durable offset at or after a time."""

@@ -130,15 +130,15 @@ class Sequencer:
         else:
             self._replies.append((self.decided_lsn, on_reply, reply))
 
-    def query(self, look: Callable[[], T], on_answer: Callable[[T], None]) -> None:
+    def query(self, look: Callable[[], T], on_response: Callable[[T], None]) -> None:
         """Look at the state as of the last decision. The answer goes out when everything decided so far is durable."""
         if self._unshown:
             self.show()
         answer = look()
         if self.decided_lsn <= self.durable_lsn:
-            on_answer(answer)
+            on_response(answer)
         else:
-            self._replies.append((self.decided_lsn, on_answer, answer))
+            self._replies.append((self.decided_lsn, on_response, answer))
 
     def refuses(self, command: c.Produce, now_ms: int) -> bool:
         """Whether `submit` would refuse it now. Nothing is changed, and nobody is told."""

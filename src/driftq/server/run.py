@@ -24,6 +24,7 @@ from driftq.server import http
 from driftq.server.access.guard import Guard
 from driftq.server.app import App, routes
 from driftq.server.handlers.base import Context, bad_request, error_response, internal_error
+from driftq.server.http.listener import serve
 from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.outbound import Outbound
@@ -107,7 +108,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
     router = make_router(settings.router, outbound)
     answers = AccessLog(access_log=settings.log.access or settings.log.level == "debug")
     door = ReadinessGate(settings, answers)
-    listener = await http.serve(
+    listener = await serve(
         door,
         settings.listen.host,
         settings.listen.port,
@@ -115,7 +116,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         ssl=_tls(settings),
         on_bad_request=bad_request,
         on_error=partial(_logged_error, answers),
-        on_answer=answers.answered,
+        on_response=answers.answered,
     )
     outbound.policy.own_ports = frozenset({listener.port})
     engine = None

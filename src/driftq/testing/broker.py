@@ -16,9 +16,9 @@ from driftq.client.worker.worker import Worker, run_async
 from driftq.core.model.replies import Swept
 from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
-from driftq.server import http
 from driftq.server.app import App, routes
 from driftq.server.handlers.base import Context, bad_request, internal_error
+from driftq.server.http.listener import serve
 from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, chaotic
 
@@ -78,7 +78,7 @@ class MemoryBroker(DriftQ):
             settings = load(None, {}, assignments).settings
             engine = self._engine = Engine.in_memory(limits=settings.core_limits(), clock=self.clock)
             app = App(routes(Context(engine, settings)))
-            listener = await http.serve(app, "127.0.0.1", 0, on_bad_request=bad_request, on_error=internal_error)
+            listener = await serve(app, "127.0.0.1", 0, on_bad_request=bad_request, on_error=internal_error)
             self._port = listener.port
         finally:
             self._ready.set()

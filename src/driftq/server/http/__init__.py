@@ -1,11 +1,11 @@
-"""The HTTP connection layer: bytes to `Request`, `Response` to bytes, with limits, order and back-pressure.
+"""The HTTP connection layer: bytes to `Request`, `Response` to bytes, with limits, order and backpressure.
 
-It knows nothing of what is served. A handler gets a complete `Request` and returns a `Response`, a `FileResponse`, a
-`Streaming`, a `Deferred`, a future of one of the first three, or is a coroutine function.
+A handler gets a complete `Request` and returns a `Response`, a `FileResponse`, a `Streaming`, a `Deferred`, a future of
+one of the first three, or is a coroutine function. These are here; `listener.serve` runs a server. The layer knows
+nothing of what is served.
 """
 
 from driftq.server.http.limits import HttpLimits
-from driftq.server.http.listener import Listener, serve
 from driftq.server.http.request import BadRequest, Request, query_pairs
 from driftq.server.http.response import Answer, Deferred, FileResponse, Handler, Reply, Response, Streaming, reply_of
 from driftq.server.http.stream import ResponseStream
@@ -17,7 +17,6 @@ __all__ = [
     "FileResponse",
     "Handler",
     "HttpLimits",
-    "Listener",
     "Reply",
     "Request",
     "Response",
@@ -25,5 +24,4 @@ __all__ = [
     "Streaming",
     "query_pairs",
     "reply_of",
-    "serve",
 ]

@@ -1,7 +1,38 @@
-"""One connection: requests are started as they come, answers leave in the order of the requests.
+"""One HTTP/1.1 connection: requests start as they arrive, responses leave in the order of the requests.
 
-Owns keep-alive, the bounds on work started ahead, and the deadlines. Reading is `RequestParser`'s, the order of answers
-is `ResponseQueue`'s, waiting for one is `HttpExchange`'s. Knows nothing of what requests mean.
+Theory of operation. The event loop calls a `Connection` (it is the asyncio protocol). Bytes flow like this:
+
+    socket                                                                                       socket
+      │ buffer_updated                                                                             ▲
+      ▼                                                                                            │
+    RequestParser ──request──> _on_request ──> _start ──> handler ──> HttpExchange ──> ResponseQueue ──> WriteBuffer
+                                   │                                   (waits for the     (sends in order)
+                                   └──> _unstarted (over a limit)       reply)
+
+Requests are pipelined: several may be started before the first has its reply. Each started request without a response
+is an `HttpExchange` in `_exchanges`, oldest first. A handler that returns a `Response` at once, with no older exchange,
+skips the exchange: that is the fast path of most requests.
+
+Backpressure. A request is parked in `_unstarted`, and parsing and reading pause, when
+
+    1. `limits.pipelined` exchanges are pending,  2. the write buffer is paused,  or  3. a request is already parked.
+
+`_resume` undoes it in the same order, when exchanges end (down to half the limit) or the socket takes output again:
+start the parked requests, parse the bytes in `_unparsed`, then read from the socket again.
+
+States of a connection. Reading (`parser.phase`): IDLE between requests, HEAD, BODY. Ending:
+
+    open ──stop()──> stopping: finish what is started ──last response──> closing ──> lost
+      │                                                                    ▲
+      ├─ request with `Connection: close`: its response is the last one ───┤
+      ├─ refusal (400, 408, 413, 503, …): responses before it, then it ────┤
+      └─ disconnect, write stall, abort() ─────────────────────────────────┴──> lost
+
+`closing` after a refusal is a half close: the write side is shut, and input is read and discarded for up to
+`limits.linger_s`, because closing a socket with unread input sends a reset that can destroy the response.
+
+Timeouts are checked by the listener's sweep, which calls `check` about once a second: no timers per request. This
+module does not know what requests mean.
 """
 
 from __future__ import annotations
@@ -10,7 +41,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from driftq.server.http.exchange import HttpExchange
-from driftq.server.http.limits import BODY, IDLE, Late
+from driftq.server.http.limits import BODY, IDLE, TimeoutReason
 from driftq.server.http.request import Request, RequestHead
 from driftq.server.http.request_parser import RequestParser
 from driftq.server.http.response import Response
@@ -21,25 +52,25 @@ from driftq.server.http.write_buffer import WriteBuffer
 if TYPE_CHECKING:
     from driftq.server.http.service import Service
 
-# A server that stops does not wait long for peers that do not close.
+# How long a stopping server waits for a peer to close after a half close.
 STOP_LINGER_S: Final = 0.2
 _REFUSED = RequestHead("", b"", {}, keep_alive=False)
 
 
 class Connection(ResponseQueue):
-    """The protocol object of the event loop."""
+    """The asyncio protocol of one connection."""
 
-    __slots__ = ("_busy", "_handler", "_held", "_limits", "_peer")
+    __slots__ = ("_starting", "_handler", "_unparsed", "_limits", "_peer")
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self._handler = service.handler
         self._limits = service.limits
         self._peer = ""
-        self._held = b""  # received and not parsed: the bound is reached or the socket is full
-        self._busy = False  # requests are being started: input is not resumed from inside
+        self._unparsed = b""  # received and not parsed, because the parser is paused
+        self._starting = False  # requests are being started: `_resume` must not run inside of it
 
-    # What the event loop calls.
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -47,194 +78,194 @@ class Connection(ResponseQueue):
         is_inet = isinstance(address, tuple)
         self._peer = str(address[0]) if is_inet else "unix"
         service = self._service
-        self._incoming = RequestParser(
-            self._limits, service.body_budget, service.known_heads, self._peer, self._deliver
+        self._parser = RequestParser(
+            self._limits, service.body_budget, service.head_cache, self._peer, self._on_request
         )
-        self._out = WriteBuffer(service, self._transport, self._room)
+        self._output = WriteBuffer(service, self._transport, self._on_writable)
         reason = service.admit(self, self._peer, is_inet)
         if reason is not None:
-            self._incoming.refuse(503, reason)
-            self._answer_refusal(lingers=False)
+            self._parser.refuse(503, reason)
+            self._send_refusal(half_close=False)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._service.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._closing and not self._incoming.ended:
+        if not self._closing and not self._parser.ended:
             self._consume(self._service.read_buffer[:nbytes])
 
     def eof_received(self) -> bool:
-        """The client sends nothing more. What is started is answered, it may still read; a stream ends."""
-        if self._closing or not (self._queue or self._waiting):
+        """The client has shut its write side. It still gets the responses of started requests; a stream ends."""
+        if self._closing or not (self._exchanges or self._unstarted):
             return False
         if self.is_streaming():
             self._transport.abort()
             return False
         self._stopping = True
-        for exchange in tuple(self._queue):
+        for exchange in tuple(self._exchanges):
             exchange.request.mark_gone()
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._service.leave(self, self._peer)
-        self._incoming.release()
-        self._waiting.clear()
-        self._held = b""
-        queue = tuple(self._queue)
-        self._queue.clear()
-        for exchange in queue:
+        self._parser.release()
+        self._unstarted.clear()
+        self._unparsed = b""
+        exchanges = tuple(self._exchanges)
+        self._exchanges.clear()
+        for exchange in exchanges:
             exchange.abandon()
 
     def pause_writing(self) -> None:
-        self._out.pause()
+        self._output.pause()
 
     def resume_writing(self) -> None:
-        self._out.resume()
+        self._output.resume()
 
-    # Requests.
+    # --- requests ---
 
     def _consume(self, data: memoryview) -> None:
-        incoming = self._incoming
-        out = self._out
-        phase, received = incoming.phase, incoming.body_received
-        self._busy = True
-        out.gather()
-        used = incoming.feed(data)
-        out.release()
-        self._busy = False
-        if phase == IDLE or incoming.phase != phase or incoming.body_received < received:
-            self._pace.since_s = self._service.now_s
-            self._pace.window_bytes = 0
-        if incoming.ended:
-            if incoming.refusal is not None and not self._waiting:
-                self._answer_refusal()
-        elif incoming.stopped:
-            self._held = bytes(data[used:])
+        parser = self._parser
+        output = self._output
+        phase, received = parser.phase, parser.body_received
+        self._starting = True
+        output.cork()
+        used = parser.feed(data)
+        output.uncork()
+        self._starting = False
+        if phase == IDLE or parser.phase != phase or parser.body_received < received:
+            self._timeouts.since_s = self._service.now_s
+            self._timeouts.window_bytes = 0
+        if parser.ended:
+            if parser.refusal is not None and not self._unstarted:
+                self._send_refusal()
+        elif parser.paused:
+            self._unparsed = bytes(data[used:])
             if not self._reading_paused:
                 self._reading_paused = True
                 self._transport.pause_reading()
-        if incoming.expects_continue:
-            self._continue()
+        if parser.expects_continue:
+            self._send_continue()
 
-    def _deliver(self, request: Request) -> None:
-        queue = self._queue
-        if self._closing or (self._stopping and (queue or self._waiting)):
-            # Not started, so it must not be answered: the client sees the close and asks another time.
-            self._incoming.ended = True
-            self._lingers = True
-        elif self._waiting or self._out.paused or len(queue) >= self._limits.pipelined:
-            self._waiting.append(request)
-            self._incoming.stopped = True
+    def _on_request(self, request: Request) -> None:
+        exchanges = self._exchanges
+        if self._closing or (self._stopping and (exchanges or self._unstarted)):
+            # Not started, so it gets no response: the client sees the close and can safely retry.
+            self._parser.ended = True
+            self._half_close = True
+        elif self._unstarted or self._output.paused or len(exchanges) >= self._limits.pipelined:
+            self._unstarted.append(request)
+            self._parser.paused = True
         else:
             self._start(request)
 
     def _start(self, request: Request) -> None:
         try:
-            answer = self._handler(request)
+            result = self._handler(request)
         except Exception as error:
-            answer = self.failure(request, error)
-        if type(answer) is Response and not self._queue:
-            self._send(request, answer)
+            result = self.error_reply(request, error)
+        if type(result) is Response and not self._exchanges:
+            self._send(request, result)
         else:
             exchange = HttpExchange(self, request)
-            self._queue.append(exchange)
-            exchange.wait_for(answer)
+            self._exchanges.append(exchange)
+            exchange.wait_for(result)
 
-    def _continue(self) -> None:
-        """Asks for the body when it is this request's turn, unless it is coming anyway."""
-        incoming = self._incoming
-        if incoming.phase != BODY or incoming.body_received or self._closing:
-            incoming.expects_continue = False
-        elif not self._queue and not self._waiting:
-            incoming.expects_continue = False
-            self._out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    def _send_continue(self) -> None:
+        """Send `100 Continue` once all earlier responses are out, unless the body is arriving anyway."""
+        parser = self._parser
+        if parser.phase != BODY or parser.body_received or self._closing:
+            parser.expects_continue = False
+        elif not self._exchanges and not self._unstarted:
+            parser.expects_continue = False
+            self._output.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _answer_refusal(self, lingers: bool = True) -> None:
-        """The last answer of this connection, behind those of the requests before it."""
-        refusal, self._incoming.refusal = self._incoming.refusal, None
+    def _send_refusal(self, half_close: bool = True) -> None:
+        """Send the last response of this connection, after those of the requests before it."""
+        refusal, self._parser.refusal = self._parser.refusal, None
         assert refusal is not None
-        self._lingers = lingers
+        self._half_close = half_close
         exchange = HttpExchange(self, Request(_REFUSED, b"", self._peer))
-        self._queue.append(exchange)
-        exchange.settle(self._service.refusal_response(*refusal))
+        self._exchanges.append(exchange)
+        exchange.set_reply(self._service.refusal_response(*refusal))
 
-    def _room(self) -> None:
-        """The socket takes output again."""
-        outlet = self._queue[0].outlet if self._queue else None
-        if outlet is not None:
-            outlet.resumed()
+    def _on_writable(self) -> None:
+        """The write buffer has room again."""
+        writer = self._exchanges[0].writer if self._exchanges else None
+        if writer is not None:
+            writer.resume()
         self._resume()
 
     def _resume(self) -> None:
-        """Starts what waited, then reads on, as far as the bounds allow."""
-        if self._busy or self._closing:
+        """Undo backpressure, as far as the limits allow: start parked requests, parse held-back bytes, read again."""
+        if self._starting or self._closing:
             return
-        incoming = self._incoming
-        if incoming.phase == IDLE:
-            self._pace.since_s = self._service.now_s
-        if incoming.expects_continue:
-            self._continue()
-        if not incoming.stopped or self._out.paused or len(self._queue) > self._limits.pipelined // 2:
+        parser = self._parser
+        if parser.phase == IDLE:
+            self._timeouts.since_s = self._service.now_s
+        if parser.expects_continue:
+            self._send_continue()
+        if not parser.paused or self._output.paused or len(self._exchanges) > self._limits.pipelined // 2:
             return
-        self._start_waiting()
-        if self._waiting or self._closing:
+        self._start_unstarted()
+        if self._unstarted or self._closing:
             return
-        incoming.stopped = False
-        if incoming.refusal is not None:
-            self._answer_refusal()
-        elif self._held:
-            held, self._held = self._held, b""
-            self._consume(memoryview(held))
-        if self._reading_paused and not incoming.stopped and not self._closing:
+        parser.paused = False
+        if parser.refusal is not None:
+            self._send_refusal()
+        elif self._unparsed:
+            unparsed, self._unparsed = self._unparsed, b""
+            self._consume(memoryview(unparsed))
+        if self._reading_paused and not parser.paused and not self._closing:
             self._reading_paused = False
             self._transport.resume_reading()
 
-    def _start_waiting(self) -> None:
-        waiting, queue, out = self._waiting, self._queue, self._out
-        self._busy = True
-        out.gather()
-        while waiting and not self._closing and not out.paused and len(queue) < self._limits.pipelined:
-            self._start(waiting.popleft())
-        out.release()
-        self._busy = False
+    def _start_unstarted(self) -> None:
+        unstarted, exchanges, output = self._unstarted, self._exchanges, self._output
+        self._starting = True
+        output.cork()
+        while unstarted and not self._closing and not output.paused and len(exchanges) < self._limits.pipelined:
+            self._start(unstarted.popleft())
+        output.uncork()
+        self._starting = False
 
-    # The end.
+    # --- timeouts and the end ---
 
     def check(self, now_s: float) -> None:
-        """Called by the sweep: ends what has taken too long."""
-        incoming = self._incoming
-        if self._out.stalled(now_s):
+        """Called by the sweep: close or abort what has taken too long."""
+        parser = self._parser
+        if self._output.stalled(now_s):
             self._transport.abort()
         elif self._closing:
             linger_s = STOP_LINGER_S if self._service.stopping else self._limits.linger_s
-            if now_s - self._pace.since_s > linger_s and self._out.empty():
+            if now_s - self._timeouts.since_s > linger_s and self._output.is_empty():
                 self._transport.abort()
-        elif not self._reading_paused and not incoming.ended and not (self._queue and incoming.phase == IDLE):
-            late = self._pace.late(now_s, incoming.phase, incoming.body_received, not incoming.head_fed)
-            if late is Late.IDLE:
+        elif not self._reading_paused and not parser.ended and not (self._exchanges and parser.phase == IDLE):
+            late = self._timeouts.exceeded(now_s, parser.phase, parser.body_received, not parser.head_bytes)
+            if late is TimeoutReason.IDLE:
                 self._close()
             elif late is not None:
-                incoming.refuse(408, late.value)
-                self._answer_refusal()
+                parser.refuse(408, late.value)
+                self._send_refusal()
 
     def stop(self) -> None:
-        """Asks for an end: idle connections close now, streams are told, the rest closes after its answers."""
+        """Stop gracefully: close now if idle, ask a stream to end, otherwise close after the pending responses."""
         self._stopping = True
         if self._closing:
             return
-        if self._queue:
-            outlet = self._queue[0].outlet
-            if outlet is not None:
-                outlet.stop()
-        elif not self._waiting and self._incoming.phase == IDLE:
+        if self._exchanges:
+            writer = self._exchanges[0].writer
+            if writer is not None:
+                writer.stop()
+        elif not self._unstarted and self._parser.phase == IDLE:
             self._close()
 
     def is_streaming(self) -> bool:
-        return bool(self._queue) and type(self._queue[0].outlet) is ResponseStream
+        return bool(self._exchanges) and type(self._exchanges[0].writer) is ResponseStream
 
-    def cut(self) -> None:
-        """The grace of a stop is over."""
-        for exchange in tuple(self._queue):
+    def abort(self) -> None:
+        """End at once: the grace period of a stop is over."""
+        for exchange in tuple(self._exchanges):
             exchange.cancel()
         self._transport.abort()

@@ -1,7 +1,13 @@
-"""One request and its answer to come, in its place in the order of a connection.
+"""One started request that has no response yet, in its place in the queue of a connection.
 
-Owns the waiting: for a plain value, a `Deferred`, a future or a coroutine. Knows nothing of bytes. Settling an exchange
-whose connection has gone drops the answer and gives back what it holds.
+Owns the waiting for the reply, in whatever form the handler returns it:
+
+    Response, FileResponse, Streaming     the reply itself
+    Deferred                              calls `set_reply` or `set_error` later, without a task
+    future                                a done callback
+    coroutine                             a task
+
+Knows nothing of bytes. If the connection is lost first, the reply is dropped and its resources are released.
 """
 
 from __future__ import annotations
@@ -23,60 +29,60 @@ async def _result_of(awaitable: Awaitable[Reply]) -> Reply:
 
 
 class HttpExchange:
-    """`reply` is None until it is known; `outlet` is what is writing it, for answers that take time to write."""
+    """`reply` is None until it is known. `writer` is the stream or file pump that is writing the response."""
 
-    __slots__ = ("_connection", "_task", "outlet", "reply", "request")
+    __slots__ = ("_connection", "_task", "writer", "reply", "request")
 
     def __init__(self, connection: ResponseQueue, request: Request) -> None:
         self._connection: ResponseQueue | None = connection
         self._task: asyncio.Task[Any] | None = None
         self.request = request
         self.reply: Reply | None = None
-        self.outlet: ResponseStream | FilePump | None = None
+        self.writer: ResponseStream | FilePump | None = None
 
-    def wait_for(self, answer: object) -> None:
-        """`answer` is what the handler returned: an `Answer` if it keeps to its type, which is checked here."""
-        if isinstance(answer, Deferred):
-            answer.bind(self)
-        elif isinstance(answer, (Response, FileResponse, Streaming)):
-            self.settle(answer)
-        elif asyncio.isfuture(answer):
-            answer.add_done_callback(self._future_done)
-        elif isinstance(answer, Awaitable):
-            self._task = asyncio.ensure_future(_result_of(answer))
+    def wait_for(self, result: object) -> None:
+        """`result` is what the handler returned. It should be an `Answer`; this is checked here."""
+        if isinstance(result, Deferred):
+            result.bind(self)
+        elif isinstance(result, (Response, FileResponse, Streaming)):
+            self.set_reply(result)
+        elif asyncio.isfuture(result):
+            result.add_done_callback(self._future_done)
+        elif isinstance(result, Awaitable):
+            self._task = asyncio.ensure_future(_result_of(result))
             self._task.add_done_callback(self._future_done)
         else:
-            self.settle_error(TypeError(f"a handler returned {type(answer).__name__}, which is no answer"))
+            self.set_error(TypeError(f"a handler returned {type(result).__name__}, which is not an answer"))
 
-    def settle(self, reply: object) -> None:
+    def set_reply(self, reply: object) -> None:
         connection = self._connection
         if connection is None:
             _discard(reply)
         elif type(reply) is Response or isinstance(reply, (Response, FileResponse, Streaming)):
             self.reply = reply
-            connection.settled(self)
+            connection.on_reply(self)
         else:
-            self.settle_error(TypeError(f"a handler answered with {type(reply).__name__}, which is no reply"))
+            self.set_error(TypeError(f"a handler answered with {type(reply).__name__}, which is not a reply"))
 
-    def settle_error(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         connection = self._connection
         if connection is None:
             return
-        self.reply = connection.failure(self.request, error)
-        connection.settled(self)
+        self.reply = connection.error_reply(self.request, error)
+        connection.on_reply(self)
 
     def produce(self, stream: ResponseStream, streaming: Streaming) -> None:
-        """Runs the producer of a stream; the end of its task is the end of the stream."""
-        self.outlet = stream
+        """Run the producer of a stream. The stream ends when its task ends."""
+        self.writer = stream
         self._task = asyncio.ensure_future(streaming.producer(stream))
         self._task.add_done_callback(self._producer_done)
 
     def abandon(self) -> None:
-        """The connection is gone. A stream's producer is cancelled if it wants to be; a handler runs to its end."""
+        """The connection is lost. Cancel the producer of a stream, if it allows that; a handler runs to its end."""
         self._connection = None
-        outlet, reply = self.outlet, self.reply
-        if outlet is not None:
-            outlet.gone()
+        writer, reply = self.writer, self.reply
+        if writer is not None:
+            writer.disconnect()
             if self._task is not None and isinstance(reply, Streaming) and reply.cancel_when_gone:
                 self._task.cancel()
         elif reply is not None:
@@ -84,29 +90,29 @@ class HttpExchange:
         self.request.mark_gone()
 
     def cancel(self) -> None:
-        """The grace of a stop is over."""
+        """The grace period of a stop is over."""
         if self._task is not None:
             self._task.cancel()
 
     def _future_done(self, future: asyncio.Future[Reply]) -> None:
         self._task = None
         if future.cancelled():
-            self.settle_error(asyncio.CancelledError("the answer was cancelled"))
+            self.set_error(asyncio.CancelledError("the handler was cancelled"))
             return
         error = future.exception()
         if error is None:
-            self.settle(future.result())
+            self.set_reply(future.result())
         elif self._connection is None and not isinstance(error, BadRequest):
-            # Nobody waits for the answer any more, but the bug is still a bug.
+            # No client waits for the response any more, but the bug has to be reported.
             asyncio.get_running_loop().call_exception_handler({"message": "a handler raised", "exception": error})
         else:
-            self.settle_error(error)
+            self.set_error(error)
 
     def _producer_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
         error = asyncio.CancelledError("the producer was cancelled") if task.cancelled() else task.exception()
         if self._connection is not None:
-            self._connection.stream_over(self, error)
+            self._connection.on_stream_end(self, error)
         elif error is not None and not task.cancelled():
             asyncio.get_running_loop().call_exception_handler({"message": "a producer raised", "exception": error})
 

@@ -1,8 +1,4 @@
-"""How fast a peer must go on: the deadlines of heads, bodies and pauses between requests.
-
-Owns when the present phase of reading began and what it had brought by then. Knows nothing of timers: it is asked at
-each sweep, so a request costs no timer of its own.
-"""
+"""The limits of the HTTP layer, and the check of its timeouts."""
 
 from __future__ import annotations
 
@@ -10,66 +6,25 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-IDLE: Final = 0  # between two requests
-HEAD: Final = 1  # some bytes of a head have come
-BODY: Final = 2  # the head is complete, the body is not
-
-
-class Late(Enum):
-    HEAD = "the request head took too long"
-    BODY = "the request body comes too slowly"
-    IDLE = "idle for too long"
-
-
-class Timeouts:
-    """`since_s` is set by the connection whenever a phase begins."""
-
-    __slots__ = ("_limits", "since_s", "window_bytes")
-
-    def __init__(self, limits: HttpLimits, now_s: float) -> None:
-        self._limits = limits
-        self.since_s = now_s
-        self.window_bytes = 0
-
-    def late(self, now_s: float, phase: int, body_received: int, is_fresh: bool) -> Late | None:
-        """What has taken too long, if anything. A fresh connection owes its first head as if it had begun it."""
-        limits = self._limits
-        elapsed_s = now_s - self.since_s
-        if phase == HEAD:
-            return Late.HEAD if elapsed_s > limits.header_deadline_s else None
-        if phase == IDLE:
-            return Late.IDLE if elapsed_s > (limits.header_deadline_s if is_fresh else limits.idle_s) else None
-        if elapsed_s <= limits.body_window_s:
-            return None
-        if body_received - self.window_bytes < limits.body_rate_bytes_per_s * limits.body_window_s:
-            return Late.BODY
-        self.since_s = now_s
-        self.window_bytes = body_received
-        return None
-
-
-# --- Every bound of the HTTP layer, in one frozen value ---
-
-
 KIB = 1024
 MIB = 1024 * KIB
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one peer may ask of the server. A breach is answered with the status named, then the connection closes."""
+    """What one peer may use. Exceeding a limit gets the status in parentheses, then the connection closes."""
 
-    # The target of the request line (414). Existing clients carry whole JSON values in the query: hence not 8 KiB.
+    # The target of the request line (414). Clients send whole JSON values in the query, so 8 KiB is too little.
     target_bytes: int = MIB
     # All header fields together (431), counted as name + value + 4 for the colon, the space and the line end.
     header_block_bytes: int = 16 * KIB
     header_count: int = 100
-    # One request body (413), checked on Content-Length before reading and while a chunked body arrives.
+    # One request body (413), checked against Content-Length before reading, and while a chunked body arrives.
     body_bytes: int = 16 * MIB
-    # Half-received bodies of all connections together (503): what ten thousand slow uploads may hold in memory.
+    # Incomplete bodies of all connections together (503): what ten thousand slow uploads may hold in memory.
     bodies_total_bytes: int = 512 * MIB
 
-    # Connections beyond these are answered with 503 and closed.
+    # Further connections get 503 and are closed.
     connections: int = 10_000
     connections_per_peer: int = 5_000
     backlog: int = 2_048
@@ -79,23 +34,68 @@ class HttpLimits:
     # In every window of this length a body must advance by rate × window, or end (408).
     body_window_s: float = 10.0
     body_rate_bytes_per_s: int = KIB
-    # A connection between two requests.
+    # How long a connection may be idle between two requests.
     idle_s: float = 75.0
-    # Output that does not move at all for this long cuts the connection; also TCP_USER_TIMEOUT.
+    # A connection is aborted if none of its output is sent for this long; also TCP_USER_TIMEOUT.
     write_stall_s: float = 30.0
-    # Past this much unsent output nothing more is produced or started for a connection; it resumes at a quarter.
+    # With more unsent output than this, a connection produces and starts nothing; it resumes at a quarter.
     write_buffer_bytes: int = 256 * KIB
-    # Requests of one connection that are started and not yet answered.
+    # Started requests of one connection that have no response yet.
     pipelined: int = 128
-    # After a refusal the rest of the input is read and thrown away this long, so that the peer can read the answer.
+    # After a refusal, input is read and discarded for this long, so that the peer can read the response.
     linger_s: float = 2.0
 
-    # Half-open peers: first probe after idle, then count probes at this interval.
+    # TCP keep-alive, for half-open peers: the first probe after idle, then so many probes at this interval.
     tcp_keepalive_idle_s: int = 30
     tcp_keepalive_interval_s: int = 10
     tcp_keepalive_count: int = 3
 
     def sweep_interval_s(self) -> float:
-        """How often deadlines are looked at: a quarter of the shortest, between 20 ms and 1 s."""
+        """How often timeouts are checked: a quarter of the shortest, between 20 ms and 1 s."""
         shortest = min(self.header_deadline_s, self.body_window_s, self.idle_s, self.write_stall_s, self.linger_s)
         return max(0.02, min(1.0, shortest / 4))
+
+
+# The phases of reading.
+IDLE: Final = 0  # between two requests
+HEAD: Final = 1  # a part of a head has arrived
+BODY: Final = 2  # the head is complete, the body is not
+
+
+class TimeoutReason(Enum):
+    """What took too long, as the client reads it in a 408."""
+
+    HEAD = "the request head took too long"
+    BODY = "the request body arrives too slowly"
+    IDLE = "idle for too long"
+
+
+class Timeouts:
+    """The clock of one connection. It has no timer: the sweep asks, so a request costs nothing here.
+
+    The connection sets `since_s` when a phase of reading begins, and `window_bytes` to 0. While a body arrives, both
+    move forward with every window in which it was fast enough.
+    """
+
+    __slots__ = ("_limits", "since_s", "window_bytes")
+
+    def __init__(self, limits: HttpLimits, now_s: float) -> None:
+        self._limits = limits
+        self.since_s = now_s  # when the present phase, or window of a body, began
+        self.window_bytes = 0  # bytes of the body that had arrived by then
+
+    def exceeded(self, now_s: float, phase: int, body_received: int, is_new: bool) -> TimeoutReason | None:
+        """The timeout that has passed, if any. A new connection has to send its first head within the head timeout."""
+        limits = self._limits
+        elapsed_s = now_s - self.since_s
+        if phase == HEAD:
+            return TimeoutReason.HEAD if elapsed_s > limits.header_deadline_s else None
+        if phase == IDLE:
+            return TimeoutReason.IDLE if elapsed_s > (limits.header_deadline_s if is_new else limits.idle_s) else None
+        if elapsed_s <= limits.body_window_s:
+            return None
+        if body_received - self.window_bytes < limits.body_rate_bytes_per_s * limits.body_window_s:
+            return TimeoutReason.BODY
+        self.since_s = now_s
+        self.window_bytes = body_received
+        return None

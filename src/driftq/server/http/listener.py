@@ -1,7 +1,7 @@
-"""Accepting connections, sweeping their deadlines, and stopping.
+"""Accepts connections, checks their timeouts, and stops gracefully.
 
-Owns the listening sockets with their TCP options, the one timer behind all deadlines, and the order of a graceful stop.
-Knows nothing of requests.
+Owns the listening sockets with their TCP options, the single timer that checks all timeouts (the sweep), and the order
+of a graceful stop. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from driftq.server.http.connection import Connection
 from driftq.server.http.limits import HttpLimits
-from driftq.server.http.service import OnAnswer, OnBadRequest, OnError, Service, plain_bad_request, plain_error
+from driftq.server.http.service import OnBadRequest, OnError, OnResponse, Service, plain_bad_request, plain_error
 
 if TYPE_CHECKING:
     from driftq.server.http.response import Handler
@@ -44,7 +44,7 @@ def _hint(host: str, port: int, error: OSError) -> str:
 
 
 class Listener:
-    """A running server. Made by `serve`."""
+    """A running HTTP server. Made by `serve`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -63,7 +63,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port, of use when port 0 was asked for."""
+        """The TCP port that was bound; needed if the requested port was 0."""
         return int(self.addresses[0].rpartition(":")[2])
 
     async def open_inet(self, host: str, port: int, ssl: tls.SSLContext | None) -> None:
@@ -108,7 +108,7 @@ class Listener:
         self.addresses.append(path)
 
     def sweep(self) -> None:
-        """One look at every connection. Late by up to the interval, which the limits allow for."""
+        """Check the timeouts of every connection. A timeout may be late by the interval between two sweeps."""
         service = self._service
         self._timer = service.loop.call_later(self._interval_s, self.sweep)
         service.tick()
@@ -117,37 +117,37 @@ class Listener:
             connection.check(now_s)
 
     async def stop(self, grace_s: float = 2.0) -> bool:
-        """Stops accepting, lets requests finish and streams end; cuts the rest. True: nothing had to be cut."""
+        """Stop accepting, let requests finish and streams end, abort the rest. True: nothing had to be aborted."""
         service = self._service
         service.stopping = True
         for server in self._servers:
             server.close()
         for connection in tuple(service.connections):
             connection.stop()
-        clean = await self._emptied(grace_s)
+        clean = await self._wait_for_no_connections(grace_s)
         for connection in tuple(service.connections):
-            connection.cut()
-        await self._emptied(1.0)
+            connection.abort()
+        await self._wait_for_no_connections(1.0)
         if self._timer is not None:
             self._timer.cancel()
         for server in self._servers:
-            with contextlib.suppress(TimeoutError):  # a TLS handshake under way is not worth waiting for
+            with contextlib.suppress(TimeoutError):  # do not wait for a TLS handshake in progress
                 await asyncio.wait_for(server.wait_closed(), 0.5)
         return clean
 
-    async def _emptied(self, timeout_s: float) -> bool:
+    async def _wait_for_no_connections(self, timeout_s: float) -> bool:
         if not self._service.connections:
             return True
-        self._service.emptied.clear()
+        self._service.no_connections.clear()
         try:
-            await asyncio.wait_for(self._service.emptied.wait(), timeout_s)
+            await asyncio.wait_for(self._service.no_connections.wait(), timeout_s)
         except TimeoutError:
             return False
         return True
 
 
 def prepare(listening: socket.socket, limits: HttpLimits) -> None:
-    """Options of a listening socket; accepted ones inherit them, so that a connection costs no calls for it."""
+    """Set the options of a listening socket. Accepted sockets inherit them, so a connection needs no calls for it."""
     listening.setblocking(False)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,14 +174,16 @@ async def serve(
     unix: str | None = None,
     on_bad_request: OnBadRequest = plain_bad_request,
     on_error: OnError = plain_error,
-    on_answer: OnAnswer | None = None,
+    on_response: OnResponse | None = None,
 ) -> Listener:
-    """Listens on `host:port` (unless host is None) and on the Unix socket `unix`. Port 0 picks a free one."""
+    """Listen on `host:port` (unless host is None) and on the Unix socket `unix`. Port 0 picks a free one."""
     if ssl is not None and ssl.minimum_version < tls.TLSVersion.TLSv1_2:
-        raise ValueError("TLS below 1.2 is not served: set minimum_version of the SSLContext")
+        raise ValueError("TLS below 1.2 is not supported: set minimum_version of the SSLContext")
     if host is None and unix is None:
         raise ValueError("nothing to listen on")
-    service = Service(handler, limits or HttpLimits(), asyncio.get_running_loop(), on_bad_request, on_error, on_answer)
+    service = Service(
+        handler, limits or HttpLimits(), asyncio.get_running_loop(), on_bad_request, on_error, on_response
+    )
     listener = Listener(service)
     try:
         if host is not None:

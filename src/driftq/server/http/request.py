@@ -1,8 +1,7 @@
 """One HTTP request as a value, and the strict decoding of what it carries.
 
-Owns percent-decoding, query parsing and the header dictionary, each done on first use. Knows nothing of sockets or of
-how the bytes came. Bad input met while decoding is raised as `BadRequest`; a handler lets it fly and the connection
-answers.
+Owns percent-decoding, query parsing and the header dictionary, each done on first use. Bad input is raised as
+`BadRequest`: a handler does not catch it, and the connection sends the response. Knows nothing of sockets.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _HEX = {
 
 
 class BadRequest(Exception):
-    """The request cannot be understood. The connection answers with `status` and stays usable."""
+    """The request is malformed. The response has this `status`, and the connection stays usable."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -62,12 +61,11 @@ def query_pairs(raw: bytes) -> list[tuple[str, str]]:
 
 
 class RequestHead:
-    """Everything of a request but its body. Decoded parts are kept, and requests with the same head share one
-    `RequestHead`.
+    """Everything of a request but its body. Requests with the same bytes share one `RequestHead` and what it decoded.
 
-    `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. Nothing here may be
-    changed, but whoever serves may note in `handler` whom requests with this head are for, and in `cross_origin` the
-    header lines of their answers that let a web page of another origin read them.
+    `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. It is immutable, except
+    that the application caches two things here: `handler`, the handler of requests with this head, and `cross_origin`,
+    the CORS header lines of their responses.
     """
 
     __slots__ = (
@@ -152,8 +150,8 @@ class Request:
         self.body = body
         self.peer = peer
         self.gone = False
-        self.id = b""  # whoever serves may name it,
-        self.started_s = 0.0  # and note when it began
+        self.id = b""  # the request id and the start time, for the access log
+        self.started_s = 0.0
         self._gone_callbacks: list[Callable[[], None]] | None = None
 
     @property
@@ -167,7 +165,7 @@ class Request:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Query parameters; of a repeated one the first counts. `query_pairs(request.raw_query)` gives them all."""
+        """Query parameters; the first of a repeated one. `query_pairs(request.raw_query)` returns all of them."""
         return self.head.query
 
     @property
@@ -176,7 +174,7 @@ class Request:
         return self.head.headers
 
     def on_gone(self, callback: Callable[[], None]) -> None:
-        """Calls back once if the client goes away (or sends its last byte) before the answer; at once if it has."""
+        """Call back once if the client disconnects (or shuts its write side) before the response; at once if it has."""
         if self.gone:
             callback()
         elif self._gone_callbacks is None:

@@ -1,7 +1,7 @@
-"""What a request head must look like, beyond the syntax that the parser enforces.
+"""The rules for request heads beyond the syntax that the parser enforces, and the cache of heads.
 
-Owns the rules against ambiguous requests: one Host, one way to know where the body ends, no second meaning for a
-target. Pure functions; a breach is raised as `HeadRefused` with the status to answer. Knows nothing of parsers or
+The rules prevent request smuggling: one Host, one way to know where the body ends, one meaning of a target. They are
+pure functions; a violation is raised as `HeadRefused` with the status of the response. Knows nothing of parsers or
 sockets.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from driftq.server.http.limits import HttpLimits
     from driftq.server.http.request import RequestHead
 
-# Fields that mean something different to different readers when they come twice.
+# Header fields that must not be repeated: two readers could use different ones.
 SINGLE = frozenset(
     {
         b"host",
@@ -33,7 +33,7 @@ SPECIAL = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
 
 class HeadRefused(Exception):
-    """The request is answered with `status` and the connection closes."""
+    """The response has this `status`, and the connection closes."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ def check_version(version: str, fields: dict[bytes, bytes]) -> None:
         if b"host" not in fields:
             raise HeadRefused(400, "a Host header is required")
     elif version != "1.0":
-        raise HeadRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        raise HeadRefused(505, "only HTTP/1.1 and HTTP/1.0 are supported")
 
 
 def path_of(target: bytes, method: str, fields: dict[bytes, bytes]) -> bytes:
@@ -83,45 +83,45 @@ def check_chunked(head: RequestHead) -> None:
     if head.content_length >= 0:
         raise HeadRefused(400, "Content-Length and Transfer-Encoding exclude each other")
     if head.fields[b"transfer-encoding"].strip(b" \t").lower() != b"chunked":
-        raise HeadRefused(400, "the only Transfer-Encoding accepted is chunked")
+        raise HeadRefused(400, "the only supported Transfer-Encoding is chunked")
     if head.version != "1.1":
         raise HeadRefused(400, "HTTP/1.0 has no Transfer-Encoding")
     if b"upgrade" in head.fields:
-        # Nothing here is upgraded, and the parser would take such a body for the next request.
+        # We never upgrade, and the parser would read such a body as the next request.
         raise HeadRefused(400, "an upgrade with a chunked body is not accepted")
 
 
 def expects_continue(head: RequestHead) -> bool:
-    """Whether the client waits to be asked for its body. HTTP/1.0 does not know interim answers."""
+    """Whether the client waits for `100 Continue` before its body. HTTP/1.0 has no interim responses."""
     if head.fields[b"expect"].strip(b" \t").lower() != b"100-continue":
-        raise HeadRefused(417, "the only expectation understood is 100-continue")
+        raise HeadRefused(417, "the only supported expectation is 100-continue")
     has_body = head.content_length > 0 or b"transfer-encoding" in head.fields
     return has_body and head.version == "1.1"
 
 
-# --- Heads that were parsed before, recognised by their bytes ---
-
+# --- the cache of parsed heads, by their bytes ---
 
 HEADS_MAX: Final = 1_024
 HEAD_BYTES_MAX: Final = 1_024
-MISSES_MAX: Final = 16
-REST_REQUESTS: Final = 256
+# After so many misses in a row, a connection skips the cache until this many requests have come.
+CACHE_MISSES_MAX: Final = 16
+CACHE_SKIPPED_REQUESTS: Final = 256
 
 
 class HeadCache:
-    """Shared by the connections of a listener. Forgets everything when it is full, which is rare and cheap."""
+    """Shared by the connections of a listener. Cleared when it is full, which is rare and cheap."""
 
     __slots__ = ("by_bytes",)
 
     def __init__(self) -> None:
         self.by_bytes: dict[bytes, RequestHead] = {}
 
-    def remember(self, raw: bytes, head: RequestHead) -> None:
+    def add(self, raw: bytes, head: RequestHead) -> None:
         if len(self.by_bytes) >= HEADS_MAX:
             self.by_bytes.clear()
         self.by_bytes[raw] = head
 
 
-def is_memorable(raw: bytes) -> bool:
-    """Only what starts like a request line: empty lines before it belong to no head."""
+def is_cacheable(raw: bytes) -> bool:
+    """Only what starts like a request line: empty lines before it are not a part of the head."""
     return len(raw) <= HEAD_BYTES_MAX and raw[:1].isupper()

@@ -1,7 +1,7 @@
-"""What a handler may answer with, and how its head becomes bytes.
+"""What a handler may return, and the encoding of response heads.
 
 Owns status lines, header encoding and its checks: no control character ever reaches a header, and the headers this
-layer writes itself (length, framing, connection, date) cannot be given by a handler. Knows nothing of sockets.
+layer writes itself (length, framing, connection, date) cannot be set by a handler. Knows nothing of sockets.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 def prefix(status: int, content_type: str) -> bytes:
-    """The status line and the content type: the same few for nearly every response, so they are made once."""
-    made = _PREFIXES.get((status, content_type))
-    if made is None:
+    """The status line and the content type. Nearly all responses share a few, so they are cached."""
+    encoded = _PREFIXES.get((status, content_type))
+    if encoded is None:
         line = f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}\r\n"
         if not 200 <= status <= 999:
             raise ValueError(f"not an HTTP status: {status}")
         if content_type:
             check_header("Content-Type", content_type)
             line += f"Content-Type: {content_type}\r\n"
-        made = line.encode("latin-1")
-        if len(_PREFIXES) >= _PREFIXES_MAX:  # Content types can come from users: forget rather than grow.
+        encoded = line.encode("latin-1")
+        if len(_PREFIXES) >= _PREFIXES_MAX:  # Content types can come from users: clear rather than grow.
             _PREFIXES.clear()
-        _PREFIXES[status, content_type] = made
-    return made
+        _PREFIXES[status, content_type] = encoded
+    return encoded
 
 
 def check_header(name: str, value: str) -> None:
@@ -76,7 +76,7 @@ def has_no_body(status: int) -> bool:
 
 
 class Response:
-    """A complete answer. `body` is one buffer or a list of buffers, which are sent without being joined."""
+    """A complete response. `body` is one buffer or a list of buffers, which are sent without being joined."""
 
     __slots__ = ("body", "extra", "prefix", "status")
 
@@ -102,7 +102,7 @@ class Response:
 
 
 class FileResponse:
-    """A range of an open file, read piece by piece as the socket takes it. `release` is called once at the end."""
+    """A range of an open file, read in pieces as the connection takes them. `release` is called once at the end."""
 
     __slots__ = ("extra", "fd", "position", "prefix", "release", "size", "status")
 
@@ -129,9 +129,9 @@ class FileResponse:
 
 
 class Streaming:
-    """An answer written over time by `producer`, which runs in a task of its own once it is this request's turn.
+    """A response written over time by `producer`, which runs in its own task once all earlier responses are out.
 
-    When the client goes away the task is cancelled, unless `cancel_when_gone` is false: then it must watch
+    The task is cancelled when the client disconnects, unless `cancel_when_gone` is false: then it must check
     `stream.over`.
     """
 
@@ -144,48 +144,48 @@ class Streaming:
         self.cancel_when_gone = cancel_when_gone
 
 
-class Settles(Protocol):
-    """Who waits for a `Deferred`."""
+class ReplyReceiver(Protocol):
+    """What a `Deferred` hands its reply to."""
 
-    def settle(self, reply: Reply) -> None: ...
+    def set_reply(self, reply: Reply) -> None: ...
 
-    def settle_error(self, error: BaseException) -> None: ...
+    def set_error(self, error: BaseException) -> None: ...
 
 
 class Deferred:
-    """An answer that is known later, without a task or a trip through the event loop.
+    """A reply that is known later, without a task or a turn of the event loop.
 
-    `resolve` writes the response in the same call when it is its turn. A client that has gone is not an error: the
-    resolution is then simply dropped (`Request.on_gone` tells).
+    `resolve` writes the response in the same call if all earlier ones are out. If the client has disconnected, the
+    reply is dropped without an error; `Request.on_gone` reports it.
     """
 
     __slots__ = ("_error", "_reply", "_waiter")
 
     def __init__(self) -> None:
-        self._waiter: Settles | None = None
+        self._waiter: ReplyReceiver | None = None
         self._reply: Reply | None = None
         self._error: BaseException | None = None
 
     def resolve(self, reply: Reply) -> None:
-        assert self._reply is None and self._error is None, "a deferred answer is given once"
+        assert self._reply is None and self._error is None, "a deferred reply is set once"
         self._reply = reply
         if self._waiter is not None:
-            self._waiter.settle(reply)
+            self._waiter.set_reply(reply)
 
     def fail(self, error: BaseException) -> None:
-        assert self._reply is None and self._error is None, "a deferred answer is given once"
+        assert self._reply is None and self._error is None, "a deferred reply is set once"
         self._error = error
         if self._waiter is not None:
-            self._waiter.settle_error(error)
+            self._waiter.set_error(error)
 
-    def bind(self, waiter: Settles) -> None:
+    def bind(self, waiter: ReplyReceiver) -> None:
         """For the connection only."""
-        assert self._waiter is None, "a deferred answer belongs to one request"
+        assert self._waiter is None, "a deferred reply belongs to one request"
         self._waiter = waiter
         if self._reply is not None:
-            waiter.settle(self._reply)
+            waiter.set_reply(self._reply)
         elif self._error is not None:
-            waiter.settle_error(self._error)
+            waiter.set_error(self._error)
 
 
 Reply: TypeAlias = Response | FileResponse | Streaming
@@ -194,22 +194,22 @@ Handler: TypeAlias = Callable[[Request], Answer]
 
 
 class _Waiter:
-    """Takes a deferred answer for a coroutine."""
+    """Receives a deferred reply for a coroutine."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    def settle(self, reply: Reply) -> None:
+    def set_reply(self, reply: Reply) -> None:
         if not self.future.done():
             self.future.set_result(reply)
 
-    def settle_error(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         if not self.future.done():
             self.future.set_exception(error)
 
 
 async def reply_of(answer: Answer) -> Reply:
-    """What a handler answered, when it is there."""
+    """Wait for the reply of a handler."""
     if isinstance(answer, Deferred):
         waiter = _Waiter()
         answer.bind(waiter)

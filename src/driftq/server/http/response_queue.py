@@ -1,7 +1,22 @@
-"""The writing half of a connection: answers leave in the order of their requests, whole, streamed or from a file.
+"""The response side of a connection: responses leave in the order of their requests (HTTP/1.1 pipelining).
 
-Owns the order, what an answer's head says about the connection, and the close behind the last answer. Reading and
-starting requests is `Connection`'s, which is built on this; waiting for an answer is `HttpExchange`'s.
+Theory of operation. `_exchanges` holds the started requests without a response, oldest first. Handlers finish in any
+order; only the oldest exchange may write:
+
+    exchanges:   [ 1: no reply yet ] [ 2: has its reply ] [ 3: no reply yet ]        2 waits for 1
+    on_reply(1): [ 1 ] is written, then [ 2 ]; the loop ends at 3
+
+What is written depends on the reply of the oldest exchange:
+
+    Response        the whole response, in one buffer if it is small; the exchange leaves the queue at once
+    Streaming       a `ResponseStream` and a task that produces into it; the exchange stays until the producer returns
+    FileResponse    the head, then a `FilePump`; the exchange stays until the last byte of the range is in the buffer
+
+While an exchange has a `writer` (stream or pump) nothing after it is sent. `_end_exchange` then continues with the next
+one. When no exchange and no parked request is left and the connection is stopping, the response carries
+`Connection: close` and `_close` follows.
+
+`Connection` is built on this class and adds reading and starting requests; waiting for a reply is `HttpExchange`'s.
 """
 
 from __future__ import annotations
@@ -22,69 +37,69 @@ if TYPE_CHECKING:
     from driftq.server.http.request_parser import RequestParser
     from driftq.server.http.service import Service
 
-PARTS_MAX = 64  # beyond this many buffers joining them is cheaper than writing them apart
+PARTS_MAX = 64  # with more buffers than this, joining them is cheaper than writing each
 
 
 class ResponseQueue(asyncio.BufferedProtocol):
-    """What a connection knows of its answers."""
+    """The exchanges of one connection, and the writing of their responses."""
 
     __slots__ = (
         "_advancing",
         "_closing",
-        "_incoming",
-        "_lingers",
-        "_on_answer",
-        "_out",
-        "_pace",
-        "_queue",
+        "_parser",
+        "_half_close",
+        "_on_response",
+        "_output",
+        "_timeouts",
+        "_exchanges",
         "_reading_paused",
         "_service",
         "_stopping",
         "_transport",
-        "_waiting",
+        "_unstarted",
     )
 
     _transport: asyncio.Transport
-    _incoming: RequestParser
-    _out: WriteBuffer
+    _parser: RequestParser
+    _output: WriteBuffer
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._on_answer = service.on_answer
-        self._queue: deque[HttpExchange] = deque()  # started and unanswered, oldest first
-        self._waiting: deque[Request] = deque()  # parsed and not started: the bound is reached or the socket is full
-        self._advancing = False  # answers are being written: the loop in `settled` goes on by itself
-        self._stopping = False  # close once what is started has been answered
-        self._lingers = False  # close by halves, because the peer may still be sending
-        self._closing = False
-        self._reading_paused = False
-        self._pace = Timeouts(service.limits, service.now_s)
+        self._on_response = service.on_response
+        self._exchanges: deque[HttpExchange] = deque()  # started requests without a response, oldest first
+        self._unstarted: deque[Request] = deque()  # parsed requests that a limit holds back
+        self._advancing = False  # the loop in `on_reply` is running; it also sends what becomes known inside of it
+        self._stopping = False  # close after the responses of the requests that are started
+        self._half_close = False  # close the write side first, because the peer may still be sending
+        self._closing = False  # the last response is written, or the connection is lost
+        self._reading_paused = False  # the transport does not read from the socket
+        self._timeouts = Timeouts(service.limits, service.now_s)
 
     def _resume(self) -> None:
-        """Start what waited, as far as the bounds allow."""
+        """Start requests that were held back, as far as the limits allow."""
         raise NotImplementedError
 
-    def failure(self, request: Request, error: BaseException) -> Response:
-        """The answer when a handler did not give one."""
+    def error_reply(self, request: Request, error: BaseException) -> Response:
+        """The response to a request whose handler raised."""
         if isinstance(error, BadRequest):
             return self._service.refusal_response(error.status, error.message)
         return self._service.error_response(request, error)
 
-    def settled(self, exchange: HttpExchange) -> None:
-        """An answer has become known. It leaves now if it is the oldest, and with it those that waited behind it."""
-        queue = self._queue
-        if not queue or queue[0] is not exchange or exchange.outlet is not None:
+    def on_reply(self, exchange: HttpExchange) -> None:
+        """An exchange has its reply. If it is the oldest, send it and every reply after it that is known."""
+        exchanges = self._exchanges
+        if not exchanges or exchanges[0] is not exchange or exchange.writer is not None:
             return
         self._advancing = True
-        if len(queue) > 1:
-            self._out.gather_soon()  # more answers of this pipeline are likely to come in the same turn of the loop
-        while queue and not self._closing:
-            exchange = queue[0]
+        if len(exchanges) > 1:
+            self._output.cork_until_next_turn()  # more replies are likely in the same turn of the loop
+        while exchanges and not self._closing:
+            exchange = exchanges[0]
             reply = exchange.reply
-            if reply is None or exchange.outlet is not None:
+            if reply is None or exchange.writer is not None:
                 break
             if type(reply) is Response:
-                queue.popleft()
+                exchanges.popleft()
                 self._send(exchange.request, reply)
             elif isinstance(reply, Streaming):
                 self._open_stream(exchange, reply)
@@ -94,32 +109,32 @@ class ResponseQueue(asyncio.BufferedProtocol):
         self._resume()
 
     def _send(self, request: Request, response: Response) -> None:
-        """Writes a whole response whose turn it is; its exchange, if it had one, has left the queue."""
-        close = not request.keep_alive or (self._stopping and not self._queue and not self._waiting)
+        """Write a whole response. Its exchange, if it had one, has left the queue."""
+        close = not request.keep_alive or (self._stopping and not self._exchanges and not self._unstarted)
         line = b"" if request.version == "1.1" and not close else connection_line(request, close)
         body = response.body
         date = self._service.date_line
-        if self._on_answer is not None:
+        if self._on_response is not None:
             size = len(body) if type(body) is bytes else response.size_bytes()
-            line += self._on_answer(request, response.status, size)
+            line += self._on_response(request, response.status, size)
         if type(body) is bytes and 0 < len(body) <= JOIN_BYTES and request.method != "HEAD":
-            # What nearly every answer is: one formatting, one buffer.
+            # Nearly every response: formatted in one step, written as one buffer.
             parts = (response.prefix, date, len(body), response.extra, line, body)
-            self._out.write(b"%b%bContent-Length: %d\r\n%b%b\r\n%b" % parts)
+            self._output.write(b"%b%bContent-Length: %d\r\n%b%b\r\n%b" % parts)
         else:
-            self._out.write(length_head(response, date, line))
+            self._output.write(length_head(response, date, line))
             if body and request.method != "HEAD":
                 if type(body) is not bytes and len(body) > PARTS_MAX:
                     body = b"".join(body)  # type: ignore[arg-type]
                 for buffer in (body,) if type(body) is bytes else body:
-                    self._out.write(buffer)  # type: ignore[arg-type]
+                    self._output.write(buffer)  # type: ignore[arg-type]
         if close:
             self._close()
 
     def _open_stream(self, exchange: HttpExchange, streaming: Streaming) -> None:
         request = exchange.request
         stream = ResponseStream(
-            self._out,
+            self._output,
             version=request.version,
             head_only=request.method == "HEAD",
             keep_alive=request.keep_alive and not self._stopping,
@@ -129,63 +144,63 @@ class ResponseQueue(asyncio.BufferedProtocol):
         exchange.produce(stream, streaming)
 
     def _on_start(self, request: Request) -> Callable[[int], bytes] | None:
-        on_answer = self._on_answer
-        return (lambda status: on_answer(request, status, None)) if on_answer is not None else None
+        on_response = self._on_response
+        return (lambda status: on_response(request, status, None)) if on_response is not None else None
 
     def _open_file(self, exchange: HttpExchange, response: FileResponse) -> None:
         request = exchange.request
-        close = not request.keep_alive or (self._stopping and len(self._queue) == 1 and not self._waiting)
+        close = not request.keep_alive or (self._stopping and len(self._exchanges) == 1 and not self._unstarted)
         line = connection_line(request, close)
-        if self._on_answer is not None:
-            line += self._on_answer(request, response.status, response.size_bytes())
-        self._out.write(length_head(response, self._service.date_line, line))
-        pump = FilePump(self._out, response, lambda: self._over(exchange, close))
-        exchange.outlet = pump
+        if self._on_response is not None:
+            line += self._on_response(request, response.status, response.size_bytes())
+        self._output.write(length_head(response, self._service.date_line, line))
+        pump = FilePump(self._output, response, lambda: self._end_exchange(exchange, close))
+        exchange.writer = pump
         if request.method == "HEAD" or has_no_body(response.status):
             pump.skip()
-        pump.resumed()
+        pump.resume()
 
-    def stream_over(self, exchange: HttpExchange, error: BaseException | None) -> None:
-        """A producer has ended: well, or with an error (cancellation is one)."""
-        stream = exchange.outlet
+    def on_stream_end(self, exchange: HttpExchange, error: BaseException | None) -> None:
+        """The producer of a stream has returned or failed; cancellation is a failure."""
+        stream = exchange.writer
         assert isinstance(stream, ResponseStream)
         if not stream.started:
-            exchange.outlet = None
-            exchange.settle_error(error or RuntimeError("a producer ended without starting its stream"))
+            exchange.writer = None
+            exchange.set_error(error or RuntimeError("a producer ended without starting its stream"))
         elif error is not None:
-            # The head is out: cutting the connection is the only way to say that the rest is missing.
+            # The head is sent: aborting the connection is the only way to report that the rest is missing.
             if not isinstance(error, asyncio.CancelledError):
-                self._service.report("a producer raised", error)
+                self._service.report("a producer of a stream raised", error)
             self._transport.abort()
         else:
             stream.finish()
-            self._over(exchange, not stream.reusable)
+            self._end_exchange(exchange, not stream.reusable)
 
-    def _over(self, exchange: HttpExchange, close: bool) -> None:
-        """An answer that took time has been written."""
-        queue = self._queue
-        if self._closing or not queue or queue[0] is not exchange:
+    def _end_exchange(self, exchange: HttpExchange, close: bool) -> None:
+        """The response of a stream or a file has been written."""
+        exchanges = self._exchanges
+        if self._closing or not exchanges or exchanges[0] is not exchange:
             return
-        queue.popleft()
-        if close or (self._stopping and not queue and not self._waiting):
+        exchanges.popleft()
+        if close or (self._stopping and not exchanges and not self._unstarted):
             self._close()
         elif not self._advancing:
-            if queue:
-                self.settled(queue[0])
+            if exchanges:
+                self.on_reply(exchanges[0])
             else:
                 self._resume()
 
     def _close(self) -> None:
-        """Nothing more is answered here. Input that is still coming is thrown away, see `Limits.linger_s`."""
+        """No further response. Input that still arrives is discarded, see `HttpLimits.linger_s`."""
         self._closing = True
-        self._incoming.ended = True
-        self._pace.since_s = self._service.now_s
-        if self._lingers and self._reading_paused:
+        self._parser.ended = True
+        self._timeouts.since_s = self._service.now_s
+        if self._half_close and self._reading_paused:
             self._transport.resume_reading()
-        self._out.finish(half_close=self._lingers)
-        queue = tuple(self._queue)
-        self._queue.clear()
-        for exchange in queue:
+        self._output.close(half_close=self._half_close)
+        exchanges = tuple(self._exchanges)
+        self._exchanges.clear()
+        for exchange in exchanges:
             exchange.abandon()
 
 

@@ -1,7 +1,7 @@
 """What all connections of one listener share: the handler, the limits, the read buffer, the coarse clock.
 
-Owns the counting of connections and the answers to failures. Knows nothing of bytes or of accepting. The clock is
-moved by the listener's sweep, so that a request costs no look at the time.
+Counts connections and builds the responses to errors. The listener's sweep moves the clock, so that a request does not
+have to read the time. Knows nothing of bytes or of accepting.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 OnBadRequest: TypeAlias = Callable[[int, str], Response]
 OnError: TypeAlias = Callable[[Request, BaseException], Response]
-# Told of every answer when its head is written (status, body bytes or None for a stream); gives further header lines.
-OnAnswer: TypeAlias = Callable[[Request, int, int | None], bytes]
+# Called with every response when its head is written (status, body bytes or None for a stream); returns more header
+# lines.
+OnResponse: TypeAlias = Callable[[Request, int, int | None], bytes]
 
 READ_BUFFER_BYTES: Final = 256 * 1024
 
@@ -33,12 +34,12 @@ def plain_bad_request(status: int, message: str) -> Response:
 
 
 def plain_error(request: Request, error: BaseException) -> Response:
-    """The error itself goes to the loop's exception handler; the client learns nothing of it."""
+    """The error goes to the exception handler of the loop; the client does not see it."""
     return Response(500, b"internal error\n", "text/plain; charset=utf-8")
 
 
 class Service:
-    """One per listener."""
+    """The shared state of the connections of one listener."""
 
     def __init__(
         self,
@@ -47,24 +48,24 @@ class Service:
         loop: asyncio.AbstractEventLoop,
         on_bad_request: OnBadRequest = plain_bad_request,
         on_error: OnError = plain_error,
-        on_answer: OnAnswer | None = None,
+        on_response: OnResponse | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
         self.loop = loop
         self._on_bad_request = on_bad_request
         self._on_error = on_error
-        self.on_answer = on_answer
-        # One buffer is enough: the loop asks for it, fills it and hands it over without doing anything in between.
+        self.on_response = on_response
+        # One buffer is enough: the loop gets it, fills it and hands it over without running anything in between.
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self.body_budget = BodyBudget(limits.bodies_total_bytes)
-        self.known_heads = HeadCache()
+        self.head_cache = HeadCache()
         self.connections: set[Connection] = set()
-        self.peers: dict[str, int] = {}
+        self.peers: dict[str, int] = {}  # connections by address
         self.stopping = False
-        self.emptied: asyncio.Event = asyncio.Event()
-        self.now_s = 0.0
-        self.date_line = b""
+        self.no_connections: asyncio.Event = asyncio.Event()
+        self.now_s = 0.0  # the time of the loop at the last sweep
+        self.date_line = b""  # the Date header, of the same moment
         self.tick()
 
     def tick(self) -> None:
@@ -72,7 +73,7 @@ class Service:
         self.date_line = b"Date: %b\r\n" % formatdate(usegmt=True).encode()
 
     def admit(self, connection: Connection, peer: str, per_peer: bool) -> str | None:
-        """Counts a new connection in; otherwise says why not."""
+        """Count a new connection. Returns the reason if it has to be refused."""
         if self.stopping:
             return "the server is stopping"
         if len(self.connections) >= self.limits.connections:
@@ -94,10 +95,10 @@ class Service:
         else:
             del self.peers[peer]
         if not self.connections:
-            self.emptied.set()
+            self.no_connections.set()
 
     def error_response(self, request: Request, error: BaseException) -> Response:
-        """The answer to a handler that raised. Raising here too still gives an answer."""
+        """The response if a handler raised; there is one even if `on_error` raises too."""
         self.report(f"the handler of {request.method} {request.raw_path!r} raised", error)
         try:
             return self._on_error(request, error)
@@ -106,7 +107,7 @@ class Service:
             return plain_error(request, error)
 
     def refusal_response(self, status: int, message: str) -> Response:
-        """The answer to a request that is refused."""
+        """The response to a refused request."""
         try:
             return self._on_bad_request(status, message)
         except Exception as error:

@@ -1,7 +1,7 @@
-"""Answers that are written over time: `ResponseStream` for a producer coroutine, `FilePump` for a range of a file.
+"""Responses that are written over time: `ResponseStream` for a producer coroutine, `FilePump` for a range of a file.
 
-Owns chunk framing, the joining of small writes and back-pressure towards whoever produces. Knows nothing of requests
-or of what is streamed. Both write through an `Outlet`, which is the connection seen from here.
+Owns chunk framing, the coalescing of small writes and backpressure towards the producer. Both write to an `Output`,
+which is the write buffer of the connection. Knows nothing of requests or of what is streamed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, Protocol
 
 from driftq.server.http.response import JSON, Buffer, FileResponse, Headers, has_no_body, header_lines, prefix
 
-# Small writes of one turn of the loop leave together: one chunk header and one call into the transport.
+# Small writes of one turn of the loop leave together: one chunk header and one call of the transport.
 FLUSH_BYTES: Final = 32 * 1024
-# Below the size from which malloc maps and unmaps every buffer.
+# Below the size from which malloc maps and unmaps memory for every buffer.
 FILE_PIECE_BYTES: Final = 64 * 1024
 
 
-class Outlet(Protocol):
-    """The writing side of a connection."""
+class Output(Protocol):
+    """The write side of a connection, as streams see it."""
 
     paused: bool
 
@@ -34,10 +34,10 @@ class Outlet(Protocol):
 
 
 class ResponseStream:
-    """One response in the making. Nothing should be produced while `writable` is false; `drain` waits for that.
+    """One response that is being written. Produce nothing while `writable` is false; `drain` waits until it is true.
 
-    `closed`: the client is gone, nothing written now arrives. `stopping`: the server asks for a clean end. `over`:
-    either.
+    `closed`: the client has disconnected and nothing written now arrives. `stopping`: the server wants the stream to
+    end. `over`: either of them.
     """
 
     __slots__ = (
@@ -46,11 +46,10 @@ class ResponseStream:
         "_keep_alive",
         "_mute",
         "_on_start",
-        "_outlet",
+        "_output",
         "_pending",
         "_pending_bytes",
         "_scheduled",
-        "_version",
         "_waiters",
         "closed",
         "started",
@@ -59,7 +58,7 @@ class ResponseStream:
 
     def __init__(
         self,
-        outlet: Outlet,
+        output: Output,
         *,
         version: str,
         head_only: bool,
@@ -67,10 +66,9 @@ class ResponseStream:
         stopping: bool,
         on_start: Callable[[int], bytes] | None = None,
     ) -> None:
-        self._outlet = outlet
-        self._on_start = on_start  # gives header lines of the connection's own
-        self._version = version
-        self._mute = head_only
+        self._output = output
+        self._on_start = on_start  # returns header lines of the connection itself
+        self._mute = head_only  # send no body: HEAD, 204, 304
         self._keep_alive = keep_alive
         self._chunked = version == "1.1"
         self._pending: list[Buffer] = []
@@ -88,8 +86,8 @@ class ResponseStream:
 
     @property
     def writable(self) -> bool:
-        """Whether the socket takes more. False once the client has gone."""
-        return not self.closed and not self._outlet.paused
+        """Whether the connection takes more. False once the client has disconnected."""
+        return not self.closed and not self._output.paused
 
     @property
     def reusable(self) -> bool:
@@ -97,9 +95,9 @@ class ResponseStream:
         return self._keep_alive and self._chunked
 
     async def start(self, status: int = 200, headers: Headers = (), content_type: str = JSON) -> None:
-        """Sends the head at once, so that a client of an empty stream does not wait for its headers."""
+        """Send the head at once, so that the client of an empty stream does not wait for its headers."""
         assert not self.started, "a stream is started once"
-        lines = prefix(status, content_type) + self._outlet.date_line() + header_lines(headers)
+        lines = prefix(status, content_type) + self._output.date_line() + header_lines(headers)
         if self._on_start is not None:
             lines += self._on_start(status)
         self.started = True
@@ -111,10 +109,10 @@ class ResponseStream:
         if not self.reusable:
             lines += b"Connection: close\r\n"
         if not self.closed:
-            self._outlet.write(lines + b"\r\n")
+            self._output.write(lines + b"\r\n")
 
     def write(self, data: Buffer) -> None:
-        """Takes `data` for sending, without waiting; it leaves at the end of this turn of the loop at the latest."""
+        """Send `data`, without waiting. It leaves at the end of this turn of the loop at the latest."""
         assert self.started, "start the stream before writing to it"
         if self.closed or self._mute or not data:
             return
@@ -124,7 +122,7 @@ class ResponseStream:
             self.flush()
         elif not self._scheduled:
             self._scheduled = True
-            self._outlet.call_soon(self._flush_soon)
+            self._output.call_soon(self._flush_soon)
 
     def flush(self) -> None:
         pending = self._pending
@@ -136,46 +134,46 @@ class ResponseStream:
         if self.closed:
             return
         data = pending[0] if len(pending) == 1 else b"".join(pending)
-        self._outlet.write(b"".join((b"%x\r\n" % size, data, b"\r\n")) if self._chunked else data)
+        self._output.write(b"".join((b"%x\r\n" % size, data, b"\r\n")) if self._chunked else data)
 
     async def drain(self) -> bool:
-        """Waits until the socket takes more. False: the client is gone, stop producing."""
-        while self._outlet.paused and not self.closed:
+        """Wait until the connection takes more. False: the client has disconnected, stop producing."""
+        while self._output.paused and not self.closed:
             self.flush()
             await self._wait()
         return not self.closed
 
     async def wait_over(self) -> None:
-        """Returns when the client has gone or the server stops."""
+        """Wait until the client disconnects or the server stops."""
         while not self.over:
             await self._wait()
 
     def on_over(self, callback: Callable[[], None]) -> None:
-        """Calls back once when the stream is over; at once if it is."""
+        """Call back once when the stream is over; at once if it is already."""
         if self.over:
             callback()
         else:
             self._callbacks.append(callback)
 
-    # For the connection only.
+    # --- for the connection only ---
 
-    def resumed(self) -> None:
+    def resume(self) -> None:
         self._wake()
 
     def stop(self) -> None:
         self.stopping = True
         self._ended()
 
-    def gone(self) -> None:
+    def disconnect(self) -> None:
         self.closed = True
         self._pending = []
         self._ended()
 
     def finish(self) -> None:
-        """The producer has returned: a clean end."""
+        """End the response: the producer has returned."""
         self.flush()
         if self._chunked and not self._mute and not self.closed:
-            self._outlet.write(b"0\r\n\r\n")
+            self._output.write(b"0\r\n\r\n")
 
     def _flush_soon(self) -> None:
         self._scheduled = False
@@ -204,41 +202,41 @@ class ResponseStream:
 
 
 class FilePump:
-    """Moves a range of a file to the socket as fast as the socket takes it, without a task."""
+    """Writes a range of a file as fast as the connection takes it, without a task."""
 
-    __slots__ = ("_finished", "_left", "_outlet", "_position", "_response")
+    __slots__ = ("_finished", "_left", "_output", "_position", "_response")
 
-    def __init__(self, outlet: Outlet, response: FileResponse, finished: Callable[[], None]) -> None:
-        self._outlet = outlet
+    def __init__(self, output: Output, response: FileResponse, finished: Callable[[], None]) -> None:
+        self._output = output
         self._response = response
         self._position = response.position
         self._left = response.size
         self._finished = finished
 
-    def resumed(self) -> None:
-        """Called at the start and whenever the socket takes more."""
-        while self._left and not self._outlet.paused:
+    def resume(self) -> None:
+        """Write as much as the connection takes. Called at the start and whenever it takes more."""
+        while self._left and not self._output.paused:
             data = os.pread(self._response.fd, min(FILE_PIECE_BYTES, self._left), self._position)
             if not data:
-                # The file is shorter than the length already promised: only cutting the connection tells the client.
-                self._outlet.abort()
+                # The file is shorter than the Content-Length that was sent: all that is left is to abort.
+                self._output.abort()
                 return
             self._position += len(data)
             self._left -= len(data)
-            self._outlet.write(data)
+            self._output.write(data)
         if not self._left:
             self.release()
             self._finished()
 
     def skip(self) -> None:
-        """Only the head is wanted."""
+        """Send only the head."""
         self._left = 0
 
-    def gone(self) -> None:
+    def disconnect(self) -> None:
         self.release()
 
     def stop(self) -> None:
-        """A server that stops lets a range finish."""
+        """A stopping server lets a range finish."""
 
     def release(self) -> None:
         release, self._response.release = self._response.release, None

@@ -1,7 +1,23 @@
-"""The writing side of one connection: gathering, back-pressure, stall detection.
+"""The write side of one connection: coalescing, backpressure, stall detection.
 
-Owns every byte between a response and the transport. `paused` means that nothing more should be produced for this
-socket. Knows nothing of requests, order or keep-alive.
+Theory of operation. Every byte of a response passes through here on its way to the transport:
+
+    write(data) ──corked?──no──> transport.write
+                    │yes
+                    ▼
+                _buffers ──uncork(), next turn of the loop, or > JOIN_BYTES──> joined ──> transport.write
+
+*Corking* (as TCP_CORK): while requests are being parsed and started, their responses are collected, so that the
+responses of a pipeline leave in one system call.
+
+*Backpressure*: `paused` means that nothing more should be produced for this socket. Two counters set it. The transport
+calls `pause` and `resume` at `limits.write_buffer_bytes` and a quarter of it. But a transport sends at most once per
+turn of the loop and only then counts, so `_count` also pauses after that many bytes within one turn, until the next
+turn. When both allow it, `paused` falls and `on_writable` is called.
+
+*Stalls*: the sweep asks `stalled`. A peer that takes no byte for `limits.write_stall_s` while output waits is aborted.
+
+Knows nothing of requests, order or keep-alive.
 """
 
 from __future__ import annotations
@@ -14,23 +30,23 @@ if TYPE_CHECKING:
     from driftq.server.http.response import Buffer
     from driftq.server.http.service import Service
 
-# Buffers below this are joined before they are written: copying them is cheaper than a call or an iovec each.
+# Smaller buffers are joined before they are written: copying is cheaper than a call or an iovec for each.
 JOIN_BYTES: Final = 32 * 1024
 
 
 class WriteBuffer:
-    """Writes to a transport. `on_room` is called when `paused` falls."""
+    """Writes to a transport. `on_writable` is called when `paused` becomes false."""
 
     __slots__ = (
-        "_burst_bytes",
-        "_burst_check",
-        "_gathered",
-        "_gathered_bytes",
-        "_gathering",
-        "_high_bytes",
+        "_turn_bytes",
+        "_turn_limit_hit",
+        "_buffers",
+        "_buffered_bytes",
+        "_corked",
+        "_limit_bytes",
         "_last_sent_bytes",
-        "_on_room",
-        "_scheduled",
+        "_on_writable",
+        "_flush_scheduled",
         "_service",
         "_stall_since_s",
         "_transport",
@@ -39,29 +55,29 @@ class WriteBuffer:
         "paused",
     )
 
-    def __init__(self, service: Service, transport: asyncio.Transport, on_room: Callable[[], None]) -> None:
+    def __init__(self, service: Service, transport: asyncio.Transport, on_writable: Callable[[], None]) -> None:
         self._service = service
         self._transport = transport
-        self._on_room = on_room
-        self._high_bytes = service.limits.write_buffer_bytes
-        transport.set_write_buffer_limits(high=self._high_bytes, low=self._high_bytes // 4)
-        self.paused = False
-        self._transport_paused = False
-        self._gathering = False
-        self._scheduled = False
-        self._gathered: list[Buffer] = []
-        self._gathered_bytes = 0
-        self._burst_bytes = 0
-        self._burst_check = False
-        self._written_bytes = 0
-        self._last_sent_bytes = 0
-        self._stall_since_s = 0.0
+        self._on_writable = on_writable
+        self._limit_bytes = service.limits.write_buffer_bytes
+        transport.set_write_buffer_limits(high=self._limit_bytes, low=self._limit_bytes // 4)
+        self.paused = False  # produce nothing more for now
+        self._transport_paused = False  # the transport's own buffer is above its high-water mark
+        self._corked = False  # collect writes until `uncork`
+        self._flush_scheduled = False  # collect writes until the next turn of the loop
+        self._buffers: list[Buffer] = []  # collected writes
+        self._buffered_bytes = 0  # their size
+        self._turn_bytes = 0  # given to the transport since the last turn that was counted
+        self._turn_limit_hit = False  # `_turn_bytes` passed the limit: paused until the next turn
+        self._written_bytes = 0  # given to the transport, in total
+        self._last_sent_bytes = 0  # of those, taken by the peer at the last check for a stall
+        self._stall_since_s = 0.0  # when output was last seen to move, or to be absent
 
     def write(self, data: Buffer) -> None:
-        if self._gathering or self._scheduled:
-            self._gathered.append(data)
-            self._gathered_bytes += len(data)
-            if self._gathered_bytes > JOIN_BYTES:
+        if self._corked or self._flush_scheduled:
+            self._buffers.append(data)
+            self._buffered_bytes += len(data)
+            if self._buffered_bytes > JOIN_BYTES:
                 self._flush()
         else:
             self._count(len(data))
@@ -69,44 +85,43 @@ class WriteBuffer:
 
     def _count(self, size: int) -> None:
         self._written_bytes += size
-        self._burst_bytes += size
-        if self._burst_bytes > self._high_bytes and not self._burst_check:
-            # The transport counts its output only once per turn of the loop; until then this count holds producers
-            # back.
-            self._burst_check = True
+        self._turn_bytes += size
+        if self._turn_bytes > self._limit_bytes and not self._turn_limit_hit:
+            # The transport counts its output only once per turn of the loop. Until then, this count pauses producers.
+            self._turn_limit_hit = True
             self.paused = True
-            self._service.loop.call_soon(self._burst_over)
+            self._service.loop.call_soon(self._on_next_turn)
 
-    def gather(self) -> None:
-        """From here on answers are collected, so that those of pipelined requests leave in one call."""
-        self._gathering = True
+    def cork(self) -> None:
+        """Collect writes until `uncork`, so that the responses of pipelined requests leave in one call."""
+        self._corked = True
 
-    def release(self) -> None:
-        self._gathering = False
-        if self._gathered:
+    def uncork(self) -> None:
+        self._corked = False
+        if self._buffers:
             self._flush()
 
-    def gather_soon(self) -> None:
-        """Collects answers until the next turn of the loop."""
-        if not self._scheduled:
-            self._scheduled = True
+    def cork_until_next_turn(self) -> None:
+        """Collect writes until the next turn of the loop."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
             self._service.loop.call_soon(self._scheduled_flush)
 
     def _scheduled_flush(self) -> None:
-        self._scheduled = False
-        if self._gathered and not self._gathering and not self._transport.is_closing():
+        self._flush_scheduled = False
+        if self._buffers and not self._corked and not self._transport.is_closing():
             self._flush()
 
     def _flush(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        self._count(self._gathered_bytes)
-        self._gathered_bytes = 0
-        if len(gathered) == 1:
-            self._transport.write(gathered[0])
-        elif max(map(len, gathered)) <= JOIN_BYTES:
-            self._transport.write(b"".join(gathered))
+        buffers, self._buffers = self._buffers, []
+        self._count(self._buffered_bytes)
+        self._buffered_bytes = 0
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        elif max(map(len, buffers)) <= JOIN_BYTES:
+            self._transport.write(b"".join(buffers))
         else:
-            self._transport.writelines(gathered)
+            self._transport.writelines(buffers)
 
     def pause(self) -> None:
         self._transport_paused = True
@@ -114,19 +129,19 @@ class WriteBuffer:
 
     def resume(self) -> None:
         self._transport_paused = False
-        if not self._burst_check:
+        if not self._turn_limit_hit:
             self.paused = False
-            self._on_room()
+            self._on_writable()
 
-    def _burst_over(self) -> None:
-        self._burst_check = False
-        self._burst_bytes = 0
+    def _on_next_turn(self) -> None:
+        self._turn_limit_hit = False
+        self._turn_bytes = 0
         if not self._transport_paused:
             self.paused = False
-            self._on_room()
+            self._on_writable()
 
     def stalled(self, now_s: float) -> bool:
-        """Whether output has been waiting, and none of it has moved, for longer than the limit."""
+        """Whether output has waited for longer than the limit and none of it was sent."""
         unsent_bytes = self._transport.get_write_buffer_size()
         sent_bytes = self._written_bytes - unsent_bytes
         if not unsent_bytes or sent_bytes != self._last_sent_bytes:
@@ -135,19 +150,19 @@ class WriteBuffer:
             return False
         return now_s - self._stall_since_s > self._service.limits.write_stall_s
 
-    def empty(self) -> bool:
-        return not self._gathered and not self._transport.get_write_buffer_size()
+    def is_empty(self) -> bool:
+        return not self._buffers and not self._transport.get_write_buffer_size()
 
-    def finish(self, half_close: bool) -> None:
-        """Sends what is there, then closes; a half close leaves the reading side open."""
-        if self._gathered:
+    def close(self, half_close: bool) -> None:
+        """Send what was written, then close. A half close leaves the read side open."""
+        if self._buffers:
             self._flush()
         if half_close and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
-    # For answers written over time.
+    # --- for streams and files, see `stream.Output` ---
 
     def date_line(self) -> bytes:
         return self._service.date_line

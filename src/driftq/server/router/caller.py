@@ -246,10 +246,10 @@ class _Relay:
     def __init__(self, answer: Deferred) -> None:
         self._answer = answer
 
-    def settle(self, reply: Response | FileResponse | Streaming) -> None:
+    def set_reply(self, reply: Response | FileResponse | Streaming) -> None:
         self._answer.resolve(reply)
 
-    def settle_error(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         self._answer.fail(error)
 
 

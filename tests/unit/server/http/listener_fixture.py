@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 
 import uvloop
 
-from driftq.server.http import HttpLimits, Listener, Request, Response, serve
+from driftq.server.http import HttpLimits, Request, Response
+from driftq.server.http.listener import Listener, serve
 
 PATIENCE_S = 20.0
 QUICK = HttpLimits(

@@ -15,12 +15,12 @@ from tests.unit.server.http.listener_fixture import chunked, get, post
 SMALL = HttpLimits(target_bytes=64, header_block_bytes=256, header_count=8, body_bytes=1000)
 
 
-def read(pieces, limits=SMALL, known=None, budget=None) -> tuple[list[Request], RequestParser]:
+def read(pieces, limits=SMALL, cache=None, budget=None) -> tuple[list[Request], RequestParser]:
     requests: list[Request] = []
-    incoming = RequestParser(limits, budget or BodyBudget(10_000_000), known or HeadCache(), "peer", requests.append)
+    parser = RequestParser(limits, budget or BodyBudget(10_000_000), cache or HeadCache(), "peer", requests.append)
     for piece in pieces:
-        incoming.feed(memoryview(piece))
-    return requests, incoming
+        parser.feed(memoryview(piece))
+    return requests, parser
 
 
 def seen(requests: list[Request]) -> list[tuple]:
@@ -28,8 +28,8 @@ def seen(requests: list[Request]) -> list[tuple]:
 
 
 def refusal_of(data: bytes, limits: HttpLimits = SMALL) -> int | None:
-    _, incoming = read([data], limits)
-    return incoming.refusal[0] if incoming.refusal else None
+    _, parser = read([data], limits)
+    return parser.refusal[0] if parser.refusal else None
 
 
 MESSAGES = st.one_of(
@@ -54,23 +54,23 @@ def test_the_cut_of_the_bytes_and_what_was_seen_before_change_nothing(messages, 
     expected, plain = read(every_byte)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6))) if data else []
     pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)])]
-    known = HeadCache()
-    for _ in range(3):  # the second and third time most heads are known
-        requests, incoming = read(pieces, known=known)
+    cache = HeadCache()
+    for _ in range(3):  # the second and third time most heads are cached
+        requests, parser = read(pieces, cache=cache)
         assert seen(requests) == seen(expected)
-        assert (incoming.refusal is None) == (plain.refusal is None)
-        assert incoming.refusal is None or plain.refusal is None or incoming.refusal[0] == plain.refusal[0]
-        assert incoming.phase == plain.phase or incoming.ended
+        assert (parser.refusal is None) == (plain.refusal is None)
+        assert parser.refusal is None or plain.refusal is None or parser.refusal[0] == plain.refusal[0]
+        assert parser.phase == plain.phase or parser.ended
 
 
-def test_known_heads_are_really_used_and_bounded():
-    known = HeadCache()
-    first, _ = read([get("/a") + get("/a")], known=known)
-    second, _ = read([get("/a")], known=known)
+def test_the_head_cache_is_used_and_bounded():
+    cache = HeadCache()
+    first, _ = read([get("/a") + get("/a")], cache=cache)
+    second, _ = read([get("/a")], cache=cache)
     assert second[0].head is first[0].head
     for number in range(HEADS_MAX + 10):
-        read([get(f"/{number}")], known=known)
-    assert len(known.by_bytes) <= HEADS_MAX
+        read([get(f"/{number}")], cache=cache)
+    assert len(cache.by_bytes) <= HEADS_MAX
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_known_heads_are_really_used_and_bounded():
         b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     ],
 )
-def test_heads_that_change_the_reading_are_not_remembered(message):
-    known = HeadCache()
-    requests, _ = read([message], HttpLimits(), known)
+def test_heads_that_change_the_reading_are_not_cached(message):
+    cache = HeadCache()
+    requests, _ = read([message], HttpLimits(), cache)
     assert len(requests) == 1
-    assert not known.by_bytes
+    assert not cache.by_bytes
 
 
 def test_the_phases_of_reading_are_told():
-    requests, incoming = read([b"GE"])
-    assert incoming.phase == HEAD
-    incoming.feed(memoryview(b"T / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na"))
-    assert (incoming.phase, incoming.body_received) == (BODY, 1)
-    incoming.feed(memoryview(b"bc"))
-    assert incoming.phase == IDLE
+    requests, parser = read([b"GE"])
+    assert parser.phase == HEAD
+    parser.feed(memoryview(b"T / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na"))
+    assert (parser.phase, parser.body_received) == (BODY, 1)
+    parser.feed(memoryview(b"bc"))
+    assert parser.phase == IDLE
     assert requests[0].body == b"abc"
 
 
@@ -116,8 +116,8 @@ def test_the_phases_of_reading_are_told():
 )
 def test_a_limit_holds_exactly(name, make, limit, status):
     for pieces in ([make(limit)], [make(limit)[i : i + 1] for i in range(len(make(limit)))]):
-        requests, incoming = read(pieces)
-        assert (len(requests), incoming.refusal) == (1, None), name
+        requests, parser = read(pieces)
+        assert (len(requests), parser.refusal) == (1, None), name
     assert refusal_of(make(limit + 1)) == status
     assert refusal_of(make(limit * 50)) == status
 
@@ -128,30 +128,30 @@ def test_a_body_too_long_is_refused_before_any_of_it_comes():
 
 def test_many_requests_cut_in_their_heads_are_not_taken_for_one_long_head():
     stream = b"".join(get(f"/{number}") for number in range(5_000))
-    requests, incoming = read([stream[i : i + 1000] for i in range(0, len(stream), 1000)])
-    assert (len(requests), incoming.refusal) == (5_000, None)
+    requests, parser = read([stream[i : i + 1000] for i in range(0, len(stream), 1000)])
+    assert (len(requests), parser.refusal) == (5_000, None)
 
 
 @pytest.mark.parametrize("endless", [b"x", b" ", b"a: b\r\n"])
 def test_a_head_without_an_end_is_refused_in_bounded_memory(endless):
-    _, incoming = read([b"GET / HTTP/1.1\r\nHost: a\r\nX:"])
+    _, parser = read([b"GET / HTTP/1.1\r\nHost: a\r\nX:"])
     fed = 0
-    while not incoming.ended:
-        fed += incoming.feed(memoryview(endless * 1000))
+    while not parser.ended:
+        fed += parser.feed(memoryview(endless * 1000))
         assert fed < 100_000
-    assert incoming.refusal is not None
-    assert incoming.refusal[0] == 431
+    assert parser.refusal is not None
+    assert parser.refusal[0] == 431
 
 
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 3000 + b"\r\na\r\n", b"0\r\n" + b"T: x\r\n" * 9000])
 def test_chunk_framing_without_an_end_is_refused(endless):
-    _, incoming = read([b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"], HttpLimits())
+    _, parser = read([b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"], HttpLimits())
     fed = 0
-    while not incoming.ended:
-        fed += incoming.feed(memoryview(endless))
+    while not parser.ended:
+        fed += parser.feed(memoryview(endless))
         assert fed < 1_000_000
-    assert incoming.refusal is not None
-    assert incoming.refusal[0] in (400, 431)
+    assert parser.refusal is not None
+    assert parser.refusal[0] in (400, 431)
 
 
 def test_trailers_are_dropped_and_do_not_leak_into_the_next_request():
