@@ -76,14 +76,14 @@ def test_every_row_goes_once_and_in_order_to_its_partition(
     some: list[Row], cuts: list[int], how: WriteOptions, task: int
 ) -> None:
     found: dict[tuple[str, int, bool], list[tuple[bytes, bytes]]] = {}
-    spread: dict[str, list[tuple[bytes, bytes]]] = {}
+    round_robin: dict[str, list[tuple[bytes, bytes]]] = {}
     for chunk in packed(some, cuts, how, task):
         batch = chunk.pack("producer", 3)
         assert check(batch).count == chunk.rows <= how.chunk_rows
         records = [(record.value, record.key) for record in unpack(batch)]
         assert [value for value, _ in records] == chunk.values()
-        if chunk.spread:
-            spread.setdefault(chunk.topic, []).extend(records)
+        if chunk.round_robin:
+            round_robin.setdefault(chunk.topic, []).extend(records)
         else:
             found.setdefault((chunk.topic, chunk.partition, False), []).extend(records)
 
@@ -97,7 +97,7 @@ def test_every_row_goes_once_and_in_order_to_its_partition(
         else:
             anywhere.setdefault(row.topic, []).append(record)
     assert found == expected
-    assert spread == anywhere
+    assert round_robin == anywhere
 
 
 @given(rows, st.lists(st.integers(0, 60), max_size=5), st.lists(st.integers(0, 60), max_size=5), options)
@@ -105,7 +105,7 @@ def test_chunks_do_not_depend_on_how_the_rows_arrived(
     some: list[Row], cuts: list[int], other_cuts: list[int], how: WriteOptions
 ) -> None:
     def named(chunks: list[PackedChunk]) -> dict[tuple[str, int, bool, int], bytes]:
-        names = [(chunk.topic, chunk.partition, chunk.spread, chunk.seq) for chunk in chunks]
+        names = [(chunk.topic, chunk.partition, chunk.round_robin, chunk.seq) for chunk in chunks]
         assert len(set(names)) == len(names), "a number was used twice"
         return {name: chunk.pack("p", 1) for name, chunk in zip(names, chunks, strict=True)}
 
@@ -116,7 +116,7 @@ def test_chunks_do_not_depend_on_how_the_rows_arrived(
 def test_the_numbers_of_a_partition_have_no_gap(some: list[Row], how: WriteOptions) -> None:
     seqs: dict[tuple[str, int, bool], list[int]] = {}
     for chunk in packed(some, [], how, task=2):
-        seqs.setdefault((chunk.topic, chunk.partition, chunk.spread), []).append(chunk.seq)
+        seqs.setdefault((chunk.topic, chunk.partition, chunk.round_robin), []).append(chunk.seq)
 
     assert all(found == list(range(len(found))) for found in seqs.values())
 
@@ -125,6 +125,6 @@ def test_the_numbers_of_a_partition_have_no_gap(some: list[Row], how: WriteOptio
 def test_a_chunk_is_no_larger_than_its_share_of_the_buffer(some: list[Row], how: WriteOptions) -> None:
     for chunk in packed(some, [], how):
         most = how.chunk_bytes
-        if not chunk.spread:
+        if not chunk.round_robin:
             most = max(LANE_BYTES_MIN, min(most, how.buffer_bytes // TOPICS[chunk.topic]))
         assert chunk.rows == 1 or sum(map(len, chunk.values())) <= most

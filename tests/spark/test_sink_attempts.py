@@ -15,7 +15,14 @@ import pytest
 from driftq.client.api import DriftQ
 from driftq.spark.sink.options import WriteOptions, write_options
 from driftq.spark.sink.target import forget
-from driftq.spark.sink.writer import DriftqStreamWriter, SinkRefused, Written, forget_batch, publish_batch, write_rows
+from driftq.spark.sink.writer import (
+    DriftqStreamWriter,
+    SinkRefused,
+    TaskCommit,
+    forget_batch,
+    publish_batch,
+    write_rows,
+)
 from driftq.spark.source.fetch import transport_of
 from tests.spark.reads import logs_of, topic_records
 from tests.support.server import Server
@@ -35,7 +42,7 @@ def numbers_of(server: Server, topic: str = "orders") -> list[int]:
     return [int(record.value.split()[1]) for record in topic_records(server.url, topic)]
 
 
-def is_staged(options: WriteOptions, written: Written) -> bool:
+def is_staged(options: WriteOptions, written: TaskCommit) -> bool:
     return transport_of(options.connection).execute(forget(written.writer, written.handles)).forgotten
 
 
@@ -91,7 +98,7 @@ def test_an_older_batch_is_refused_and_told_what_to_do(orders: Server, mode: str
     options = options_of(orders, topic="orders", mode=mode)
     publish_batch(options, 7, [write_rows(options, "q", 7, 0, rows(0, 5))])
 
-    with pytest.raises(SinkRefused, match=r"batch 7 and is asked .* checkpoint is lost, or an older copy"):
+    with pytest.raises(SinkRefused, match=r"batch 7 and now .* checkpoint is lost,? or an older copy"):
         publish_batch(options, 6, [write_rows(options, "q", 6, 0, rows(5, 9))])
 
     assert numbers_of(orders) == list(range(5))
@@ -131,7 +138,7 @@ def test_an_attempt_that_fails_forgets_what_it_staged(
     orders: Server, monkeypatch: pytest.MonkeyPatch, cut: int
 ) -> None:
     options = options_of(orders, topic="orders")
-    monkeypatch.setattr("driftq.spark.writing.uuid.uuid4", lambda: type("Fixed", (), {"hex": "f" * 32}))
+    monkeypatch.setattr("driftq.spark.sink.writer.uuid.uuid4", lambda: type("Fixed", (), {"hex": "f" * 32}))
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield from rows(0, cut)
@@ -141,7 +148,7 @@ def test_an_attempt_that_fails_forgets_what_it_staged(
         write_rows(options, "q", 0, 0, failing())
 
     handles = tuple(f"q/0/0/{'f' * 12}/{number}" for number in range(4))
-    assert not is_staged(options, Written("q", 0, 0, handles))
+    assert not is_staged(options, TaskCommit("q", 0, 0, handles))
     publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 5))])
     assert numbers_of(orders) == list(range(5))
 

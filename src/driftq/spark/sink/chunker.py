@@ -1,8 +1,16 @@
-"""Rows as Arrow batches in, chunks of packed records out: which row goes to which partition, and where a chunk ends.
+"""The chunker: Arrow batches in, chunks of packed records out. Decides where each row goes and where a chunk ends.
 
-Columns are cut, hashed and joined as columns; no row becomes a Python object unless it has an envelope. Where a chunk
-ends depends on the rows of its lane alone, never on how Spark cut its Arrow batches, so a task that is run again cuts
-the same chunks. Knows no broker: how many partitions a topic has is asked of a function.
+    Arrow batch --_rows_by_partition--> lane orders/0  --_fill--> chunk seq 0, 1, 2 ...
+                                        lane orders/1  --_fill--> chunk seq 0, 1 ...
+                                        lane orders/-1 --_fill--> chunks that go round robin over the partitions
+
+A lane buffers the rows for one partition of one topic. A row goes to the partition that it names, else to the one of
+its key (the broker's FNV-1a hash, computed for all keys at once), else to the round-robin lane.
+
+A chunk ends when its lane has `chunkRows` rows or `chunkBytes` bytes. That depends on the rows of the lane alone, never
+on how Spark cut its Arrow batches, so a task that is run again with the same rows makes the same chunks with the same
+numbers: direct mode needs this. Columns are cut, hashed and joined as columns; a row becomes a Python object only if
+it has an envelope. Knows no broker: the number of partitions of a topic comes from a function.
 """
 
 from __future__ import annotations
@@ -14,20 +22,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from driftq.spark.sink.options import CHUNK_BYTES_MAX, BadRow, WriteOptions, heads_of
+from driftq.spark.sink.envelope import BadRow, heads_of
+from driftq.spark.sink.options import CHUNK_BYTES_MAX, WriteOptions
 from driftq.wire.partitions import fnv1a
 from driftq.wire.records import HEADS, KEYS, NO_EPOCH, pack_body
 
 LANE_BYTES_MIN = 64 << 10
-ROW_BYTES = 12  # what a row costs in the ends of columns
-LONG_KEY_BYTES = 128
-SPREAD = -1  # the lane of rows without key and partition
+ROW_BYTES = 12  # the size of a row's entries in the ends of three columns
+LONG_KEY_BYTES = 128  # longer keys are hashed one by one
+ROUND_ROBIN = -1  # the lane of rows without key and partition
 
 Numbers = npt.NDArray[np.int64]
 
 
 class Slice(NamedTuple):
-    """Some rows of one lane. Arrays are binary and without nulls."""
+    """Consecutive rows of one lane. Arrays are binary and without nulls."""
 
     values: pa.Array
     keys: pa.Array | None
@@ -35,17 +44,17 @@ class Slice(NamedTuple):
 
 
 class PackedChunk(NamedTuple):
-    """Rows that are sent together. `seq` counts the chunks of a lane; `spread` tells which kind of lane it was."""
+    """Rows that are sent together."""
 
     topic: str
     partition: int
-    spread: bool
-    seq: int
+    round_robin: bool  # from the round-robin lane, whose chunks are counted apart
+    seq: int  # counts the chunks of a lane in this partition, from 0
     rows: int
     slices: tuple[Slice, ...]
 
     def pack(self, producer: str = "", epoch: int = NO_EPOCH, *, compress: bool = False) -> bytes:
-        """The bytes that the broker stores."""
+        """The packed batch that the broker stores."""
         columns: list[list[pa.Array]] = []
         attributes = 0
         for bit, texts in (
@@ -62,24 +71,24 @@ class PackedChunk(NamedTuple):
         return pack_body(parts, self.rows, attributes, producer=producer, epoch=epoch, seq=seq, compress=compress)
 
     def values(self) -> list[bytes]:
-        """Each value by itself, for those who must look."""
+        """The values as Python objects, for streams."""
         return [value for piece in self.slices for value in piece.values.to_pylist()]
 
 
 class _Lane:
-    """What waits for one partition of one topic."""
+    """The rows that are buffered for one partition of one topic."""
 
-    __slots__ = ("cut", "pieces", "rows", "size_bytes")
+    __slots__ = ("chunks", "pieces", "rows", "size_bytes")
 
     def __init__(self) -> None:
         self.pieces: list[Slice] = []
         self.rows = 0
         self.size_bytes = 0
-        self.cut = 0  # chunks so far
+        self.chunks = 0  # sealed so far
 
 
 class Chunker:
-    """The rows of one task attempt. `task` shifts where the spreading begins, so that tasks do not all begin at 0."""
+    """The rows of one task attempt. The round robin starts at partition `task`, so that not all tasks start at 0."""
 
     def __init__(self, options: WriteOptions, partitions_of: Callable[[str], int], task: int) -> None:
         self._options = options
@@ -90,14 +99,14 @@ class Chunker:
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[PackedChunk]:
-        """Take rows; give the chunks that are full."""
+        """Add rows; yields the chunks that are full."""
         if not batch.num_rows:
             return
         names = batch.schema.names
         values = batch.column("value")
         if values.null_count:
             index = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._bad_row("value", index, "it is null; an empty message is ''")
+            raise self._bad_row("value", index, "it is null; use '' for an empty message")
         keys = _binary(batch.column("key")) if "key" in names and not self._options.stream else None
         heads = heads_of(batch, staged=self._options.staged, refuse=self._bad_row)
         whole = Slice(_binary(values), keys, heads)
@@ -105,28 +114,30 @@ class Chunker:
         if int(sizes.max()) > CHUNK_BYTES_MAX:
             index = int(sizes.argmax())
             raise self._bad_row("value", index, f"the row has {sizes[index]} bytes; at most {CHUNK_BYTES_MAX} fit")
-        for topic, partition, rows in self._placed(batch, keys):
+        for topic, partition, rows in self._rows_by_partition(batch, keys):
             piece, piece_sizes = (whole, sizes) if rows is None else (_taken(whole, rows), sizes[rows])
             yield from self._fill(topic, partition, piece, piece_sizes)
         self.rows += batch.num_rows
 
     def finish(self) -> Iterator[PackedChunk]:
-        """Whatever waits."""
+        """The rest: chunks that are not full."""
         for (topic, partition), lane in self._lanes.items():
             if lane.rows:
                 yield self._seal(topic, partition, lane)
 
-    # --- where ---
+    # --- which partition ---
 
-    def _placed(self, batch: pa.RecordBatch, keys: pa.Array | None) -> Iterator[tuple[str, int, Numbers | None]]:
-        """Topics and partitions with the rows that go there; None for all of them."""
+    def _rows_by_partition(
+        self, batch: pa.RecordBatch, keys: pa.Array | None
+    ) -> Iterator[tuple[str, int, Numbers | None]]:
+        """Topics and partitions with the indices of their rows; None for all rows."""
         if self._options.stream:
             yield "", 0, None
             return
-        for topic, rows in self._topics(batch):
-            yield from self._partitions(topic, rows, batch, keys)
+        for topic, rows in self._rows_by_topic(batch):
+            yield from self._split_by_partition(topic, rows, batch, keys)
 
-    def _topics(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Numbers | None]]:
+    def _rows_by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Numbers | None]]:
         if self._options.topic:
             yield self._options.topic, None
             return
@@ -134,86 +145,86 @@ class Chunker:
         if column.null_count:
             index = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
             raise self._bad_row("topic", index, "it is null, and there is no option topic")
-        coded = column.dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        names = coded.dictionary.to_pylist()
+        encoded = column.dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        names = encoded.dictionary.to_pylist()
         if len(names) == 1:
             yield names[0], None
             return
         for code, name in enumerate(names):
             yield name, np.flatnonzero(codes == code)
 
-    def _partitions(
+    def _split_by_partition(
         self, topic: str, rows: Numbers | None, batch: pa.RecordBatch, keys: pa.Array | None
     ) -> Iterator[tuple[str, int, Numbers | None]]:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._partitions_of(topic)
-        places: Numbers | None = None
+        partitions: Numbers | None = None
         if "partition" in batch.schema.names:
-            places = self._named(topic, count, batch.column("partition"), rows)
+            partitions = self._explicit_partitions(topic, count, batch.column("partition"), rows)
         if count == 1:
             yield topic, 0, rows
             return
         if keys is not None:
-            hashed = _hashed(keys if rows is None else keys.take(pa.array(rows)), count)
-            places = hashed if places is None else np.where(places >= 0, places, hashed)
-        if places is None:
-            yield topic, SPREAD, rows
+            by_key = _key_partitions(keys if rows is None else keys.take(pa.array(rows)), count)
+            partitions = by_key if partitions is None else np.where(partitions >= 0, partitions, by_key)
+        if partitions is None:
+            yield topic, ROUND_ROBIN, rows
             return
-        order = np.argsort(places, kind="stable")
-        lanes, begins = np.unique(places[order], return_index=True)
-        for lane, of_lane in zip(lanes, np.split(order, begins[1:]), strict=True):
-            everything = rows is None and len(lanes) == 1
-            yield topic, int(lane), None if everything else (of_lane if rows is None else rows[of_lane])
+        order = np.argsort(partitions, kind="stable")
+        lanes, starts = np.unique(partitions[order], return_index=True)
+        for lane, lane_rows in zip(lanes, np.split(order, starts[1:]), strict=True):
+            all_rows = rows is None and len(lanes) == 1
+            yield topic, int(lane), None if all_rows else (lane_rows if rows is None else rows[lane_rows])
 
-    def _named(self, topic: str, count: int, column: pa.Array, rows: Numbers | None) -> Numbers:
-        found: Numbers = column.cast(pa.int64()).fill_null(SPREAD).to_numpy(zero_copy_only=False)
+    def _explicit_partitions(self, topic: str, count: int, column: pa.Array, rows: Numbers | None) -> Numbers:
+        partitions: Numbers = column.cast(pa.int64()).fill_null(ROUND_ROBIN).to_numpy(zero_copy_only=False)
         is_null = column.is_null().to_numpy(zero_copy_only=False)
-        wrong = (found >= count) | ((found < 0) & ~is_null)
-        mine = np.arange(len(found)) if rows is None else rows
-        bad = mine[wrong[mine]]
+        wrong = (partitions >= count) | ((partitions < 0) & ~is_null)
+        indices = np.arange(len(partitions)) if rows is None else rows
+        bad = indices[wrong[indices]]
         if len(bad):
             index = int(bad[0])
-            raise self._bad_row("partition", index, f"it is {found[index]}; topic {topic} has {count} partitions")
-        return found if rows is None else found[rows]
+            raise self._bad_row("partition", index, f"it is {partitions[index]}; topic {topic} has {count} partitions")
+        return partitions if rows is None else partitions[rows]
 
-    # --- when ---
+    # --- where a chunk ends ---
 
     def _fill(self, topic: str, partition: int, piece: Slice, sizes: Numbers) -> Iterator[PackedChunk]:
         lane = self._lanes.setdefault((topic, partition), _Lane())
-        most_bytes = self._lane_bytes(topic, partition)
+        lane_bytes = self._lane_bytes(topic, partition)
         ends = np.cumsum(sizes)
-        begin, taken_bytes = 0, 0
-        while begin < len(sizes):
-            fit = int(np.searchsorted(ends, taken_bytes + most_bytes - lane.size_bytes, side="right"))
-            end = min(max(fit, begin), begin + self._options.chunk_rows - lane.rows)
-            if end == begin and not lane.rows:
-                end = begin + 1  # a row larger than a chunk is a chunk
-            if end > begin:
-                lane.pieces.append(piece if end - begin == len(sizes) else _cut(piece, begin, end))
-                lane.rows += end - begin
+        first, taken_bytes = 0, 0
+        while first < len(sizes):
+            fit = int(np.searchsorted(ends, taken_bytes + lane_bytes - lane.size_bytes, side="right"))
+            end = min(max(fit, first), first + self._options.chunk_rows - lane.rows)
+            if end == first and not lane.rows:
+                end = first + 1  # a row that is larger than a chunk is sent alone
+            if end > first:
+                lane.pieces.append(piece if end - first == len(sizes) else _sliced(piece, first, end))
+                lane.rows += end - first
                 lane.size_bytes += int(ends[end - 1]) - taken_bytes
-                begin, taken_bytes = end, int(ends[end - 1])
-            if begin < len(sizes) or lane.rows >= self._options.chunk_rows or lane.size_bytes >= most_bytes:
+                first, taken_bytes = end, int(ends[end - 1])
+            if first < len(sizes) or lane.rows >= self._options.chunk_rows or lane.size_bytes >= lane_bytes:
                 yield self._seal(topic, partition, lane)
 
     def _lane_bytes(self, topic: str, partition: int) -> int:
-        """All lanes of a topic share the buffer, so the memory of a task does not grow with the partitions."""
-        lanes = 1 if partition == SPREAD else self._counts.get(topic, 1)
+        """All lanes of a topic share the buffer, so a task's memory does not grow with the number of partitions."""
+        lanes = 1 if partition == ROUND_ROBIN else self._counts.get(topic, 1)
         return max(LANE_BYTES_MIN, min(self._options.chunk_bytes, self._options.buffer_bytes // lanes))
 
     def _seal(self, topic: str, partition: int, lane: _Lane) -> PackedChunk:
-        """Chunks that may go anywhere go round: chunk n of all goes to partition n + task, and is chunk n // count
-        of what this lane has in that partition."""
-        seq = lane.cut
-        spread = partition == SPREAD
-        if spread:
+        """Empty a lane into a chunk. Chunk n of the round-robin lane goes to partition n + task, where it is number
+        n // count."""
+        seq = lane.chunks
+        round_robin = partition == ROUND_ROBIN
+        if round_robin:
             count = self._counts[topic]
             partition, seq = (self._task + seq) % count, seq // count
-        chunk = PackedChunk(topic, partition, spread, seq, lane.rows, tuple(lane.pieces))
+        chunk = PackedChunk(topic, partition, round_robin, seq, lane.rows, tuple(lane.pieces))
         lane.pieces, lane.rows, lane.size_bytes = [], 0, 0
-        lane.cut += 1
+        lane.chunks += 1
         return chunk
 
     def _bad_row(self, column: str, index: int, why: str) -> BadRow:
@@ -229,7 +240,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
-    """Where each text begins, and where the last one ends."""
+    """Arrow's offsets: where each value starts, and where the last one ends."""
     if not len(array):
         return np.zeros(1, np.int32)
     return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
@@ -242,7 +253,7 @@ def _content(array: pa.Array) -> memoryview:
 
 
 def _ends(column: list[pa.Array]) -> bytes:
-    """The ends of all texts of a chunk's column, with a 0 in front."""
+    """The ends of all values of a chunk's column, with a 0 in front."""
     lengths = [np.diff(_offsets(array)) for array in column]
     ends = np.zeros(1 + sum(map(len, lengths)), "<u4")
     np.cumsum(np.concatenate(lengths), out=ends[1:])
@@ -266,15 +277,16 @@ def _taken(piece: Slice, rows: Numbers) -> Slice:
     return Slice(*(None if column is None else column.take(picks) for column in piece))
 
 
-def _cut(piece: Slice, begin: int, end: int) -> Slice:
-    return Slice(*(None if column is None else column.slice(begin, end - begin) for column in piece))
+def _sliced(piece: Slice, first: int, end: int) -> Slice:
+    return Slice(*(None if column is None else column.slice(first, end - first) for column in piece))
 
 
-def _hashed(keys: pa.Array, count: int) -> Numbers:
-    """The partition of each key as the broker has it; SPREAD for the empty key."""
+def _key_partitions(keys: pa.Array, count: int) -> Numbers:
+    """The partition of each key, as the broker computes it; ROUND_ROBIN for an empty key. All keys are hashed together,
+    one byte position at a time; the same result as `wire.partitions`, which a property test compares."""
     offsets = _offsets(keys).astype(np.int64)
     starts, lengths = offsets[:-1], np.diff(offsets)
-    data = np.frombuffer(_whole(keys), np.uint8)
+    data = np.frombuffer(_data(keys), np.uint8)
     hashes = np.full(len(lengths), 0x811C9DC5, np.uint32)
     prime = np.uint32(0x01000193)
     for at in range(min(int(lengths.max(initial=0)), LONG_KEY_BYTES)):
@@ -282,9 +294,9 @@ def _hashed(keys: pa.Array, count: int) -> Numbers:
         hashes[rows] = (hashes[rows] ^ data[starts[rows] + at]) * prime
     for row in np.flatnonzero(lengths > LONG_KEY_BYTES):
         hashes[row] = fnv1a(keys[int(row)].as_py())
-    return np.where(lengths > 0, (hashes % np.uint32(count)).astype(np.int64), SPREAD)
+    return np.where(lengths > 0, (hashes % np.uint32(count)).astype(np.int64), ROUND_ROBIN)
 
 
-def _whole(array: pa.Array) -> memoryview:
+def _data(array: pa.Array) -> memoryview:
     data = array.buffers()[2] if len(array) else None
     return memoryview(b"") if data is None else memoryview(data)

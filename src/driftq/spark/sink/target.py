@@ -1,8 +1,9 @@
-"""What the sink says to the broker: chunks on their way in, and the one word that makes a batch seen.
+"""The sink's calls to the broker: chunks in, and the call that publishes a batch.
 
-A *staged* chunk lies unseen under a handle of its own until its batch is published; handles are new for each attempt of
-a task, so attempts never meet. A *direct* chunk is seen at once, and its number makes a repeat harmless. A few chunks
-are under way at a time, no more: the broker's pace is the task's. Knows no Spark and no Arrow.
+A *staged* chunk is stored under a handle of its own, invisible until its batch is published. Handles are new for each
+attempt of a task, so attempts never collide. A *direct* chunk is visible immediately, and its number makes a repeat
+harmless. Only a few chunks are in flight at a time, so a task is never faster than the broker. Knows no Spark and no
+Arrow.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from driftq.client.transport.sync_transport import Transport
     from driftq.spark.sink.options import WriteOptions
 
-UNDER_WAY_MAX = 2
-FORGET_PATIENCE = RetryOptions(timeout_ms=5_000, deadline_ms=5_000, first_contact_ms=1_000)
+IN_FLIGHT_MAX = 2
+FORGET_RETRY = RetryOptions(timeout_ms=5_000, deadline_ms=5_000, first_contact_ms=1_000)
 
 
 class Packable(Protocol):
-    """A chunk, as far as sending it goes."""
+    """What a target needs to know of a chunk."""
 
     @property
     def topic(self) -> str: ...
     @property
     def partition(self) -> int: ...
     @property
-    def spread(self) -> bool: ...
+    def round_robin(self) -> bool: ...
     @property
     def seq(self) -> int: ...
     @property
@@ -50,15 +51,15 @@ class Packable(Protocol):
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def stage(writer: str, handle: str, place: dict[str, object], batch: bytes, ttl_ms: int) -> Call[StagedInfo]:
-    """One batch under a handle of its own. `place` is a topic and partition, or the path of a stream."""
-    query = {"writer": writer, "handle": handle, "chunk": 0, "ttl_ms": ttl_ms, **place}
+def stage(writer: str, handle: str, log: dict[str, object], batch: bytes, ttl_ms: int) -> Call[StagedInfo]:
+    """Store one packed batch under a handle. `log` is a topic and partition, or the path of a stream."""
+    query = {"writer": writer, "handle": handle, "chunk": 0, "ttl_ms": ttl_ms, **log}
     path = f"/v1/stages?{urlencode(query)}"
     return Call("POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED, idempotent=True)
 
 
 def publish(writer: str, batch_id: int, handles: Sequence[str]) -> Call[PublishedInfo]:
-    """Make handles seen, in this order, once for each batch of the writer."""
+    """Make the batches of these handles visible, in this order, once for each batch number of the writer."""
     body = {"writer": writer, "batch": batch_id, "handles": handles}
     return post("/v1/stages/publish", body, reading(PublishedInfo), idempotent=True)
 
@@ -68,11 +69,11 @@ def forget(writer: str, handles: Sequence[str]) -> Call[ForgottenInfo]:
     return post("/v1/stages/forget", body, reading(ForgottenInfo), idempotent=True)
 
 
-def forget_quietly(transport: Transport, writer: str, handles: Sequence[str]) -> None:
-    """What is not forgotten now goes by itself: with the writer's next batch, or when its time is over."""
+def try_forget(transport: Transport, writer: str, handles: Sequence[str]) -> None:
+    """Best effort: what is not forgotten now is dropped with the writer's next batch, or when `stageTtl` is over."""
     if handles:
         try:
-            transport.execute(forget(writer, handles), FORGET_PATIENCE)
+            transport.execute(forget(writer, handles), FORGET_RETRY)
         except DriftQError:
             return
 
@@ -81,24 +82,24 @@ def forget_quietly(transport: Transport, writer: str, handles: Sequence[str]) ->
 
 
 class ChunkUpload:
-    """Chunks under way, in threads of their own: Spark makes the next rows while the broker syncs the last.
+    """Sends chunks in threads: Spark computes the next rows while the broker syncs the last ones.
 
-    With one thread chunks arrive in order, which numbered chunks need.
+    With one thread chunks arrive in order, which direct mode needs.
     """
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, "driftq-sink")
-        self._under_way: deque[Future[None]] = deque()
+        self._in_flight: deque[Future[None]] = deque()
 
-    def put(self, send: Callable[[], None]) -> None:
-        """Returns when there is room; raises what went wrong with an earlier chunk."""
-        while len(self._under_way) >= UNDER_WAY_MAX:
-            self._under_way.popleft().result()
-        self._under_way.append(self._pool.submit(send))
+    def submit(self, send: Callable[[], None]) -> None:
+        """Blocks while too many chunks are in flight. Raises the error of an earlier chunk."""
+        while len(self._in_flight) >= IN_FLIGHT_MAX:
+            self._in_flight.popleft().result()
+        self._in_flight.append(self._pool.submit(send))
 
     def drain(self) -> None:
-        while self._under_way:
-            self._under_way.popleft().result()
+        while self._in_flight:
+            self._in_flight.popleft().result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -113,30 +114,30 @@ class SinkTarget:
         self._writer = writer
         self._batch_id = batch_id
         self._task = task
-        self._content_type = self._type_of_stream() if options.stream else ""
+        self._content_type = self._stream_content_type() if options.stream else ""
 
-    def _type_of_stream(self) -> str:
+    def _stream_content_type(self) -> str:
         info = self._transport.execute(streams.describe(self._options.stream))
         if info.closed:
-            raise InvalidCall(f"the stream {self._options.stream} is closed; nothing can be written there any more")
+            raise InvalidCall(f"the stream {self._options.stream} is closed; it cannot be written to")
         return info.content_type
 
     def _checked_values(self, chunk: Packable) -> list[bytes]:
-        """Values for a stream of JSON must be JSON, each of them one."""
+        """The values of a chunk; for a JSON stream each must be one JSON value."""
         values = chunk.values()
         try:
-            read = msgspec.json.decode(join_json(values), type=list[msgspec.Raw])
+            decoded = msgspec.json.decode(join_json(values), type=list[msgspec.Raw])
         except msgspec.DecodeError as error:
             raise InvalidCall(f"column value: the stream {self._options.stream} holds JSON: {error}") from None
-        if len(read) != len(values):
+        if len(decoded) != len(values):
             raise InvalidCall(f"column value: the stream {self._options.stream} holds JSON, one value in each row")
         return values
 
 
 class StagedTarget(SinkTarget):
-    """Chunks lie under handles until the driver publishes them."""
+    """Chunks are stored under handles until the driver publishes them."""
 
-    threads = UNDER_WAY_MAX
+    threads = IN_FLIGHT_MAX
 
     def __init__(
         self, transport: Transport, options: WriteOptions, writer: str, batch_id: int, task: int, attempt: str
@@ -146,24 +147,24 @@ class StagedTarget(SinkTarget):
         self.handles: list[str] = []
 
     def admit(self, chunk: Packable) -> Callable[[], None]:
-        """Give the chunk its handle now, so that the order of handles is the order of chunks."""
+        """Assign the handle now, so that handles are in the order of chunks, whatever order they are sent in."""
         handle = f"{self._writer}/{self._batch_id}/{self._task}/{self._attempt}/{len(self.handles)}"
         self.handles.append(handle)
         return lambda: self._send(handle, chunk)
 
     def _send(self, handle: str, chunk: Packable) -> None:
-        place: dict[str, object] = {"path": self._options.stream}
+        log: dict[str, object] = {"path": self._options.stream}
         if not self._options.stream:
-            place = {"topic": chunk.topic, "partition": chunk.partition}
+            log = {"topic": chunk.topic, "partition": chunk.partition}
         elif is_json(self._content_type):
             self._checked_values(chunk)
         batch = chunk.pack(compress=self._options.compress)
-        self._transport.execute(stage(self._writer, handle, place, batch, self._options.stage_ttl_ms))
+        self._transport.execute(stage(self._writer, handle, log, batch, self._options.stage_ttl_ms))
 
 
 class DirectTarget(SinkTarget):
-    """Chunks are numbered: the batch is the epoch, the chunk is the seq. A repeat is known by its number, an older
-    batch is refused, and the same number with other bytes is, too."""
+    """Chunks are appended as those of a producer: the batch id is the epoch, the number of the chunk is the seq. The
+    broker recognises a repeat by its number, and refuses an older batch or the same number with other bytes."""
 
     threads = 1
     handles: Sequence[str] = ()
@@ -172,12 +173,12 @@ class DirectTarget(SinkTarget):
         return lambda: self._send(chunk)
 
     def _send(self, chunk: Packable) -> None:
-        producer = f"{self._writer}/{self._task}{'/spread' if chunk.spread else ''}"
+        producer = f"{self._writer}/{self._task}{'/spread' if chunk.round_robin else ''}"
         if self._options.stream:
             values = self._checked_values(chunk) if is_json(self._content_type) else chunk.values()
             body = streams.body_of(self._content_type, values)
-            numbered = (producer, self._batch_id, chunk.seq)
-            self._transport.execute(streams.append(self._options.stream, body, self._content_type, producer=numbered))
+            sequence = (producer, self._batch_id, chunk.seq)
+            self._transport.execute(streams.append(self._options.stream, body, self._content_type, producer=sequence))
             return
         batch = chunk.pack(producer, self._batch_id, compress=self._options.compress)
         self._transport.execute(send_packed(chunk.topic, chunk.partition, batch, has_producer=True))

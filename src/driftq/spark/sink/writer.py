@@ -1,9 +1,35 @@
-"""The sink as Spark sees it: tasks write, the driver commits or aborts. Exactly once, in one of two ways.
+"""The sink as Spark sees it: tasks write, the driver commits or aborts. Exactly once, in one of two modes.
 
-*Staged*: an attempt of a task stages its chunks; the driver publishes the chunks of the attempts that count, once for
-each batch of a writer, in the order of tasks and chunks. *Direct*: an attempt appends numbered chunks, and a repeat of
-a number changes nothing. Planner, tasks and committer are processes of their own that share only what is pickled: the
-commit message tells the driver who wrote what. Imports neither Arrow nor numpy before there are rows.
+Theory of operation, mode `staged` (the default):
+
+    executor, one for each attempt of a task              broker                         driver
+
+    1. chunker: rows -> chunks
+    2. POST /v1/stages  chunk under a new handle  ---->   staged: durable, invisible
+    3. TaskCommit(handles, row counts)  --------------------------------------------->  Spark picks one attempt
+                                                                                        for each task
+    4.                                                    published: all handles   <--  POST /v1/stages/publish
+                                                          visible, in one frame         (writer, batch id, handles)
+    5.                                                                                  Spark commits the checkpoint
+
+What survives a crash at each step, and what happens then:
+
+- before 2 is done: some chunks are staged. The attempt forgets them if it can; otherwise they expire (`stageTtl`), or
+  are dropped when the writer publishes its next batch. A new attempt has new handles, so attempts never mix.
+- between 2 and 4: everything is staged and nothing is visible. Spark runs the batch again, with the same number.
+- in 4, before the frame is durable: as above. The call is retried until it is answered.
+- in 4, after the frame is durable but before the reply: the batch is visible. The retry, or the batch when it is run
+  again, gets `duplicate`: what was staged again is forgotten, and the row counts are compared (`replayCheck`).
+- between 4 and 5: as above. Spark runs the batch again and the publication is a duplicate.
+
+A batch number that is lower than the last published one of the writer is refused: the checkpoint is lost or old.
+
+Mode `direct`: each attempt appends its chunks as a producer (`writer/task`, epoch = batch id, seq = number of the
+chunk), and step 4 does nothing. Chunks are visible immediately, and the broker ignores a chunk whose number it has.
+This is exact only if an attempt that is run again makes the same chunks.
+
+Planner, tasks and committer run in different processes and share only what is pickled: the options and the
+`TaskCommit`. Arrow and numpy are not imported before there are rows.
 """
 
 from __future__ import annotations
@@ -19,7 +45,7 @@ from driftq.client.calls import admin
 from driftq.client.errors import Conflict, NotFound, OutOfStep, SequenceMismatch, StaleEpoch
 from driftq.spark.session import freeze_gc
 from driftq.spark.sink.options import WriteOptions, check_columns, write_options
-from driftq.spark.sink.target import ChunkUpload, DirectTarget, StagedTarget, forget_quietly, publish
+from driftq.spark.sink.target import ChunkUpload, DirectTarget, StagedTarget, publish, try_forget
 from driftq.spark.source.fetch import transport_of
 from driftq.spark.source.options import BadOption
 
@@ -32,12 +58,12 @@ if TYPE_CHECKING:
 
 
 class SinkRefused(RuntimeError):
-    """The batch cannot be written exactly once; the message says why, and what to do."""
+    """The batch cannot be written exactly once; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What one attempt of a task wrote. `rows` are counted for each topic; a stream counts under ""."""
+class TaskCommit(WriterCommitMessage):
+    """What one attempt of a task wrote, as its message to the driver. `rows` are counted by topic ("" for a stream)."""
 
     writer: str
     batch_id: int
@@ -49,21 +75,21 @@ class Written(WriterCommitMessage):
 def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> DriftqBatchWriter:
     """For `df.write.format("driftq")`."""
     if overwrite:
-        raise BadOption('a log is only ever appended to; write with .mode("append")')
-    return DriftqBatchWriter(_checked(options, schema, streaming=False))
+        raise BadOption('a log can only be appended to; write with .mode("append")')
+    return DriftqBatchWriter(_checked_options(options, schema, streaming=False))
 
 
 def stream_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> DriftqStreamWriter:
     """For `df.writeStream.format("driftq")`."""
     if overwrite:
-        raise BadOption('a log is only ever appended to; write with .outputMode("append") or "update"')
-    return DriftqStreamWriter(_checked(options, schema, streaming=True))
+        raise BadOption('a log can only be appended to; write with .outputMode("append") or "update"')
+    return DriftqStreamWriter(_checked_options(options, schema, streaming=True))
 
 
-def _checked(options: dict[str, str], schema: StructType, *, streaming: bool) -> WriteOptions:
-    checked = write_options(options, streaming=streaming)
-    check_columns([(each.name, each.dataType.simpleString()) for each in schema.fields], checked)
-    return checked
+def _checked_options(options: dict[str, str], schema: StructType, *, streaming: bool) -> WriteOptions:
+    parsed = write_options(options, streaming=streaming)
+    check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], parsed)
+    return parsed
 
 
 class DriftqBatchWriter(DataSourceArrowWriter):
@@ -72,52 +98,55 @@ class DriftqBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(self._options, self._options.writer, self._options.batch_id, _task(), iterator)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        return write_rows(self._options, self._options.writer, self._options.batch_id, _task_number(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        publish_batch(self._options, self._options.batch_id, _written(messages))
+        publish_batch(self._options, self._options.batch_id, _task_commits(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        forget_batch(self._options, _written(messages))
+        forget_batch(self._options, _task_commits(messages))
 
 
 class DriftqStreamWriter(DataSourceStreamArrowWriter):
-    """The sink of a streaming query: Spark numbers the batches, the query's id is the writer's name."""
+    """The sink of a streaming query: Spark numbers the batches, and the query's id is the name of the writer."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        context = _context()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        context = _task_context()
         query_id = context.getLocalProperty("sql.streaming.queryId")
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         if not query_id or batch_id is None:
-            raise SinkRefused("Spark does not tell the id of the query and the batch; this version is not known")
+            raise SinkRefused(
+                "this version of Spark does not report the ids of the query and the batch; it is not supported"
+            )
         return write_rows(
             self._options, self._options.writer or query_id, int(batch_id), context.partitionId(), iterator
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        publish_batch(self._options, batchId, _written(messages))
+        publish_batch(self._options, batchId, _task_commits(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        forget_batch(self._options, _written(messages))
+        forget_batch(self._options, _task_commits(messages))
 
 
-def _context() -> Any:
-    from pyspark import TaskContext  # noqa: PLC0415  # the driver's processes have no task
+def _task_context() -> Any:
+    from pyspark import TaskContext  # noqa: PLC0415  # not needed on the driver
 
     return TaskContext.get()
 
 
-def _task() -> int:
-    return int(_context().partitionId())
+def _task_number() -> int:
+    return int(_task_context().partitionId())
 
 
-def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """In order of tasks; those that failed have no message."""
-    return sorted((each for each in messages if isinstance(each, Written)), key=lambda each: each.task)
+def _task_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    """In the order of tasks; a failed task has no message."""
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    return sorted(commits, key=lambda commit: commit.task)
 
 
 # --- on an executor ---------------------------------------------------------------------------------------------------
@@ -125,42 +154,42 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 def write_rows(
     options: WriteOptions, writer: str, batch_id: int, task: int, batches: Iterator[pa.RecordBatch]
-) -> Written:
-    """Write the rows of one attempt of a task. When it fails, what it staged is forgotten."""
-    from driftq.spark.sink.chunker import Chunker  # noqa: PLC0415  # Arrow, for those who have rows
+) -> TaskCommit:
+    """Write the rows of one attempt of a task. If it fails, what it staged is forgotten."""
+    from driftq.spark.sink.chunker import Chunker  # noqa: PLC0415  # imports Arrow
 
     freeze_gc()
     transport = transport_of(options.connection)
-    packer = Chunker(options, lambda topic: partitions_of(transport, topic), task)
+    chunker = Chunker(options, lambda topic: partitions_of(transport, topic), task)
     target: StagedTarget | DirectTarget | None = None
-    sending: ChunkUpload | None = None
+    upload: ChunkUpload | None = None
     rows: dict[str, int] = {}
     try:
-        for chunk in _chunks(packer, batches):
-            if target is None or sending is None:
+        for chunk in _chunks(chunker, batches):
+            if target is None or upload is None:
                 target = _target(transport, options, writer, batch_id, task)
-                sending = ChunkUpload(target.threads)
-            sending.put(target.admit(chunk))
+                upload = ChunkUpload(target.threads)
+            upload.submit(target.admit(chunk))
             rows[chunk.topic] = rows.get(chunk.topic, 0) + chunk.rows
-        if sending is not None:
-            sending.drain()
+        if upload is not None:
+            upload.drain()
     except OutOfStep as error:
-        raise SinkRefused(_out_of_step(error, writer, batch_id)) from None
+        raise SinkRefused(_sequence_error(error, writer, batch_id)) from None
     except BaseException:
-        if sending is not None and target is not None:
-            sending.close()
-            forget_quietly(transport, writer, target.handles)
+        if upload is not None and target is not None:
+            upload.close()
+            try_forget(transport, writer, target.handles)
         raise
     finally:
-        if sending is not None:
-            sending.close()
-    return Written(writer, batch_id, task, tuple(target.handles) if target is not None else (), rows)
+        if upload is not None:
+            upload.close()
+    return TaskCommit(writer, batch_id, task, tuple(target.handles) if target is not None else (), rows)
 
 
-def _chunks(packer: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
+def _chunks(chunker: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
-        yield from packer.add(batch)
-    yield from packer.finish()
+        yield from chunker.add(batch)
+    yield from chunker.finish()
 
 
 def _target(
@@ -178,78 +207,77 @@ def partitions_of(transport: Transport, topic: str) -> int:
         raise SinkRefused(f"there is no topic {topic}; create it first: driftq topics create {topic}") from None
 
 
-def _out_of_step(error: OutOfStep, writer: str, batch_id: int) -> str:
+def _sequence_error(error: OutOfStep, writer: str, batch_id: int) -> str:
     if isinstance(error, StaleEpoch):
         return (
-            f"writer {writer} has written batch {error.epoch} and is asked to write {batch_id} again: the checkpoint "
-            "is lost, or an older copy. Restore the newest checkpoint, or begin with a new one under a new writer name "
-            "after making sure what is in the topic"
+            f"writer {writer} has already written batch {error.epoch} and now writes batch {batch_id}: the checkpoint "
+            "is lost, or an older copy. Restore the newest checkpoint; or check what is in the topic, and start with a "
+            "new checkpoint and a new writer name"
         )
     if isinstance(error, SequenceMismatch):
         return (
             f"batch {batch_id} of writer {writer} was written before with other rows, or in another order: mode=direct "
             "needs a plan that yields the same rows in the same order each time it runs. Sort the rows of each task by "
-            "a key that is stable, or use mode=staged"
+            "a stable key, or use mode=staged"
         )
-    return (
-        f"batch {batch_id} of writer {writer}: {error}. Rows were there before that are not there now: use mode=staged"
-    )
+    lacking = "the first run of the batch had rows that this one lacks: use mode=staged"
+    return f"batch {batch_id} of writer {writer}: {error}; {lacking}"
 
 
 # --- on the driver ----------------------------------------------------------------------------------------------------
 
 
-def publish_batch(options: WriteOptions, batch_id: int, written: Sequence[Written]) -> None:
-    """Make the batch seen. A batch that is seen already stays as it is, whatever was staged for it again."""
-    handles = [handle for each in written for handle in each.handles]
+def publish_batch(options: WriteOptions, batch_id: int, commits: Sequence[TaskCommit]) -> None:
+    """Make the batch visible. A batch that is already published does not change; what was staged again is forgotten."""
+    handles = [handle for commit in commits for handle in commit.handles]
     if not handles:
         return  # nothing was staged: an empty batch, or direct mode
-    writer = written[0].writer
+    writer = commits[0].writer
     transport = transport_of(options.connection)
     try:
         published = transport.execute(publish(writer, batch_id, handles))
     except NotFound as error:
         raise SinkRefused(
             f"batch {batch_id} of writer {writer}: {error.message}. Rows were staged for longer than stageTtl "
-            f"({options.stage_ttl_ms} ms); run it again, with a longer stageTtl"
+            f"({options.stage_ttl_ms} ms); run it again with a longer stageTtl"
         ) from None
     except Conflict as error:
-        forget_quietly(transport, writer, handles)
+        try_forget(transport, writer, handles)
         raise SinkRefused(_regression(error, writer, batch_id)) from None
     if published.duplicate:
-        forget_quietly(transport, writer, handles)
+        try_forget(transport, writer, handles)
         if options.replay_check:
-            _compare(published, written, writer, batch_id)
+            _compare_row_counts(published, commits, writer, batch_id)
 
 
 def _regression(error: Conflict, writer: str, batch_id: int) -> str:
     if "batch_number" not in error.details:
         return f"batch {batch_id} of writer {writer}: {error.message}"
     return (
-        f"writer {writer} has published batch {error.details['batch_number']} and is asked to publish {batch_id}: the "
-        "checkpoint is lost, or an older copy, or two queries share this writer name. Nothing was written. Restore the "
-        "newest checkpoint, or begin with a new one under a new writer name after making sure what is in the topic"
+        f"writer {writer} has published batch {error.details['batch_number']} and now publishes batch {batch_id}: "
+        "the checkpoint is lost or an older copy, or two queries share this writer name. Nothing was written. Restore "
+        "the newest checkpoint; or check what is in the topic, and start with a new checkpoint and a new writer name"
     )
 
 
-def _compare(published: PublishedInfo, written: Sequence[Written], writer: str, batch_id: int) -> None:
-    """A batch that comes again has as many rows as the first time, unless it is another batch under the same number."""
+def _compare_row_counts(published: PublishedInfo, commits: Sequence[TaskCommit], writer: str, batch_id: int) -> None:
+    """A batch that is run again has as many rows as the first time, unless it is another batch with the same number."""
     before: dict[str, int] = {}
     for part in published.parts:
         before[part.topic] = before.get(part.topic, 0) + part.count
     now: dict[str, int] = {}
-    for each in written:
-        for topic, rows in each.rows.items():
+    for commit in commits:
+        for topic, rows in commit.rows.items():
             now[topic] = now.get(topic, 0) + rows
     if now != before:
         raise SinkRefused(
             f"batch {batch_id} of writer {writer} was published before with {sum(before.values())} rows and has "
-            f"{sum(now.values())} now. Either it is another batch under an old number (the checkpoint is an older "
+            f"{sum(now.values())} now. Either it is another batch with an old number (the checkpoint is an older "
             "copy, or the writer name was used before): its rows are not written. Or the plan yields other rows each "
-            "time: then replayCheck=none keeps those of the first time"
+            "time: then set replayCheck=none, which keeps the rows of the first run"
         )
 
 
-def forget_batch(options: WriteOptions, written: Sequence[Written]) -> None:
-    for each in written:
-        forget_quietly(transport_of(options.connection), each.writer, each.handles)
+def forget_batch(options: WriteOptions, commits: Sequence[TaskCommit]) -> None:
+    for commit in commits:
+        try_forget(transport_of(options.connection), commit.writer, commit.handles)

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from driftq.spark.sink.chunker import Chunker
-from driftq.spark.sink.options import BadRow, WriteOptions
+from driftq.spark.sink.envelope import BadRow
+from driftq.spark.sink.options import WriteOptions
 from driftq.spark.source.options import BrokerOptions
 from driftq.wire.message import Envelope, Head, Job, Routing, decode_head
 from driftq.wire.records import HEADS, KEYS, Record, check, unpack
@@ -103,7 +104,7 @@ def test_a_head_is_taken_as_it_is() -> None:
 def test_what_a_staged_message_cannot_carry_is_refused(name: str, column: pa.Array) -> None:
     batch = pa.record_batch({"value": ["a", "b"], name: column})
 
-    with pytest.raises(BadRow, match=rf"column {name}, row 1 of task 0: staged messages are plain.*mode=direct"):
+    with pytest.raises(BadRow, match=rf"column {name}, row 1 of task 0: a staged message cannot have it.*mode=direct"):
         records(batch)
 
 

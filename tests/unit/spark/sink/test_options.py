@@ -86,7 +86,7 @@ def test_the_rows_of_the_source_can_be_written_back() -> None:
         ([("value", "int")], "column value is int; it must be string or binary"),
         ([("value", "string"), ("partition", "string")], "column partition is string"),
         ([("value", "string"), ("keys", "string")], "did you mean key"),
-        ([("value", "string"), ("amount", "double")], "no column amount; known are"),
+        ([("value", "string"), ("amount", "double")], "no column amount; the columns are"),
         ([("value", "string"), ("head", "string"), ("run_id", "string")], "head or the columns of the envelope"),
         ([("value", "string"), ("labels", "array<string>")], "column labels is array<string>; it must be map"),
     ],
@@ -97,7 +97,7 @@ def test_wrong_columns_are_named(columns: list[tuple[str, str]], message: str) -
 
 
 def test_rows_must_go_somewhere() -> None:
-    with pytest.raises(BadOption, match="say where rows go"):
+    with pytest.raises(BadOption, match="there is no target"):
         check_columns([("value", "string")], ANYWHERE)
     check_columns([("value", "string"), ("topic", "string")], ANYWHERE)
 
