@@ -158,7 +158,7 @@ def test_a_file_that_is_gone_is_named(spark: SparkSession, archived: Archived, t
     report = audited(spark, archived, table)
 
     assert report.code == 1
-    assert any(gone.name in each and "is gone" in each for each in report.problems)
+    assert any(gone.name in each and "is missing" in each for each in report.problems)
 
 
 def test_a_table_with_no_rows_proves_nothing(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:

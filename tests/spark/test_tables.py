@@ -23,9 +23,10 @@ from driftq.spark.tables import (
     TableDamaged,
     open_table,
 )
-from driftq.spark.tables.commits import CommitLog, span_of, totals
+from driftq.spark.tables.checksum import span_of, totals
+from driftq.spark.tables.commits import CommitLog
 from driftq.spark.tables.delta import append_options
-from driftq.spark.tables.ledger import merged
+from driftq.spark.tables.ledger import merge_spans
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +49,7 @@ def rows_of(spark: SparkSession, first: int, end: int, *, topic: str = "orders",
 
 
 def table_in(spark: SparkSession, folder: Path, log: CommitLog | None = None) -> ParquetTable:
-    return ParquetTable(spark, str(folder), ("topic", "date"), log=log, turn_wait_s=0.0)
+    return ParquetTable(spark, str(folder), ("topic", "date"), log=log, lock_wait_s=0.0)
 
 
 def offsets(rows: DataFrame) -> list[int]:
@@ -70,7 +71,7 @@ def test_a_batch_is_committed_once_and_read_by_anybody(spark: SparkSession, tmp_
     assert table.committed("w") == 1
     assert table.positions() == {"orders": {0: 1_510}}
     assert not list((tmp_path / "_driftq" / "staging").iterdir())
-    told = merged(span for file in table.ledger().files.values() for span in file.spans)
+    told = merge_spans(span for file in table.ledger().files.values() for span in file.spans)
     assert told == [span_of(row) for row in totals(table.read(), [F.col("topic"), F.col("partition")]).collect()]
 
 
@@ -123,7 +124,7 @@ def test_small_files_become_one_with_the_same_rows(spark: SparkSession, tmp_path
         table.commit("w", batch_id, rows_of(spark, 10 * batch_id, 10 * batch_id + 10))
     before = table.ledger()
 
-    with table.reading():
+    with table.read_lock():
         assert table_in(spark, tmp_path).compact(Compaction(files_min=3)) == Compacted()
     done = table.compact(Compaction(files_min=3))
 
@@ -173,12 +174,12 @@ def test_a_writer_that_ends_around_the_commit_leaves_the_batch_out_or_in(
 ) -> None:
     table_in(spark, tmp_path).commit("w", 0, rows_of(spark, 0, 10))
 
-    def strike(step: str) -> None:
+    def fault_hook(step: str) -> None:
         if step == name:
             raise Ended
 
     with pytest.raises(Ended):
-        table_in(spark, tmp_path, CommitLog(tmp_path, strike=strike)).commit("w", 1, rows_of(spark, 10, 20))
+        table_in(spark, tmp_path, CommitLog(tmp_path, fault_hook=fault_hook)).commit("w", 1, rows_of(spark, 10, 20))
 
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10)), "a stranger sees what is not there yet"
     assert offsets(table_in(spark, tmp_path).read()) == list(range(seen))
@@ -188,7 +189,7 @@ def test_a_writer_that_ends_around_the_commit_leaves_the_batch_out_or_in(
 
 def test_two_writers_take_turns(spark: SparkSession, tmp_path: Path) -> None:
     table = table_in(spark, tmp_path)
-    with CommitLog(tmp_path).turn(0.0), pytest.raises(TableBusy):
+    with CommitLog(tmp_path).writer_lock(0.0), pytest.raises(TableBusy):
         table.commit("w", 0, rows_of(spark, 0, 1))
 
 

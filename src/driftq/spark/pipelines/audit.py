@@ -34,8 +34,8 @@ from driftq.spark.pipelines.audit_report import (
 )
 from driftq.spark.pipelines.io import broker_of, reach
 from driftq.spark.tables import ParquetTable, Table, open_table
-from driftq.spark.tables.commits import checksum_of, row_hash, totals
-from driftq.spark.tables.ledger import FileSpan, merged
+from driftq.spark.tables.checksum import checksum_of, row_hash, totals
+from driftq.spark.tables.ledger import FileSpan, merge_spans
 
 if TYPE_CHECKING:
     from driftq.client.api import DriftQ
@@ -63,7 +63,7 @@ def audit(
     with ExitStack() as held:
         for table in tables:
             if isinstance(table, ParquetTable):
-                held.enter_context(table.reading())
+                held.enter_context(table.read_lock())
         for left in range(TRIES - 1, -1, -1):
             side = TableSide(tables, topics)
             log = extents(broker, side.whole)
@@ -86,7 +86,7 @@ class TableSide:
         self.buckets: dict[BucketName, Total] = {} if self.rows is None else bucketed(self.rows)
         self.whole = whole(self.buckets)
         if self._spans is not None:
-            self._compare_with_commits(merged(self._spans))
+            self._compare_with_commits(merge_spans(self._spans))
 
     def _part(self, table: Table, topics: Sequence[str]) -> list[DataFrame]:
         """The rows of one table; none of one that does not exist yet."""
@@ -94,7 +94,7 @@ class TableSide:
             if not table.exists:
                 return []
             ledger, rows, seen = table.visible()
-            self.problems += table.misplaced(ledger, seen)
+            self.problems += table.file_problems(ledger, seen)
             if self._spans is not None:
                 self._spans += [span for file in ledger.files.values() for span in file.spans if _asked(span, topics)]
         else:

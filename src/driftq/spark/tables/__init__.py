@@ -1,11 +1,11 @@
-"""Tables that pipelines write exactly once.
+"""Tables that are written exactly once.
 
     table = open_table(spark, "./tables/orders", partition_by=("topic", "date"))
     table.commit("my-query", batch_id, rows)      # once, however often it is called
     table.read()
 
 The embedded format is Parquet with a commit log of our own (docs/decisions/0008-a-commit-file-for-each-batch.md);
-Delta is used where its jars are.
+Delta needs its jars. How a commit works is in `commits`, what it changes is in `ledger`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FORMATS = ("parquet", "delta")
 
 
 def open_table(spark: SparkSession, path: str, *, partition_by: Sequence[str] = (), format: str = "parquet") -> Table:
-    """The table at a path, which need not exist yet. Raises ValueError for a path or format that will not do, and
-    `FormatMissing` when Spark lacks the format's jars."""
+    """The table at a path, which need not exist yet. Raises ValueError for a path or format that is not supported, and
+    `FormatMissing` if Spark lacks the format's jars."""
     if format == "parquet":
         return ParquetTable(spark, path, partition_by)
     if format == "delta":
         return DeltaTable(spark, path, partition_by)
-    raise ValueError(f"format {format!r}: there are {' and '.join(FORMATS)}")
+    raise ValueError(f"format {format!r}: the formats are {' and '.join(FORMATS)}")

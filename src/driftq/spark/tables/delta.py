@@ -1,7 +1,7 @@
-"""A Delta table, where Delta's jars are on Spark's classpath: the commit log is Delta's, so object stores will do.
+"""A Delta table, for sessions with Delta's jars on the classpath. The commit log is Delta's, so object stores work too.
 
-Delta remembers an application id and a version with each commit and passes over a repeat; writer and batch id are just
-that. Offsets are not tracked, so a lost checkpoint is noticed by `audit` and not before.
+Delta stores an application id and a version with each commit and skips a repeat; we use the writer and the batch id.
+Offsets are not tracked, so a lost checkpoint is not noticed before an audit.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ HINT = (
     "--packages io.delta:delta-spark_2.13:<version> (spark.jars.packages) and the settings "
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension and "
     "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. "
-    "Without them use format 'parquet', which needs nothing."
+    "Without them use format 'parquet', which needs no jars."
 )
 
 
 class FormatMissing(RuntimeError):
-    """Spark does not know the format; the message says what it needs."""
+    """Spark does not have the format; the message says what it needs."""
 
 
 class DeltaTable:
@@ -46,7 +46,7 @@ class DeltaTable:
         return Committed(batch_id, -1, -1, -1)
 
     def committed(self, writer: str) -> int | None:
-        return None  # Delta knows and does not tell through Spark; a repeat is passed over all the same.
+        return None  # Delta does not expose it through Spark; a repeat is skipped all the same.
 
     def positions(self) -> dict[str, dict[int, int]]:
         return {}
@@ -60,14 +60,14 @@ class DeltaTable:
 
 
 def append_options(writer: str, batch_id: int) -> dict[str, str]:
-    """What makes Delta pass over a batch that it has, and take columns that it has not."""
+    """The options that make Delta skip a batch that it has, and accept new columns."""
     return {"txnAppId": writer, "txnVersion": str(batch_id), "mergeSchema": "true"}
 
 
 def _refuse_missing(spark: SparkSession, path: str) -> None:
-    """Spark says in several ways that it cannot load a format; all of them name the class or the condition."""
+    """Spark reports a missing format with several errors; each names the class or the condition."""
     try:
         spark.read.format("delta").load(path)
     except (PySparkException, Py4JJavaError) as error:
-        if any(word in str(error) for word in ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException: delta")):
+        if any(name in str(error) for name in ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException: delta")):
             raise FormatMissing(HINT) from None

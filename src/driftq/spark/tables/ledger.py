@@ -1,7 +1,15 @@
-"""What a table holds, as a fold over its commits: which files, which offsets, which batch of which writer.
+"""The content of a table as a fold over its commits: its files, the offsets it holds, the last batch of each writer.
 
-A commit is one version of the table. `judge` reads the fold and says whether a batch may become the next one; `fold`
-alone moves on. Pure: knows no file, no Spark and no clock. A snapshot is the fold itself, written down.
+    Ledger (version 6)                        Ledger (version 7)
+        |  check_batch: is it a repeat?           ^
+        |  check_rows: are its offsets new?       |
+        +------> Commit (version 7) ----fold------+
+
+A commit is one version of the table. Checks read the ledger and refuse a batch that would repeat rows: a batch number
+of the writer that is in the table (`BatchKnown`), an older one (the checkpoint is old), or offsets that the table
+holds already (another writer archived them, or the checkpoint was lost). `fold` is the only function that changes
+anything, and it returns a new ledger. A snapshot is a ledger as JSON: the names of all fields here are part of the
+format on disk. Pure: knows no file, no Spark and no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ CHECKSUM_MODULUS = 1 << 64
 
 
 class FileSpan(Struct, frozen=True):
-    """Rows of one partition of a topic: first and last offset, how many, and the sum of their hashes (mod 2^64)."""
+    """The rows of a partition in a file: first and last offset, how many, and the sum of their hashes mod 2^64."""
 
     topic: str
     partition: int
@@ -29,7 +37,7 @@ class FileSpan(Struct, frozen=True):
 
 
 class DataFile(Struct, frozen=True):
-    """One Parquet file by its path below the table's folder, with what is in it."""
+    """One Parquet file: its path in the table's folder, and what is in it."""
 
     path: str
     rows: int
@@ -38,18 +46,18 @@ class DataFile(Struct, frozen=True):
 
 
 class Commit(Struct, frozen=True):
-    """One version. `attempt` names the staging folder that the added files come from."""
+    """One version of the table, as its commit file has it."""
 
-    version: int
+    version: int  # dense, from 0
     kind: Literal["append", "compact"]
-    writer: str
+    writer: str  # empty for a compaction
     batch_id: int
     at_ms: int
-    attempt: str
-    schema: str
+    attempt: str  # the staging folder that the added files come from
+    schema: str  # of the table after this commit, as Spark's JSON
     partitioned_by: tuple[str, ...]
     added: tuple[DataFile, ...] = ()
-    removed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()  # paths that a compaction replaces
     format: int = FORMAT
 
     @property
@@ -65,13 +73,14 @@ class HeldRange(Struct, frozen=True):
 
 
 class Ledger(Struct):
-    """The fold. `held` has the offsets of each log as ranges in order that do not touch."""
+    """The fold of all commits up to a version."""
 
-    version: int = -1
+    version: int = -1  # -1: nothing is committed yet
     schema: str = ""
     partitioned_by: tuple[str, ...] = ()
-    writers: dict[str, int] = field(default_factory=dict)
-    files: dict[str, DataFile] = field(default_factory=dict)
+    writers: dict[str, int] = field(default_factory=dict)  # the last batch id of each writer
+    files: dict[str, DataFile] = field(default_factory=dict)  # by path
+    # The offsets in the table, by topic and partition: ranges in order that neither overlap nor touch.
     held: dict[str, dict[str, list[HeldRange]]] = field(default_factory=dict)
     format: int = FORMAT
 
@@ -80,7 +89,7 @@ class Ledger(Struct):
         return sum(file.rows for file in self.files.values())
 
     def positions(self) -> dict[str, dict[int, int]]:
-        """For each topic and partition the offset after the last one held: where a new reader would go on."""
+        """For each topic and partition the offset after the last one held: where a new reader continues."""
         return {
             topic: {int(number): ranges[-1].last + 1 for number, ranges in partitions.items()}
             for topic, partitions in self.held.items()
@@ -88,7 +97,7 @@ class Ledger(Struct):
 
 
 class BatchRefused(Struct, frozen=True):
-    """A commit that will not be made, and what to do about it."""
+    """A batch that is not committed, and what to do about it."""
 
     code: Literal["BATCH_REGRESSED", "OFFSETS_HELD", "ROWS_REPEATED", "SCHEMA_CHANGED"]
     message: str
@@ -101,8 +110,8 @@ class BatchKnown(Struct, frozen=True):
     batch_id: int
 
 
-def judge_batch(ledger: Ledger, writer: str, batch_id: int) -> BatchKnown | BatchRefused | None:
-    """What can be said of a batch before its rows are computed. None: go on."""
+def check_batch(ledger: Ledger, writer: str, batch_id: int) -> BatchKnown | BatchRefused | None:
+    """Check a batch before its rows are computed. None: it may be committed."""
     last = ledger.writers.get(writer)
     if last is None or batch_id > last:
         return None
@@ -110,33 +119,33 @@ def judge_batch(ledger: Ledger, writer: str, batch_id: int) -> BatchKnown | Batc
         return BatchKnown(writer, batch_id)
     return BatchRefused(
         "BATCH_REGRESSED",
-        f"writer {writer!r} has committed batch {last} and now brings batch {batch_id}: its checkpoint is older than "
-        "the table. Put the newer checkpoint back, or start with a new one: the archive goes on where the table ends.",
+        f"writer {writer!r} has committed batch {last} and now writes batch {batch_id}: its checkpoint is older than "
+        "the table. Restore the newer checkpoint, or start with a new one: the archive continues where the table ends.",
     )
 
 
-def judge_rows(ledger: Ledger, added: Iterable[DataFile]) -> BatchRefused | None:
-    """Whether the rows of a batch are new to the table, as far as their offsets tell."""
-    spans = merged(span for file in added for span in file.spans)
+def check_rows(ledger: Ledger, added: Iterable[DataFile]) -> BatchRefused | None:
+    """Check by their offsets that the rows of a batch are new to the table."""
+    spans = merge_spans(span for file in added for span in file.spans)
     for span in spans:
         if span.rows > span.last - span.first + 1:
             return BatchRefused(
                 "ROWS_REPEATED",
                 f"{span.topic}/{span.partition}: {span.rows} rows between offsets {span.first} and {span.last}: "
-                "some offset comes more than once within the batch.",
+                "an offset occurs more than once in the batch.",
             )
-        for there in ledger.held.get(span.topic, {}).get(str(span.partition), ()):
-            if span.first <= there.last and there.first <= span.last:
+        for held in ledger.held.get(span.topic, {}).get(str(span.partition), ()):
+            if span.first <= held.last and held.first <= span.last:
                 return BatchRefused(
                     "OFFSETS_HELD",
-                    f"{span.topic}/{span.partition}: offsets {span.first} to {span.last} overlap {there.first} to "
-                    f"{there.last}, which the table holds already. Start after them, or write to another table.",
+                    f"{span.topic}/{span.partition}: offsets {span.first} to {span.last} overlap {held.first} to "
+                    f"{held.last}, which the table already holds. Start after them, or write to another table.",
                 )
     return None
 
 
 def fold(ledger: Ledger, commit: Commit) -> Ledger:
-    """The ledger after one more commit; the given one is not touched."""
+    """The ledger after one more commit. The argument is not changed."""
     assert commit.version == ledger.version + 1, "commits are dense"
     files = {path: file for path, file in ledger.files.items() if path not in set(commit.removed)}
     files.update({file.path: file for file in commit.added})
@@ -144,24 +153,24 @@ def fold(ledger: Ledger, commit: Commit) -> Ledger:
     if commit.kind == "append":
         writers = {**writers, commit.writer: commit.batch_id}
         held = {topic: dict(partitions) for topic, partitions in held.items()}
-        for span in merged(span for file in commit.added for span in file.spans):
+        for span in merge_spans(span for file in commit.added for span in file.spans):
             partitions = held.setdefault(span.topic, {})
             number = str(span.partition)
-            partitions[number] = joined([*partitions.get(number, ()), HeldRange(span.first, span.last)])
+            partitions[number] = merge_ranges([*partitions.get(number, ()), HeldRange(span.first, span.last)])
     return Ledger(commit.version, commit.schema, commit.partitioned_by, writers, files, held)
 
 
-def merged(spans: Iterable[FileSpan]) -> list[FileSpan]:
+def merge_spans(spans: Iterable[FileSpan]) -> list[FileSpan]:
     """One span for each log: the widest bounds, the sum of rows and of checksums."""
-    found: dict[tuple[str, int], FileSpan] = {}
+    by_log: dict[tuple[str, int], FileSpan] = {}
     for span in spans:
         log = (span.topic, span.partition)
-        other = found.get(log)
-        found[log] = span if other is None else both(span, other)
-    return [found[log] for log in sorted(found)]
+        other = by_log.get(log)
+        by_log[log] = span if other is None else _merge_two(span, other)
+    return [by_log[log] for log in sorted(by_log)]
 
 
-def both(one: FileSpan, other: FileSpan) -> FileSpan:
+def _merge_two(one: FileSpan, other: FileSpan) -> FileSpan:
     return FileSpan(
         one.topic,
         one.partition,
@@ -172,25 +181,25 @@ def both(one: FileSpan, other: FileSpan) -> FileSpan:
     )
 
 
-def joined(ranges: list[HeldRange]) -> list[HeldRange]:
-    """Ranges in order, those that touch made one."""
-    done: list[HeldRange] = []
-    for each in sorted(ranges, key=lambda each: each.first):
-        if done and each.first <= done[-1].last + 1:
-            done[-1] = HeldRange(done[-1].first, max(done[-1].last, each.last))
+def merge_ranges(ranges: list[HeldRange]) -> list[HeldRange]:
+    """Ranges in order; those that overlap or touch become one."""
+    merged: list[HeldRange] = []
+    for held in sorted(ranges, key=lambda held: held.first):
+        if merged and held.first <= merged[-1].last + 1:
+            merged[-1] = HeldRange(merged[-1].first, max(merged[-1].last, held.last))
         else:
-            done.append(each)
-    return done
+            merged.append(held)
+    return merged
 
 
-# --- Which files of a table are worth being rewritten as one. Pure: reads a ledger, names paths ---
+# --- compaction: which files are worth rewriting as one ---------------------------------------------------------------
 
 
 MIB = 1 << 20
 
 
 class Compaction(Struct, frozen=True):
-    """A folder is compacted when it has `files_min` files below `small_bytes`; one new file gets up to about
+    """A folder is compacted if it has `files_min` files below `small_bytes`; a new file has up to about
     `target_bytes`."""
 
     files_min: int = 16
@@ -198,21 +207,21 @@ class Compaction(Struct, frozen=True):
     target_bytes: int = 128 * MIB
 
 
-def worth_compacting(ledger: Ledger, rule: Compaction) -> list[DataFile]:
-    """The small files of folders that have too many of them, smallest first, as many as make one file each."""
+def files_to_compact(ledger: Ledger, rule: Compaction) -> list[DataFile]:
+    """The small files of folders that have too many, smallest first, up to the size of one new file for each folder."""
     folders: defaultdict[str, list[DataFile]] = defaultdict(list)
     for file in ledger.files.values():
         if file.size_bytes < rule.small_bytes:
             folders[str(PurePosixPath(file.path).parent)].append(file)
     chosen: list[DataFile] = []
     for _, small in sorted(folders.items()):
-        taken = _up_to(rule.target_bytes, small)
+        taken = _smallest_up_to(rule.target_bytes, small)
         if len(taken) >= max(rule.files_min, 2):
             chosen += taken
     return chosen
 
 
-def _up_to(target_bytes: int, files: list[DataFile]) -> list[DataFile]:
+def _smallest_up_to(target_bytes: int, files: list[DataFile]) -> list[DataFile]:
     taken: list[DataFile] = []
     size_bytes = 0
     for file in sorted(files, key=lambda file: (file.size_bytes, file.path)):

@@ -1,8 +1,11 @@
-"""The embedded table: Parquet files that Spark writes, and a commit that makes a batch part of the table once.
+"""The built-in table: Parquet files that Spark writes, and a commit log that makes each batch part of the table once.
 
-Tasks write under a staging folder that no reader lists. What was written is read back for its counts, offsets and
-checksums, so a commit describes what is on disk. Then the commit log takes over. A folder on this machine or on a
-shared mount (NFS); object stores have no rename and no locks, there a table format with a log of its own belongs.
+    rows --Spark--> staging/<attempt>/*.parquet --read back--> counts, offsets, checksums of each file
+                                                                    |
+               check_batch, merge_schemas, check_rows <-------------+----> CommitLog.commit
+
+Files are read back after they are written, so a commit describes what is on disk. The table is a folder on this machine
+or on a shared mount (NFS). Object stores have neither rename nor locks; use a table format with its own log there.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from driftq.spark.tables.commits import LOG_COLUMNS, CommitLog, NoTable, TableBusy, TableDamaged, held, span_of, totals
+from driftq.spark.tables.checksum import LOG_COLUMNS, span_of, totals
+from driftq.spark.tables.commits import CommitLog, NoTable, TableBusy, TableDamaged, file_lock
 from driftq.spark.tables.ledger import (
     BatchRefused,
     Commit,
@@ -29,14 +33,15 @@ from driftq.spark.tables.ledger import (
     DataFile,
     FileSpan,
     Ledger,
-    judge_batch,
-    judge_rows,
-    merged,
-    worth_compacting,
+    check_batch,
+    check_rows,
+    files_to_compact,
+    merge_spans,
 )
-from driftq.spark.tables.table import Committed, Compacted, Outcome, grown
+from driftq.spark.tables.schema import merge_schemas
+from driftq.spark.tables.table import Committed, Compacted, Outcome
 
-TURN_WAIT_S = 600.0
+WRITER_LOCK_WAIT_S = 600.0
 ONE_TASK_BYTES = 8 << 20
 
 
@@ -45,7 +50,7 @@ def now_ms() -> int:
 
 
 class ParquetTable:
-    """A table in one folder. `partition_by` counts when the table is made; afterwards the table knows."""
+    """A table in one folder. `partition_by` is used when the table is created, and ignored after that."""
 
     def __init__(
         self,
@@ -54,23 +59,23 @@ class ParquetTable:
         partition_by: Sequence[str] = (),
         *,
         log: CommitLog | None = None,
-        turn_wait_s: float = TURN_WAIT_S,
+        lock_wait_s: float = WRITER_LOCK_WAIT_S,
     ) -> None:
         self.root = local_folder(path)
         self.path = str(self.root)
         self._spark = spark
         self._partition_by = tuple(partition_by)
         self._log = log or CommitLog(self.root)
-        self._turn_wait_s = turn_wait_s
+        self._lock_wait_s = lock_wait_s
 
     # ---------------------------------------------------------------------------------------------------------- append
 
     def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
-        with self._log.turn(self._turn_wait_s) as ledger:
-            early = judge_batch(ledger, writer, batch_id)
-            if early is not None:
-                return early
-            schema = grown(ledger.schema, rows.schema.json())
+        with self._log.writer_lock(self._lock_wait_s) as ledger:
+            outcome = check_batch(ledger, writer, batch_id)
+            if outcome is not None:
+                return outcome
+            schema = merge_schemas(ledger.schema, rows.schema.json())
             if isinstance(schema, BatchRefused):
                 return schema
             attempt = uuid.uuid4().hex
@@ -78,7 +83,7 @@ class ParquetTable:
             added = self._stage(rows, attempt, ledger.version + 1, by, schema)
             if not added:
                 return Committed(ledger.version, 0, 0, 0)
-            refused = judge_rows(ledger, added)
+            refused = check_rows(ledger, added)
             if refused is not None:
                 return refused
             commit = Commit(
@@ -103,57 +108,57 @@ class ParquetTable:
     # ------------------------------------------------------------------------------------------------------------ read
 
     def read(self) -> DataFrame:
-        """The committed rows. A compaction that comes while they are being computed fails the computation; use
-        `reading` to keep it away."""
+        """The committed rows. A compaction that runs while they are computed makes the query fail; use `read_lock` to
+        prevent that."""
         ledger = self.ledger()
         return self._frame(ledger.schema, sorted(ledger.files))
 
     @contextmanager
-    def reading(self) -> Iterator[Ledger]:
-        """Keep every file in its place for the time of a block. Batches may still be added."""
+    def read_lock(self) -> Iterator[Ledger]:
+        """Keep every file in place for the time of a block. Batches can still be added."""
         if not self._log.exists:
             yield Ledger()
             return
-        with held(self._log.home / "readers", shared=True, wait_s=self._turn_wait_s):
+        with file_lock(self._log.readers_lock, shared=True, wait_s=self._lock_wait_s):
             yield self.ledger()
 
     def visible(self) -> tuple[Ledger, DataFrame, set[str]]:
-        """The table as a stranger sees it, by looking into the folder: its ledger, its rows, and the paths. Whole:
-        no batch is half-way into place."""
-        with self._log.door():
-            ledger = self._log.peek()
+        """The table as a plain Parquet reader sees it, from the files in the folder: ledger, rows and paths. No batch
+        is half moved."""
+        with self._log.move_lock():
+            ledger = self._log.load_locked()
             paths = {
                 str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet") if not self._hidden(path)
             }
             return ledger, self._frame(ledger.schema, sorted(paths)), paths
 
-    def misplaced(self, ledger: Ledger, seen: set[str]) -> list[str]:
-        """What is wrong with the files of a folder that was looked into: gone, not committed, or of another size."""
-        found = [f"{path} is gone" for path in sorted(ledger.files.keys() - seen)]
-        found += [
-            f"{path} was not committed, and whoever reads the folder reads it"
-            for path in sorted(seen - ledger.files.keys())
+    def file_problems(self, ledger: Ledger, paths: set[str]) -> list[str]:
+        """The files that `visible` found wrong: missing, not committed, or of another size."""
+        problems = [f"{path} is missing" for path in sorted(ledger.files.keys() - paths)]
+        problems += [
+            f"{path} was not committed, but readers of the folder read it"
+            for path in sorted(paths - ledger.files.keys())
         ]
-        for path in sorted(seen & ledger.files.keys()):
+        for path in sorted(paths & ledger.files.keys()):
             size_bytes = (self.root / path).stat().st_size
             if size_bytes != ledger.files[path].size_bytes:
-                found.append(f"{path} has {size_bytes} bytes and had {ledger.files[path].size_bytes} when committed")
-        return found
+                problems.append(f"{path} has {size_bytes} bytes and had {ledger.files[path].size_bytes} when committed")
+        return problems
 
     def _hidden(self, path: Path) -> bool:
         return any(part.startswith(("_", ".")) for part in path.relative_to(self.root).parts)
 
     def _frame(self, schema: str, paths: Sequence[str]) -> DataFrame:
         if not schema:
-            raise NoTable(f"{self.path}: there is no table yet; it begins with its first rows")
+            raise NoTable(f"{self.path}: there is no table yet; it is created with its first rows")
         kind = StructType.fromJson(json.decode(schema))
         if not paths:
             return self._spark.createDataFrame([], kind)
-        found = self._reader(kind, self.root).parquet(*(str(self.root / path) for path in paths))
-        return found.select(*(f"`{field.name}`" for field in kind.fields))
+        rows = self._reader(kind, self.root).parquet(*(str(self.root / path) for path in paths))
+        return rows.select(*(f"`{field.name}`" for field in kind.fields))
 
     def _reader(self, kind: StructType, base: Path) -> DataFrameReader:
-        """Whatever the session says: a file that is gone or broken is an error, not an absence of rows."""
+        """A file that is missing or broken is an error, whatever the settings of the session are."""
         strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "basePath": str(base)}
         return self._spark.read.schema(kind).options(**strict)
 
@@ -162,15 +167,15 @@ class ParquetTable:
     def compact(self, rule: Compaction) -> Compacted:
         if not self._log.exists:
             return Compacted()
-        with self._log.turn(self._turn_wait_s) as ledger:
-            old = worth_compacting(ledger, rule)
+        with self._log.writer_lock(self._lock_wait_s) as ledger:
+            old = files_to_compact(ledger, rule)
             if not old:
                 return Compacted()
             try:
-                with held(self._log.home / "readers"):
+                with file_lock(self._log.readers_lock):
                     return self._compact(ledger, old)
             except TableBusy:
-                return Compacted()  # Somebody reads these files; there will be another time.
+                return Compacted()  # A reader uses these files; try again later.
 
     def _compact(self, ledger: Ledger, old: Sequence[DataFile]) -> Compacted:
         by = ledger.partitioned_by
@@ -181,7 +186,7 @@ class ParquetTable:
         sorted_rows = one_each.sortWithinPartitions(*order) if order else one_each
         added = self._stage(sorted_rows, attempt, ledger.version + 1, by, ledger.schema)
         if _content(added) != _content(old):
-            raise TableDamaged(f"{self.path}: rewritten files differ from what was committed; nothing was changed")
+            raise TableDamaged(f"{self.path}: the rewritten files differ from what was committed; nothing was changed")
         removed = tuple(file.path for file in old)
         commit = Commit(
             ledger.version + 1, "compact", "", 0, now_ms(), attempt, ledger.schema, by, tuple(added), removed
@@ -194,39 +199,39 @@ class ParquetTable:
     def _stage(
         self, rows: DataFrame, attempt: str, version: int, by: Sequence[str], schema: str
     ) -> list[DataFile]:  # fmt: skip
-        """Write the rows where nobody looks, and describe each file by what can be read from it."""
+        """Write the rows to the staging folder, and describe each file by what is read back from it."""
         folder = self._log.staged(attempt)
-        # The first committer moves a task's files when the job succeeds; the second one shows those of failed jobs.
+        # Version 1 moves a task's files when the job succeeds; version 2 would leave those of failed jobs.
         writer = rows.write.option("mapreduce.fileoutputcommitter.algorithm.version", "1")
         (writer.partitionBy(*by) if by else writer).parquet(str(folder))
         paths = sorted(folder.rglob("*.parquet"))
-        named: list[str] = []
+        names: list[str] = []
         for number, path in enumerate(paths):
             target = path.with_name(f"v{version:08d}-{number:04d}-{attempt[:8]}.parquet")
             path.rename(target)
-            named.append(str(target.relative_to(folder)))
-        described = self._describe(folder, schema) if named else {}
+            names.append(str(target.relative_to(folder)))
+        described = self._describe(folder, schema) if names else {}
         return [
             DataFile(name, described[name][0], (folder / name).stat().st_size, tuple(described[name][1]))
-            for name in named
-            if name in described  # A file without rows says nothing and is left behind.
+            for name in names
+            if name in described  # A file without rows is not committed.
         ]
 
     def _describe(self, folder: Path, schema: str) -> dict[str, tuple[int, list[FileSpan]]]:
         kind = StructType.fromJson(json.decode(schema))
         rows = self._reader(kind, folder).parquet(str(folder)).withColumn("_file", F.col("_metadata.file_path"))
         if sum(path.stat().st_size for path in folder.rglob("*.parquet")) < ONE_TASK_BYTES:
-            rows = rows.coalesce(1)  # One task and no shuffle: most of what a small batch costs is the number of tasks.
-        found: defaultdict[str, list[FileSpan]] = defaultdict(list)
+            rows = rows.coalesce(1)  # One task and no shuffle: the cost of a small batch is mostly its number of tasks.
+        spans: defaultdict[str, list[FileSpan]] = defaultdict(list)
         counts: defaultdict[str, int] = defaultdict(int)
         if set(LOG_COLUMNS) <= set(kind.names):
             for row in totals(rows, [F.col("_file"), F.col("topic"), F.col("partition")]).collect():
                 counts[_relative(row, folder)] += row["rows"]
-                found[_relative(row, folder)].append(span_of(row))
+                spans[_relative(row, folder)].append(span_of(row))
         else:
             for row in rows.groupBy("_file").agg(F.count(F.lit(1)).alias("rows")).collect():
                 counts[_relative(row, folder)] = row["rows"]
-        return {name: (rows, found[name]) for name, rows in counts.items()}
+        return {name: (rows, spans[name]) for name, rows in counts.items()}
 
 
 def _relative(row: Any, folder: Path) -> str:
@@ -234,17 +239,17 @@ def _relative(row: Any, folder: Path) -> str:
 
 
 def _content(files: Sequence[DataFile]) -> tuple[int, list[FileSpan]]:
-    return sum(file.rows for file in files), merged(span for file in files for span in file.spans)
+    return sum(file.rows for file in files), merge_spans(span for file in files for span in file.spans)
 
 
 def local_folder(path: str) -> Path:
-    """The folder that a table's path means. Raises ValueError for what is not a folder."""
+    """The folder of a table's path. Raises ValueError for a URL that is not a local folder."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Path(unquote(parts.path)).absolute()
     if "://" in path:
         raise ValueError(
             f"{path}: a Parquet table is a folder on a file system that all machines of the cluster share; for "
-            f"{parts.scheme} use format 'delta', which brings a commit log of its own"
+            f"{parts.scheme} use format 'delta', which has its own commit log"
         )
     return Path(path).expanduser().absolute()

@@ -1,21 +1,21 @@
-"""The seam between pipelines and tables: commit a batch once, read, compact.
+"""What a table is to a pipeline: commit a batch once, read, compact. `ParquetTable` and `DeltaTable` implement it.
 
-A table is a folder of rows that writers append to in batches. `commit` is called again with the same writer and batch
-id after any crash, and the rows are there once. Refusals are values; a pipeline turns them into its end.
+Writers append rows in batches. After a crash `commit` is called again with the same writer and batch id, and the rows
+are in the table once. Refusals are values; a pipeline turns them into an error that ends it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct, json
+from msgspec import Struct
 from pyspark.sql import DataFrame
 
 from driftq.spark.tables.ledger import BatchKnown, BatchRefused, Compaction
 
 
 class Committed(Struct, frozen=True):
-    """The batch is in the table, durably. Without rows there is no new version."""
+    """The batch is in the table, durably. A batch without rows makes no new version."""
 
     version: int
     rows: int
@@ -24,7 +24,7 @@ class Committed(Struct, frozen=True):
 
 
 class Compacted(Struct, frozen=True):
-    """`files` small ones became `into`; none when there was nothing to do or somebody was reading."""
+    """`files` small files became `into` files; 0 if there was nothing to do, or if a reader was active."""
 
     files: int = 0
     into: int = 0
@@ -40,91 +40,24 @@ class Table(Protocol):
     path: str
 
     def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
-        """Append the rows unless this writer's batch is there. Batch ids of a writer only grow."""
+        """Append the rows unless this batch of the writer is in the table. The batch ids of a writer only grow."""
 
     def committed(self, writer: str) -> int | None:
-        """The last batch of a writer, None when it never wrote."""
+        """The last batch of a writer; None if it never wrote."""
 
     def positions(self) -> dict[str, dict[int, int]]:
-        """For each topic and partition the offset after the last one in the table; empty when not tracked."""
+        """For each topic and partition the offset after the last one in the table; empty if offsets are not tracked."""
 
     def read(self) -> DataFrame:
-        """All committed rows, in no order."""
+        """All committed rows, in no particular order."""
 
     def compact(self, rule: Compaction) -> Compacted:
         """Rewrite small files as larger ones; the rows stay the same."""
 
 
 class TableRefused(RuntimeError):
-    """A refusal, where only an exception can end what is going on."""
+    """A refusal as an exception, where only an exception ends the query."""
 
     def __init__(self, path: str, refused: BatchRefused) -> None:
         super().__init__(f"{path}: {refused.message} [{refused.code}]")
         self.code = refused.code
-
-
-# --- How a table's schema may grow: columns are added, at the top or inside structs, and nothing else changes ---
-
-
-def grown(old: str, new: str) -> str | BatchRefused:
-    """The schema that holds both: the old columns in their order, then the new ones."""
-    if not old:
-        return json.encode(_loose(json.decode(new))).decode()
-    try:
-        both = _struct(json.decode(old), _loose(json.decode(new)), "")
-    except _Differs as differs:
-        return BatchRefused("SCHEMA_CHANGED", str(differs))
-    return json.encode(both).decode()
-
-
-class _Differs(Exception):
-    """Carries the sentence up through the recursion; never leaves this module."""
-
-
-def _loose(kind: Any) -> Any:
-    """The same type with everything allowed to be null."""
-    if not isinstance(kind, dict):
-        return kind
-    loose = {name: _loose(part) if name in ("type", "elementType", "valueType", "keyType") else part
-             for name, part in kind.items()}  # fmt: skip
-    for word in ("nullable", "containsNull", "valueContainsNull"):
-        if word in loose:
-            loose[word] = True
-    if "fields" in loose:
-        loose["fields"] = [_loose(each) for each in loose["fields"]]
-    return loose
-
-
-def _struct(old: dict[str, Any], new: dict[str, Any], place: str) -> dict[str, Any]:
-    arriving = {each["name"]: each for each in new["fields"]}
-    fields = [_field(each, arriving.pop(each["name"], None), place) for each in old["fields"]]
-    # Spark tells columns apart without regard to case, so two that differ in nothing else cannot both be there.
-    taken = {each["name"].lower(): each["name"] for each in fields}
-    for name in arriving:
-        if name.lower() in taken:
-            raise _Differs(f"column {place}{name} differs from {place}{taken[name.lower()]} in case only.")
-    return {**old, "fields": [*fields, *arriving.values()]}
-
-
-def _field(old: dict[str, Any], new: dict[str, Any] | None, place: str) -> dict[str, Any]:
-    if new is None:
-        return old
-    return {**old, "type": _type(old["type"], new["type"], place + old["name"])}
-
-
-def _type(old: Any, new: Any, place: str) -> Any:
-    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
-        if old["type"] == "struct":
-            return _struct(old, new, place + ".")
-        if old["type"] == "array":
-            return {**old, "elementType": _type(old["elementType"], new["elementType"], place + "[]")}
-        if old["type"] == "map" and old["keyType"] == new["keyType"]:
-            return {**old, "valueType": _type(old["valueType"], new["valueType"], place + "{}")}
-    if old != new:
-        raise _Differs(f"column {place} is {_named(old)} in the table and {_named(new)} in the batch. Columns may be "
-                       "added; for another type use another name, or another table.")  # fmt: skip
-    return old
-
-
-def _named(kind: Any) -> str:
-    return str(kind["type"]) if isinstance(kind, dict) else str(kind)

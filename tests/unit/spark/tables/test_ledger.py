@@ -1,12 +1,9 @@
-"""The rules of a table without a table: batches, offsets, schemas, and what to compact."""
+"""The rules of a table without a table: batches, offsets, and what to compact."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,14 +16,13 @@ from driftq.spark.tables.ledger import (
     FileSpan,
     HeldRange,
     Ledger,
+    check_batch,
+    check_rows,
+    files_to_compact,
     fold,
-    joined,
-    judge_batch,
-    judge_rows,
-    merged,
-    worth_compacting,
+    merge_ranges,
+    merge_spans,
 )
-from driftq.spark.tables.table import grown
 
 
 def file_of(
@@ -40,47 +36,37 @@ def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w")
     return fold(ledger, Commit(ledger.version + 1, "append", writer, batch_id, 0, "a", "", (), files))
 
 
-def schema(**columns: Any) -> str:
-    fields = [{"name": name, "type": kind, "nullable": False, "metadata": {}} for name, kind in columns.items()]
-    return json.dumps({"type": "struct", "fields": fields})
-
-
-def names_of(text: str | BatchRefused) -> list[str]:
-    assert isinstance(text, str), text
-    return [each["name"] for each in json.loads(text)["fields"]]
-
-
 def test_a_batch_is_new_known_or_a_regression() -> None:
     ledger = appended(Ledger(), 4)
 
-    assert judge_batch(ledger, "w", 5) is None
-    assert judge_batch(ledger, "w", 7) is None
-    assert judge_batch(ledger, "w", 4) == BatchKnown("w", 4)
-    refused = judge_batch(ledger, "w", 3)
+    assert check_batch(ledger, "w", 5) is None
+    assert check_batch(ledger, "w", 7) is None
+    assert check_batch(ledger, "w", 4) == BatchKnown("w", 4)
+    refused = check_batch(ledger, "w", 3)
     assert isinstance(refused, BatchRefused)
     assert refused.code == "BATCH_REGRESSED"
-    assert judge_batch(ledger, "another", 0) is None
+    assert check_batch(ledger, "another", 0) is None
 
 
 def test_offsets_that_the_table_holds_are_refused_whoever_brings_them() -> None:
     ledger = appended(Ledger(), 0, file_of("a", 0, 9))
 
     for first, last in ((9, 9), (0, 0), (5, 20), (9, 12)):
-        refused = judge_rows(ledger, [file_of("b", first, last)])
+        refused = check_rows(ledger, [file_of("b", first, last)])
         assert isinstance(refused, BatchRefused), (first, last)
         assert refused.code == "OFFSETS_HELD"
-    assert judge_rows(ledger, [file_of("b", 10, 20)]) is None
-    assert judge_rows(ledger, [file_of("b", 0, 9, partition=1)]) is None
+    assert check_rows(ledger, [file_of("b", 10, 20)]) is None
+    assert check_rows(ledger, [file_of("b", 0, 9, partition=1)]) is None
 
 
 def test_more_rows_than_offsets_are_refused() -> None:
-    refused = judge_rows(Ledger(), [file_of("a", 0, 4), file_of("b", 3, 9)])
+    refused = check_rows(Ledger(), [file_of("a", 0, 4), file_of("b", 3, 9)])
 
     assert isinstance(refused, BatchRefused)
     assert refused.code == "ROWS_REPEATED"
 
 
-def test_the_positions_of_a_table_are_where_to_go_on() -> None:
+def test_the_positions_of_a_table_are_where_a_reader_continues() -> None:
     ledger = appended(Ledger(), 0, file_of("a", 0, 9), file_of("b", 5, 7, partition=3))
 
     assert ledger.positions() == {"t": {0: 10, 3: 8}}
@@ -96,50 +82,21 @@ def test_a_compaction_changes_files_and_nothing_else() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8))))
-def test_joined_ranges_hold_the_same_offsets_in_order_and_apart(pairs: list[tuple[int, int]]) -> None:
+def test_merged_ranges_hold_the_same_offsets_in_order_and_apart(pairs: list[tuple[int, int]]) -> None:
     ranges = [HeldRange(first, first + more) for first, more in pairs]
 
-    done = joined(ranges)
+    merged = merge_ranges(ranges)
 
-    held = {offset for each in ranges for offset in range(each.first, each.last + 1)}
-    assert {offset for each in done for offset in range(each.first, each.last + 1)} == held
-    assert all(one.last + 1 < other.first for one, other in itertools.pairwise(done))
+    offsets = {offset for held in ranges for offset in range(held.first, held.last + 1)}
+    assert {offset for held in merged for offset in range(held.first, held.last + 1)} == offsets
+    assert all(one.last + 1 < other.first for one, other in itertools.pairwise(merged))
 
 
 def test_the_sum_of_checksums_does_not_depend_on_how_rows_are_cut_into_files() -> None:
     spans = [FileSpan("t", 0, n, n, 1, (n * 0x9E3779B97F4A7C15) % 2**64) for n in range(10)]
 
-    assert merged(spans) == merged(merged(spans[:3]) + merged(spans[3:]))
-    assert merged(spans)[0].checksum < 2**64
-
-
-def test_columns_are_added_behind_the_old_ones_and_may_be_null() -> None:
-    first = grown("", schema(a="long"))
-    second = grown(str(first), schema(b="string", a="long"))
-
-    assert names_of(second) == ["a", "b"]
-    assert names_of(grown(str(second), schema(a="long"))) == ["a", "b"]
-    assert all(each["nullable"] for each in json.loads(str(second))["fields"])
-
-
-def test_fields_are_added_inside_a_struct() -> None:
-    def body(**columns: Any) -> dict[str, Any]:
-        return dict(json.loads(schema(**columns)))
-
-    both = grown(str(grown("", schema(body=body(x="long")))), schema(body=body(x="long", y="string")))
-
-    assert [each["name"] for each in json.loads(str(both))["fields"][0]["type"]["fields"]] == ["x", "y"]
-    refused = grown(str(both), schema(body=body(x="string")))
-    assert isinstance(refused, BatchRefused)
-    assert "body.x is long in the table and string in the batch" in refused.message
-
-
-@pytest.mark.parametrize("other", [schema(a="string"), schema(A="long")])
-def test_another_type_and_another_case_are_refused(other: str) -> None:
-    refused = grown(str(grown("", schema(a="long"))), other)
-
-    assert isinstance(refused, BatchRefused)
-    assert refused.code == "SCHEMA_CHANGED"
+    assert merge_spans(spans) == merge_spans(merge_spans(spans[:3]) + merge_spans(spans[3:]))
+    assert merge_spans(spans)[0].checksum < 2**64
 
 
 def test_only_folders_with_many_small_files_are_compacted() -> None:
@@ -149,4 +106,4 @@ def test_only_folders_with_many_small_files_are_compacted() -> None:
     large = [file_of(f"d=3/{n}", 20 + n, 20 + n, size_bytes=10) for n in range(9)]
     ledger = appended(Ledger(), 0, *many, *few, *large)
 
-    assert [file.path for file in worth_compacting(ledger, rule)] == ["d=1/0", "d=1/1", "d=1/2"]
+    assert [file.path for file in files_to_compact(ledger, rule)] == ["d=1/0", "d=1/1", "d=1/2"]
