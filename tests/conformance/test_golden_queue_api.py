@@ -9,7 +9,7 @@ import pytest
 
 from driftq.engine.engine import Engine
 from driftq.server.app import RouteSpec, routes
-from driftq.server.handlers.base import Context
+from driftq.server.handlers.context import Context
 from driftq.server.settings import Settings
 from tests.conformance.transcripts import replay
 

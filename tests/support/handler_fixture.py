@@ -13,7 +13,8 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
-from driftq.server.handlers.base import Context, bad_request
+from driftq.server.handlers.context import Context
+from driftq.server.handlers.responses import bad_request
 from driftq.server.http import BadRequest, Deferred, Request, Response
 from driftq.server.http.request import RequestHead
 from driftq.server.metrics.registry import Metrics, Sources

@@ -10,7 +10,7 @@ from driftq.cli import output
 from driftq.cli.command import Invocation, asks, confirmed, yes_option
 
 if TYPE_CHECKING:
-    from driftq.wire.admin import ClockInfo
+    from driftq.wire.server_info import ClockInfo
 
 
 @click.group()

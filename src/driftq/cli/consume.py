@@ -126,7 +126,7 @@ def claim(asked: Invocation, topic: str, group: str, count: int, wait_ms: int, o
     for message in found:
         messages.show(topic, message.delivered, as_json=asked.as_json)
     if not asked.as_json and found:
-        from driftq.wire.message import to_rfc3339
+        from driftq.wire.fields import to_rfc3339
 
         first = found[0].delivered
         token = f" --token {first.token}" if first.token else ""

@@ -13,13 +13,13 @@ from driftq.cli import output
 from driftq.cli.param_types import AHEAD, DURATION, PAIR
 
 if TYPE_CHECKING:
-    from driftq.wire.message import Envelope
-    from driftq.wire.queue import Delivered
+    from driftq.wire.claims import Delivered
+    from driftq.wire.message import Envelope, StoredMessage
 
 raw_option = click.option("--raw", is_flag=True, help="Only the values, each with a line end.")
 
 
-def as_object(topic: str, message: Delivered) -> dict[str, Any]:
+def as_object(topic: str, message: Delivered | StoredMessage) -> dict[str, Any]:
     """A message as one JSON object, with the names of the wire; what says nothing is left out."""
     import msgspec
 
@@ -28,16 +28,14 @@ def as_object(topic: str, message: Delivered) -> dict[str, Any]:
     shown = {name: value for name, value in fields.items() if value not in blank or name in ("partition", "offset")}
     if message.value_base64 is None:
         shown["value"] = message.value
-    if not message.token:
-        shown.pop("attempts", None)  # it was looked at, not delivered
     return {"topic": topic, **shown}
 
 
-def raw(message: Delivered) -> bytes:
+def raw(message: Delivered | StoredMessage) -> bytes:
     return base64.b64decode(message.value_base64) if message.value_base64 is not None else message.value.encode()
 
 
-def show(topic: str, message: Delivered, *, as_json: bool, only_value: bool = False) -> None:
+def show(topic: str, message: Delivered | StoredMessage, *, as_json: bool, only_value: bool = False) -> None:
     """One message: an object, its bytes, or a line that says where it is and what."""
     if as_json:
         output.line(as_object(topic, message))
@@ -50,14 +48,15 @@ def show(topic: str, message: Delivered, *, as_json: bool, only_value: bool = Fa
     marks += [f"key={message.key}"] if message.key else []
     marks += [f"task={message.job.task}"] if message.job is not None and message.job.task else []
     marks += [f"id={message.job.id}"] if message.job is not None and message.job.id else []
-    marks += [f"attempt {message.attempts}"] if message.attempts > 1 else []
+    attempts = getattr(message, "attempts", 0)  # a message that was only looked at has none
+    marks += [f"attempt {attempts}"] if attempts > 1 else []
     front = output.printable(" ".join(marks))
     if output.is_terminal():
         front = click.style(front, dim=True)
     click.echo(f"{front}  {output.printable(text_of(message))}")
 
 
-def text_of(message: Delivered) -> str:
+def text_of(message: Delivered | StoredMessage) -> str:
     if message.value_base64 is None:
         return message.value
     return f"({len(raw(message))} bytes that are not text; --raw or --json shows them)"

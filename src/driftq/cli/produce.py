@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from driftq.wire.queue import ProduceItem
+    from driftq.wire.produce import ProduceItem
 
 
 FAILURES_SHOWN = 10
@@ -329,7 +329,7 @@ def _source_of(line: int, text: bytes, said: dict[str, Any]) -> Source:
     """A line of NDJSON: its fields win over those of the command line."""
     import msgspec
 
-    from driftq.wire.queue import ProduceItem
+    from driftq.wire.produce import ProduceItem
 
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])

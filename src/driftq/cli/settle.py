@@ -13,7 +13,7 @@ from driftq.cli import output
 from driftq.cli.command import Exit, Invocation, asks, fail, group_argument, topic_argument
 from driftq.cli.param_types import DURATION, RUN, OffsetRun
 from driftq.client.claims import LeaseHolder
-from driftq.wire.queue import Delivered
+from driftq.wire.claims import Delivered
 
 
 def _held_options(function: Callable[..., None]) -> Callable[..., None]:

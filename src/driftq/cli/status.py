@@ -13,7 +13,7 @@ from driftq.cli import output
 from driftq.cli.command import Exit, Invocation, asks, connect_once
 
 if TYPE_CHECKING:
-    from driftq.wire.admin import TopicInfo
+    from driftq.wire.topics import TopicInfo
 
 
 @click.command()

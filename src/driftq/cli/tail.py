@@ -15,7 +15,7 @@ from driftq.cli.param_types import Moment
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
-    from driftq.wire.queue import Delivered
+    from driftq.wire.message import StoredMessage
 
 WAIT_MS = 30_000
 
@@ -113,7 +113,7 @@ class _Watch:
             if not self._show(each for each in found.messages if end is None or each.offset < end):
                 return
 
-    def _show(self, found: Iterable[Delivered]) -> bool:
+    def _show(self, found: Iterable[StoredMessage]) -> bool:
         """False when enough was shown."""
         for message in found:
             if self._left == 0:

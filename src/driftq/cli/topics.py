@@ -11,7 +11,7 @@ from driftq.cli.command import Invocation, asks, confirmed, topic_argument, yes_
 from driftq.cli.param_types import AGO, DURATION, SIZE
 
 if TYPE_CHECKING:
-    from driftq.wire.admin import TopicInfo
+    from driftq.wire.topics import TopicInfo
 
 
 @click.group()

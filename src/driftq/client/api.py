@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from driftq.client.producer.producer import AsyncProducer, Producer
     from driftq.client.producer.producer_base import ProducerOptions
     from driftq.client.transport.async_transport import AsyncTransport
-    from driftq.wire.queue import ClaimReply, SettleReply
+    from driftq.wire.claims import ClaimReply, SettleReply
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 CONSUME_WAIT_MS = 20_000

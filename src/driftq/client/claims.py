@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from driftq.client.calls import queue
-from driftq.client.errors import code_of, refused
+from driftq.client.errors import refused
 from driftq.client.transport.sansio import Call
+from driftq.wire.errors import code_of
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
-    from driftq.wire.queue import Delivered, SettleReply
+    from driftq.wire.claims import Delivered, SettleReply
 
 RENEW_S = 1.0  # a message that waited for less than this still has almost its whole lease
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from driftq.client.calls.queue import Value
     from driftq.client.message import AsyncMessage, Message, MessageMethods
     from driftq.client.transport.sansio import Call
+    from driftq.wire.effects import BeginReply
 
 
 class EffectMethods:
@@ -59,7 +60,7 @@ class EffectMethods:
         holder = self._message.holder
         return {"topic": holder.topic, "group": holder.group, "key": self.key}
 
-    def _begin(self) -> Call[queue.Begun]:
+    def _begin(self) -> Call[BeginReply]:
         message = self._message
         return queue.begin_effect(
             **self._scope(),
@@ -71,7 +72,7 @@ class EffectMethods:
             token=message.delivered.token,
         )
 
-    def _on_begun(self, reply: queue.Begun) -> None:
+    def _on_begun(self, reply: BeginReply) -> None:
         self.fresh = reply.status == "begun"
         self.fence = reply.fence
         if reply.result:

@@ -217,33 +217,6 @@ _BY_CODE: dict[Code, type[Refused]] = {
     Code.DATA_CORRUPT: ServerFailed,
 }
 
-# Words of the wire that differ from the codes, because clients of the first version know them so.
-_WORDS = {"FAILED_PRECONDITION": Code.NOT_OWNER, "RESOURCE_EXHAUSTED": Code.OVERLOADED}
-
-_BY_STATUS = {
-    404: Code.NOT_FOUND,
-    409: Code.CONFLICT,
-    410: Code.GONE,
-    412: Code.TAIL_MOVED,
-    413: Code.TOO_LARGE,
-    414: Code.TOO_LARGE,
-    429: Code.OVERLOADED,
-    431: Code.TOO_LARGE,
-    503: Code.UNAVAILABLE,
-    507: Code.DISK_FULL,
-}
-
-
-def code_of(word: str, status: int) -> Code:
-    """The code behind a word of the wire, or the best guess from the status: there may be a proxy in between."""
-    known = _WORDS.get(word)
-    if known is not None:
-        return known
-    try:
-        return Code(word)
-    except ValueError:
-        return _BY_STATUS.get(status, Code.DATA_CORRUPT if status >= 500 else Code.INVALID_ARGUMENT)
-
 
 def refused(
     code: Code, message: str, status: int, details: Mapping[str, Any] | None = None, retry_after_ms: int | None = None

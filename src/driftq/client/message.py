@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sansio import Call
     from driftq.client.transport.sync_transport import Transport
-    from driftq.wire.queue import Delivered
+    from driftq.wire.claims import Delivered
 
 T = TypeVar("T")
 

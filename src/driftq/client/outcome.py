@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.http import HttpReply
     from driftq.client.transport.sync_transport import Transport
-    from driftq.wire.queue import ProduceItem
+    from driftq.wire.produce import ProduceItem
 
 
 class SettledMessage(ClaimedMessage, Protocol):

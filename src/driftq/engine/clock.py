@@ -21,7 +21,7 @@ import secrets
 import time
 from typing import NamedTuple, Protocol
 
-from driftq.wire.message import to_rfc3339
+from driftq.wire.fields import to_rfc3339
 
 logger = logging.getLogger("driftq.clock")
 

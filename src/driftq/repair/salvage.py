@@ -36,7 +36,8 @@ from driftq.repair.names import Names
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.log_segment import walk
 from driftq.wire import records
-from driftq.wire.message import Envelope, read_head, to_rfc3339
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.message import Envelope, read_head
 
 if TYPE_CHECKING:
     from driftq.storage.data_folder import DataFolder

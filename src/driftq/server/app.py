@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from driftq.server.handlers.base import Context, error_response
 from driftq.server.handlers.claims import ClaimsHandlers
 from driftq.server.handlers.dead_letters import DeadLettersHandlers
 from driftq.server.handlers.effects import EffectsHandlers
 from driftq.server.handlers.explain import ExplainHandlers
+from driftq.server.handlers.groups import GroupsHandlers
 from driftq.server.handlers.jobs import JobsHandlers
-from driftq.server.handlers.produce_batch import BatchesHandlers
-from driftq.server.handlers.queue import QueueHandlers
-from driftq.server.handlers.records import FetchHandlers, StatesHandlers, StreamRecordsHandlers
+from driftq.server.handlers.outcome import OutcomeHandlers
+from driftq.server.handlers.produce import ProduceHandlers
+from driftq.server.handlers.produce_batch import ProduceBatchHandlers
+from driftq.server.handlers.records import PartitionRecordsHandlers, StreamRecordsHandlers
+from driftq.server.handlers.responses import error_response
 from driftq.server.handlers.route import RouteHandlers
 from driftq.server.handlers.server import ClockHandlers, MetricsHandlers, OpenapiHandlers, ServerHandlers
 from driftq.server.handlers.stages import StagesHandlers
-from driftq.server.handlers.streams import CatalogueHandlers, StreamHandlers
+from driftq.server.handlers.streams import StreamCatalogHandlers, StreamHandlers
+from driftq.server.handlers.subscriptions import SubscriptionHandlers
 from driftq.server.handlers.topics import TopicsHandlers
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
+
+if TYPE_CHECKING:
+    from driftq.server.handlers.context import Context
 
 Handler = Callable[[Request], Answer]
 ParameterHandler = Callable[..., Answer]
@@ -65,50 +71,48 @@ def _about_the_server(context: Context) -> list[RouteSpec]:
 
 
 def _queue(context: Context) -> list[RouteSpec]:
-    queue = QueueHandlers(context)
-    batches = BatchesHandlers(context)
+    batches = ProduceBatchHandlers(context)
     claims = ClaimsHandlers(context)
     return [
-        RouteSpec("GET", "/v1/topics", queue.list_topics),
-        RouteSpec("POST", "/v1/topics", queue.create_topic),
-        RouteSpec("POST", "/v1/produce", queue.produce),
-        RouteSpec("GET", "/v1/consume", queue.consume),
-        RouteSpec("POST", "/v1/ack", queue.ack),
-        RouteSpec("POST", "/v1/nack", queue.nack),
-        # many at once
+        RouteSpec("POST", "/v1/produce", ProduceHandlers(context).produce),
         RouteSpec("POST", "/v1/produce/batch", batches.produce),
         RouteSpec("POST", "/v1/produce/packed", batches.produce_packed),
+        RouteSpec("POST", "/v1/route", RouteHandlers(context).route),
+        RouteSpec("GET", "/v1/consume", claims.consume),
         RouteSpec("POST", "/v1/claim", claims.claim),
-        RouteSpec("POST", "/v1/ack/batch", claims.ack),
-        RouteSpec("POST", "/v1/nack/batch", claims.nack),
+        RouteSpec("POST", "/v1/ack", claims.ack),
+        RouteSpec("POST", "/v1/nack", claims.nack),
+        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through),
+        RouteSpec("POST", "/v1/ack/batch", claims.ack_batch),
+        RouteSpec("POST", "/v1/nack/batch", claims.nack_batch),
         RouteSpec("POST", "/v1/release", claims.release),
         RouteSpec("POST", "/v1/reject", claims.reject),
         RouteSpec("POST", "/v1/extend", claims.extend),
-        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through),
-        # what would happen, and why nothing does
-        RouteSpec("POST", "/v1/route", RouteHandlers(context).route),
         RouteSpec("GET", "/v1/explain", ExplainHandlers(context).explain),
     ]
 
 
 def _topics_and_groups(context: Context) -> list[RouteSpec]:
     topics = TopicsHandlers(context)
-    fetch = FetchHandlers(context)
+    groups = GroupsHandlers(context)
+    records = PartitionRecordsHandlers(context)
     return [
+        RouteSpec("GET", "/v1/topics", topics.list),
+        RouteSpec("POST", "/v1/topics", topics.create),
         RouteSpec("GET", "/v1/topics/{topic}", topics.describe),
         RouteSpec("PATCH", "/v1/topics/{topic}", topics.change),
         RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete),
-        RouteSpec("GET", "/v1/topics/{topic}/offsets", fetch.offsets),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.fetch),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", fetch.peek),
-        RouteSpec("GET", "/v1/groups", topics.list_groups),
-        RouteSpec("GET", "/v1/topics/{topic}/groups", topics.list_topic_groups),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", topics.describe_group),
-        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", topics.delete_group),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", StatesHandlers(context).read),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", topics.seek),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", topics.pause),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", topics.resume),
+        RouteSpec("GET", "/v1/topics/{topic}/offsets", records.offsets),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek),
+        RouteSpec("GET", "/v1/groups", groups.list),
+        RouteSpec("GET", "/v1/topics/{topic}/groups", groups.list_of_topic),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe),
+        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", groups.states),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", groups.seek),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", groups.pause),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", groups.resume),
     ]
 
 
@@ -123,7 +127,7 @@ def _work(context: Context) -> list[RouteSpec]:
         RouteSpec("POST", "/v1/idempotency/begin", effects.begin),
         RouteSpec("POST", "/v1/idempotency/commit", effects.commit),
         RouteSpec("POST", "/v1/idempotency/fail", effects.fail),
-        RouteSpec("POST", "/v1/outcome", effects.outcome),
+        RouteSpec("POST", "/v1/outcome", OutcomeHandlers(context).outcome),
         # dead letters and jobs
         RouteSpec("GET", "/v1/dlq/{topic}", letters.list),
         RouteSpec("GET", "/v1/dlq/{topic}/errors", letters.errors),
@@ -139,12 +143,13 @@ def _work(context: Context) -> list[RouteSpec]:
 
 
 def _streams(context: Context) -> list[RouteSpec]:
-    catalogue = CatalogueHandlers(context)
+    streams = StreamHandlers(context, SubscriptionHandlers(context))
+    catalog = StreamCatalogHandlers(context)
     return [
-        RouteSpec("*", "/v1/stream/*", StreamHandlers(context).handle),
-        RouteSpec("GET", "/v1/streams", catalogue.list),
-        RouteSpec("POST", "/v1/streams/trim", catalogue.trim),
-        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).read),
+        RouteSpec("*", "/v1/stream/*", streams.handle),
+        RouteSpec("GET", "/v1/streams", catalog.list),
+        RouteSpec("POST", "/v1/streams/trim", catalog.trim),
+        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).fetch),
     ]
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from driftq.core.model import commands as c
-from driftq.core.model.replies import Claimed, Delivery, Rejected
+from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.consumer_window import ConsumerWindow
 from driftq.engine.engine import Engine, EngineStopped
 from driftq.engine.waiters import claim_or_wait
+from driftq.server.held_messages import give_back, set_aside
 from driftq.server.message_json import lines
 from driftq.storage.corruption import CorruptLog
 
@@ -185,25 +186,10 @@ class ConsumeStream:
                     sent += 1
             except CorruptLog as error:
                 logger.error("not delivered: %s", error)
-                self._set_aside(delivery, sent, claimed.token)
+                set_aside(self._engine, self._claim, c.Held(delivery.partition, sent, sent + 1, claimed.token))
                 sent += 1
             if sent < delivery.end:
                 unsent = (msgspec.structs.replace(delivery, first=sent), *claimed.deliveries[index + 1 :])
-                self._give_back(unsent, claimed.token)
+                give_back(self._engine, self._claim, unsent, claimed.token)
                 return
         await stream.drain()
-
-    def _set_aside(self, delivery: Delivery, offset: int, token: str) -> None:
-        """A message that cannot be read rests like one that failed; it must not be claimed again and again at once."""
-        held = (c.Held(delivery.partition, offset, offset + 1, token),)
-        claim = self._claim
-        self._engine.submit_to(
-            c.Nack(claim.topic, claim.group, claim.owner, held, "the record cannot be read"), lambda _: None
-        )
-
-    def _give_back(self, deliveries: tuple[Delivery, ...], token: str) -> None:
-        held = tuple(c.Held(each.partition, each.first, each.end, token) for each in deliveries)
-        claim = self._claim
-        self._engine.submit_to(
-            c.ReleaseMessages(claim.topic, claim.group, claim.owner, held, sent=False), lambda _: None
-        )

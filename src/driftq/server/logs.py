@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from driftq.wire.message import to_rfc3339
+from driftq.wire.fields import to_rfc3339
 
 if TYPE_CHECKING:
     from driftq.server.http import Request

@@ -16,15 +16,16 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from driftq.core.model.commands import ProduceKey
+from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.facts import RecordSchedule
-from driftq.core.model.replies import Rejected
+from driftq.core.model.replies import Produced, Rejected
 from driftq.core.state.produced_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
 from driftq.wire.errors import Code
-from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head, from_rfc3339, to_rfc3339
-from driftq.wire.queue import Natural, Priority, ProduceItem
-from driftq.wire.records import BadBatch, Header, Record, check_with_heads, read_header
+from driftq.wire.fields import Natural, Priority, from_rfc3339, to_rfc3339
+from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head
+from driftq.wire.produce import ProduceItem, ProduceReply
+from driftq.wire.records import BadBatch, Header, Record, check_with_heads, pack_one, read_header
 
 KEY_BYTES_MAX = 1_024
 IDEMPOTENCY_KEY_BYTES_MAX = 256
@@ -176,6 +177,32 @@ def merged(mark: RecordSchedule, index: int) -> RecordSchedule:
     return msgspec.structs.replace(mark, index=index)
 
 
+def produce_command(
+    topic: str, envelope: Envelope | None, message: ProducedMessage, any_partition: int | None = None
+) -> Produce:
+    """The command that stores a message. The envelope's target and partition win over the requested topic, the hash of
+    the key and `any_partition`."""
+    record = message.record
+    override = envelope.partition_override if envelope is not None else None
+    target = envelope.target_topic or topic if envelope is not None else topic
+    return Produce(
+        topic=target,
+        batch=pack_one(record.value, record.key, record.head, scheduled=message.mark is not None),
+        count=1,
+        payload_bytes=len(record.key) + len(record.value),
+        key=record.key,
+        partition=override if override is not None else any_partition,
+        once=message.once,
+        marks=(message.mark,) if message.mark is not None else (),
+        job=message.job,
+    )
+
+
+def produce_reply(requested: str, reply: Produced) -> ProduceReply:
+    """The body of the reply. `requested` is the topic that the client named."""
+    return ProduceReply("produced", requested, reply.topic, reply.partition, reply.first_offset, reply.duplicate)
+
+
 # --- Packed batches that a client encoded: checked on the way in. Values and keys are stored as they come ---
 
 
@@ -184,7 +211,7 @@ class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
 
 
 class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
-    """A job as a client may write it, with the bounds of `wire.queue.ProduceItem`."""
+    """A job as a client may write it, with the bounds of `wire.produce.ProduceItem`."""
 
     id: Annotated[str, Meta(max_length=256)] = ""
     task: Annotated[str, Meta(max_length=249)] = ""

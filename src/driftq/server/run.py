@@ -23,7 +23,8 @@ from driftq.engine.recovery import StorageOptions
 from driftq.server import http
 from driftq.server.access.guard import Guard
 from driftq.server.app import App, routes
-from driftq.server.handlers.base import Context, bad_request, error_response, internal_error
+from driftq.server.handlers.context import Context
+from driftq.server.handlers.responses import bad_request, error_response, internal_error
 from driftq.server.http.listener import serve
 from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources

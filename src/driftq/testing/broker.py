@@ -17,7 +17,8 @@ from driftq.core.model.replies import Swept
 from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
-from driftq.server.handlers.base import Context, bad_request, internal_error
+from driftq.server.handlers.context import Context
+from driftq.server.handlers.responses import bad_request, internal_error
 from driftq.server.http.listener import serve
 from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, chaotic

@@ -1,14 +1,11 @@
-"""The message and its envelope as both sides see them.
+"""The message: its envelope, routing, job and origin, and the *head* that stores them.
 
-A record's *head* is the JSON text that rides beside its key and value: the agent envelope, the router's decision, the
-job's schedule and, on a dead letter, where it came from. Producers write the envelope and the job; the broker writes
-the rest.
+The head of a record is the JSON text beside its key and value. Producers write `envelope` and `job`; the broker writes
+`routing` (the router's decision) and, on a dead letter, `dlq` (its origin). A plain message has no head.
 """
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from msgspec import MsgspecError, Struct, json
@@ -19,7 +16,7 @@ Jitter = Literal["none", "full", "equal", "decorrelated"]
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How often and how fast to try again. `max_attempts` counts deliveries; 0 means without limit."""
+    """How often and how fast a failed message is delivered again. `max_attempts` counts deliveries; 0 is unlimited."""
 
     max_attempts: int = 0
     backoff_ms: int = 0
@@ -28,7 +25,7 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What an agent says about its message; never changes the payload."""
+    """What a producer states about its message. The envelope never changes the payload."""
 
     run_id: str = ""
     step_id: str = ""
@@ -51,7 +48,7 @@ class Routing(Struct, frozen=True, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, omit_defaults=True):
-    """A message that is work: which handler, how urgent, not before when, how long it may run."""
+    """A message that is work: its handler, its priority, the earliest time to run it, and how long it may take."""
 
     id: str = ""
     task: str = ""
@@ -61,7 +58,7 @@ class Job(Struct, frozen=True, omit_defaults=True):
 
 
 class DeadLetter(Struct, frozen=True, omit_defaults=False):
-    """Where a dead letter came from and why it is dead."""
+    """Where a dead letter came from, and why it died."""
 
     topic: str
     partition: int
@@ -75,7 +72,7 @@ class DeadLetter(Struct, frozen=True, omit_defaults=False):
 
 
 class Head(Struct, frozen=True, omit_defaults=True):
-    """Everything that rides beside key and value."""
+    """The fields of a record's head."""
 
     envelope: Envelope | None = None
     routing: Routing | None = None
@@ -83,16 +80,38 @@ class Head(Struct, frozen=True, omit_defaults=True):
     dlq: DeadLetter | None = None
 
 
+class StoredMessage(Struct, frozen=True, omit_defaults=True):
+    """A message as it is stored, without a lease.
+
+    Bytes that are not text are in `value_base64`; `value` is then empty. If the envelope, routing and job of a record
+    cannot be read, `error` and `message` take their place.
+    """
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str
+    value: str
+    value_base64: str | None = None
+    envelope: Envelope | None = None
+    routing: Routing | None = None
+    job: Job | None = None
+    dlq: DeadLetter | None = None
+    error: str = ""
+    message: str = ""
+
+
+# --- the head's codec -------------------------------------------------------------------------------------------------
+
 _encoder = json.Encoder()
 _decoder = json.Decoder(Head)
-
 
 # What decoding may raise for bytes that are no head: msgspec reports text that is not UTF-8 as a UnicodeDecodeError.
 BAD_HEAD = (MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def encode_head(head: Head) -> bytes:
-    """Empty bytes for an empty head, so that plain messages carry nothing."""
+    """Empty bytes for an empty head, so that plain messages have none."""
     text = _encoder.encode(head)
     return b"" if text == b"{}" else text
 
@@ -102,30 +121,8 @@ def decode_head(text: bytes) -> Head:
 
 
 def read_head(text: bytes) -> Head:
-    """The head of a record that nobody looked into before: what is not a head counts as none."""
+    """The head of a record that was stored unchecked. Bytes that are not a head count as an empty one."""
     try:
         return decode_head(text)
     except BAD_HEAD:
         return Head()
-
-
-# --- Times as people and protocols write them (RFC 3339) and as we count them (milliseconds since 1970, UTC) ---
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
-
-
-def to_rfc3339(at_ms: int) -> str:
-    """Always with `+00:00`: some clients' parsers do not know `Z`. What has no date becomes the nearest that has."""
-    at_ms = min(max(at_ms, _FIRST_MS), _LAST_MS)
-    return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")
-
-
-def from_rfc3339(text: str) -> int:
-    """Milliseconds; raises ValueError for anything that is not a full RFC 3339 time with a zone."""
-    if not _PATTERN.fullmatch(text):
-        raise ValueError(f"not an RFC 3339 time with a zone: {text!r}")
-    return (datetime.fromisoformat(text.upper()) - _EPOCH) // timedelta(milliseconds=1)

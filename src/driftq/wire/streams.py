@@ -1,8 +1,7 @@
-"""The words of the Durable Streams protocol, shared by server and client: header names, offset tokens, media types,
-JSON mode and the grammar of numbers.
+"""The Durable Streams protocol: header names, offset tokens, media types, JSON mode; and the bodies of `/v1/streams`.
 
-A token is two runs of sixteen digits; the second is the record offset, the first is always zero in tokens we mint, so
-that every token of sixteen nines lies beyond any end. Nothing here knows a request, a stream or a log.
+An offset token is two groups of sixteen digits. The second is the record offset; the first is zero in every token that
+we make, so that a token of nines lies after the end of any stream. Clients treat tokens as opaque.
 """
 
 from __future__ import annotations
@@ -10,14 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta, Struct
+
+from driftq.wire.fields import SAFE_INTEGER_MAX, Body
 
 ROOT = "/v1/stream/"
-CONTROL = "__ds"  # the first segment that the protocol keeps for itself
-TOPICS = "__topics"  # the first segment below which partitions of topics are read
+CONTROL = "__ds"  # the first segment that is reserved for the protocol
+TOPICS = "__topics"  # the first segment of partitions of topics, which can be read as streams
 
 TTL = "Stream-TTL"
 EXPIRES_AT = "Stream-Expires-At"
@@ -37,7 +39,7 @@ EXPECTED_SEQ = "Producer-Expected-Seq"
 RECEIVED_SEQ = "Producer-Received-Seq"
 WEBHOOK_SIGNATURE = "Webhook-Signature"
 
-# The dialect of the proposal that the protocol grew from: epochs may be left to the server.
+# An earlier dialect of the protocol, in which the server may assign epochs.
 X_PRODUCER_ID = "X-Producer-Id"
 X_PRODUCER_EPOCH = "X-Producer-Epoch"
 X_PRODUCER_SEQ = "X-Producer-Seq"
@@ -48,7 +50,7 @@ X_RECEIVED_SEQ = "X-Received-Seq"
 X_ERROR = "X-Error"
 X_CURRENT_EPOCH = "X-Current-Epoch"
 
-# Ours: all are additions that other clients never meet.
+# DriftQ's own additions.
 PRODUCER_GAPS = "Stream-Producer-Gaps"
 RETENTION_SECONDS = "Stream-Retention-Seconds"
 RETENTION_BYTES = "Stream-Retention-Bytes"
@@ -65,12 +67,11 @@ _TOKEN = re.compile(r"([0-9]{16})_([0-9]{16})", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _MEDIA_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;[\t\x20-\x7e]*)?", re.ASCII)
-SAFE_INTEGER_MAX = (1 << 53) - 1
 CONTENT_TYPE_CHARACTERS_MAX = 255
 
 
 class NotJson(Exception):
-    """A body that should be JSON is not; the message says why."""
+    """A body that should be JSON is not; the message is the reason."""
 
 
 def quoted(segment: str) -> str:
@@ -82,7 +83,7 @@ def quoted(segment: str) -> str:
 
 
 def token(offset: int) -> str:
-    """The token of a record offset. Tokens compare as text like their offsets as numbers."""
+    """The token of a record offset. Tokens sort as text in the order of their offsets."""
     return f"0000000000000000_{offset:016d}"
 
 
@@ -109,7 +110,7 @@ def safe_integer(text: str) -> int | None:
 
 
 def media_type(content_type: str) -> str:
-    """Types are compared without parameters and without case."""
+    """The type without parameters and in lower case, for comparison."""
     return content_type.partition(";")[0].strip().lower()
 
 
@@ -122,9 +123,9 @@ def is_json(content_type: str) -> bool:
 
 
 def is_text(content_type: str) -> bool:
-    """Whether the stream's bytes can stand in an SSE event as they are."""
-    kind = media_type(content_type)
-    return kind.startswith("text/") or kind == JSON_TYPE
+    """Whether the stream's bytes can be sent in an SSE event unencoded."""
+    plain_type = media_type(content_type)
+    return plain_type.startswith("text/") or plain_type == JSON_TYPE
 
 
 # --- JSON mode --------------------------------------------------------------------------------------------------------
@@ -134,16 +135,11 @@ _value = msgspec.json.Decoder(msgspec.Raw)
 _WHITESPACE = " \t\n\r"
 
 
-def split_json(body: bytes) -> list[bytes]:
+def json_messages(body: bytes) -> Sequence[bytes]:
     """The messages of a JSON body: the elements of a top-level array, or the one value that it is.
 
-    Each keeps the very bytes it came with, so numbers of any size, key order and escapes survive. Raises `NotJson`.
+    Each is a slice of the body, not a copy, so numbers of any size, key order and escapes survive. Raises `NotJson`.
     """
-    return [bytes(message) for message in json_messages(body)]
-
-
-def json_messages(body: bytes) -> Sequence[bytes]:
-    """The same for whoever only measures and joins them: pieces of the body that were not copied out of it."""
     try:
         if not body.isascii():
             body.decode()
@@ -153,22 +149,22 @@ def json_messages(body: bytes) -> Sequence[bytes]:
     except UnicodeDecodeError:
         raise NotJson("the body is not UTF-8") from None
     except msgspec.DecodeError as error:
-        # JavaScript writes half a surrogate pair as an escape, which the strict parser refuses: look again.
-        return _split_patiently(body, str(error))
+        # JavaScript may escape half a surrogate pair. The strict parser refuses that; the lenient one accepts it.
+        return _split_leniently(body, str(error))
     except RecursionError:
         raise NotJson("the body is nested too deeply") from None
 
 
 def check_messages(messages: Sequence[bytes]) -> None:
-    """Whether each of these can stand alone as a message of a JSON stream, as the elements of one array do. Raises
-    `NotJson` with the first that cannot."""
+    """Check that each of these is one JSON value, as the elements of an array are. Raises `NotJson` for the first that
+    is not."""
     joined = join_json(messages)
     try:
         joined.decode()
         if list(map(bytes, _elements.decode(joined))) == messages:
             return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # find out which
+        pass  # the loop below finds the one that is wrong
     for index, message in enumerate(messages):
         try:
             count = len(json_messages(join_json([message])))
@@ -182,31 +178,31 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 
-_patient = json.JSONDecoder(parse_constant=_refuse_constant)
+_lenient = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _split_patiently(body: bytes, complaint: str) -> list[bytes]:
+def _split_leniently(body: bytes, reason: str) -> list[bytes]:
     text = body.decode()
     try:
         if text.lstrip(_WHITESPACE)[:1] != "[":
-            _patient.decode(text)
+            _lenient.decode(text)
             return [text.strip(_WHITESPACE).encode()]
         return _elements_of(text)
     except RecursionError:
         raise NotJson("the body is nested too deeply") from None
     except ValueError:
-        raise NotJson(complaint) from None
+        raise NotJson(reason) from None
 
 
 def _elements_of(text: str) -> list[bytes]:
-    found: list[bytes] = []
+    elements: list[bytes] = []
     at = _skip(text, _skip(text, 0) + 1)
     if text[at : at + 1] == "]":
         at += 1
     else:
         while True:
-            _, end = _patient.raw_decode(text, at)
-            found.append(text[at:end].encode())
+            _, end = _lenient.raw_decode(text, at)
+            elements.append(text[at:end].encode())
             at = _skip(text, end)
             mark = text[at : at + 1]
             if mark not in (",", "]"):
@@ -215,8 +211,8 @@ def _elements_of(text: str) -> list[bytes]:
             if mark == "]":
                 break
     if _skip(text, at) != len(text):
-        raise ValueError("something follows the array")
-    return found
+        raise ValueError("the array is followed by something else")
+    return elements
 
 
 def _skip(text: str, at: int) -> int:
@@ -226,5 +222,51 @@ def _skip(text: str, at: int) -> int:
 
 
 def join_json(messages: Sequence[bytes]) -> bytes:
-    """Messages as one array, byte for byte as they came."""
+    """Messages as one JSON array, byte for byte as they were appended."""
     return b"[%b]" % b",".join(messages)
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class ListedStream(Struct, frozen=True):
+    """A stream of the list; `next_offset` is its end."""
+
+    stream: str
+    content_type: str
+    next_offset: str
+    closed: bool
+    created_at: str
+
+
+class StreamsReply(Struct, frozen=True):
+    """`after` starts the next page; it is null on the last page."""
+
+    streams: list[ListedStream]
+    after: str | None = None
+
+
+class TrimRequest(Body, frozen=True):
+    """Delete everything before an offset of a stream."""
+
+    stream: Annotated[str, Meta(min_length=1)]
+    before: str
+
+
+class TrimReply(Struct, frozen=True):
+    """`trimmed` is false if the stream started there before."""
+
+    stream: str
+    earliest_offset: str
+    trimmed: bool
+
+
+class ProducerReply(Struct, frozen=True):
+    """The last append of an idempotent producer. The offsets are null if it has closed the stream without an append."""
+
+    producer: str
+    epoch: int
+    seq: int
+    offset: str | None
+    next_offset: str | None
+    at: str

@@ -10,8 +10,8 @@ import driftq
 from driftq.client import effects
 from driftq.client.claims import LeaseHolder
 from driftq.client.message import MessageMethods
+from driftq.wire.claims import Delivered
 from driftq.wire.message import Envelope
-from driftq.wire.queue import Delivered
 
 
 def message(offset: int, key: str = "") -> MessageMethods:

@@ -8,7 +8,8 @@ import pytest
 
 from driftq.core.model.commands import TrimTopic
 from driftq.core.model.limits import BrokerLimits
-from driftq.wire.message import RetryPolicy, to_rfc3339
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.message import RetryPolicy
 from tests.support.broker_fixture import START_MS
 from tests.support.handler_fixture import FaceDesk, desk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from driftq.wire.message import from_rfc3339, to_rfc3339
+from driftq.wire.fields import from_rfc3339, to_rfc3339
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import msgspec
-
 from driftq.client.calls.pages import Page, Pages
 from driftq.client.calls.queue import (
     Value,
@@ -29,52 +27,21 @@ from driftq.client.calls.queue import (
 )
 from driftq.client.errors import InvalidCall
 from driftq.client.transport.sansio import Call
-from driftq.wire.admin import ClockInfo, GroupInfo, TopicChange, TopicInfo
-from driftq.wire.message import Envelope, read_head
-from driftq.wire.queue import Delivered, ProduceItem, TopicReply, TopicsReply
+from driftq.wire.dead_letters import LettersReply
+from driftq.wire.groups import GroupInfo, GroupsReply
+from driftq.wire.jobs import EnqueueReply
+from driftq.wire.message import Envelope, StoredMessage, read_head
+from driftq.wire.server_info import ClockInfo
+from driftq.wire.topics import MessagesReply, OffsetsReply, TopicChange, TopicInfo, TopicReply, TopicsReply
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
+    from driftq.wire.produce import ProduceItem
     from driftq.wire.records import Record
 
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-class GroupsReply(msgspec.Struct):
-    groups: list[GroupInfo]
-    after: str | None = None
-
-
-class PartitionOffsets(msgspec.Struct):
-    partition: int
-    start: int
-    end: int
-    at: int | None = None
-
-
-class OffsetsReply(msgspec.Struct):
-    topic: str
-    partitions: list[PartitionOffsets]
-
-
-class Enqueued(msgspec.Struct):
-    id: str
-    topic: str
-    partition: int
-    offset: int
-    duplicate: bool = False
-
-
-class LettersReply(msgspec.Struct):
-    messages: list[Delivered]
-    after: str | None = None
-
-
-class ErrorsReply(msgspec.Struct):
-    errors: list[dict[str, Any]]
-    after: str | None = None
 
 
 def _pages(
@@ -153,11 +120,11 @@ def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsRepl
     return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, {"at": time_text(at)})
 
 
-def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[Delivered]]:
+def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[StoredMessage]]:
     """Look at messages without claiming them; by default at the last ones."""
     call = get(
         f"/v1/topics/{segment(topic)}/partitions/{partition}/messages",
-        LettersReply,
+        MessagesReply,
         {"offset": offset, "limit": limit},
     )
     return Call("GET", call.path, lambda reply: call.read(reply).messages, refusal=refusal, idempotent=True)
@@ -209,7 +176,7 @@ def list_letters(
     since: datetime | str | None = None,
     until: datetime | str | None = None,
     limit: int | None = 100,
-) -> Pages[Delivered]:
+) -> Pages[StoredMessage]:
     """Dead letters of a topic that were not sent back yet; all of them with `limit=None`."""
     query = {
         "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
@@ -226,7 +193,7 @@ def letter_errors(topic: str) -> Call[dict[str, Any]]:
 def each_error(topic: str) -> Pages[dict[str, Any]]:
     """How many letters of each kind of error, most frequent first."""
     path = f"/v1/dlq/{segment(topic)}/errors"
-    return _pages(path, ErrorsReply, lambda reply: Page(reply.errors, reply.after), {})
+    return _pages(path, dict[str, Any], lambda reply: Page(reply["errors"], reply.get("after")), {})
 
 
 def redrive(
@@ -258,8 +225,8 @@ def redrive(
     return post(path, body, reading(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
 
 
-def enqueue(topic: str, message: ProduceItem) -> Call[Enqueued]:
-    return post("/v1/jobs", body_of(message, topic=topic), reading(Enqueued), idempotent=is_keyed(message))
+def enqueue(topic: str, message: ProduceItem) -> Call[EnqueueReply]:
+    return post("/v1/jobs", body_of(message, topic=topic), reading(EnqueueReply), idempotent=is_keyed(message))
 
 
 def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -282,7 +249,7 @@ READ_BYTES = 1 << 20
 class Fetched(NamedTuple):
     """Messages of a partition from an offset on, and where to read on."""
 
-    messages: list[Delivered]
+    messages: list[StoredMessage]
     next_offset: int
     start_offset: int
     end_offset: int
@@ -316,29 +283,28 @@ def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_byte
     return Call("GET", path, read, refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
-def _messages(data: bytes, partition: int, offset: int) -> list[Delivered]:
+def _messages(data: bytes, partition: int, offset: int) -> list[StoredMessage]:
     """The first batch may begin before what was asked for."""
     from driftq.wire import records  # noqa: PLC0415  # checksums and compression, for those who read packed records
 
-    found: list[Delivered] = []
+    found: list[StoredMessage] = []
     for batch in records.split(data):
         header = records.read_header(batch)
         skipped = max(0, offset - header.first_offset)
         for index, record in enumerate(records.unpack(batch, header, first=skipped), header.first_offset + skipped):
-            found.append(_delivered(record, partition, index, header.at_ms))
+            found.append(_stored(record, partition, index, header.at_ms))
     return found
 
 
-def _delivered(record: Record, partition: int, offset: int, at_ms: int) -> Delivered:
+def _stored(record: Record, partition: int, offset: int, at_ms: int) -> StoredMessage:
     head = read_head(record.head)
     try:
         value, packed = record.value.decode(), None
     except UnicodeDecodeError:
         value, packed = "", base64.b64encode(record.value).decode("ascii")
-    return Delivered(
+    return StoredMessage(
         partition,
         offset,
-        attempts=0,
         timestamp_ms=at_ms,
         key=record.key.decode("utf-8", "replace"),
         value=value,

@@ -14,10 +14,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from driftq.client.errors import InvalidCall, Refused, code_of, refused
+from driftq.client.errors import InvalidCall, Refused, refused
 from driftq.client.transport.sansio import Call
+from driftq.wire.claims import ClaimReply, SettleReply
+from driftq.wire.effects import BeginReply
+from driftq.wire.errors import code_of
 from driftq.wire.message import Envelope, RetryPolicy
-from driftq.wire.queue import ClaimReply, ProduceItem, ProduceReply, SettleReply
+from driftq.wire.produce import PACKED_TYPE, BatchReply, PackedReply, ProduceItem, ProduceReply
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
@@ -25,44 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Value = Any  # bytes and str go as they are; anything else goes as JSON
 
-PACKED = "application/x-driftq-batch"
 encode = msgspec.json.Encoder().encode
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
-
-
-class Begun(msgspec.Struct):
-    """`status` is "begun", with a fence, or "done", with the result of the first time."""
-
-    status: str
-    fence: int = 0
-    result: str = ""
-
-
-class PackedReply(msgspec.Struct):
-    partition: int
-    offset: int
-    count: int
-    duplicate: bool = False
-
-
-class BatchResult(msgspec.Struct):
-    """One message of many: where it went, or why it did not."""
-
-    status: int
-    topic: str = ""
-    routed_topic: str = ""
-    partition: int = -1
-    offset: int = -1
-    duplicate: bool = False
-    error: str = ""
-    message: str = ""
-    retry_after_ms: int | None = None
-
-
-class BatchReply(msgspec.Struct):
-    produced: int
-    failed: int
-    results: list[BatchResult]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -274,8 +241,14 @@ def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[Batch
 def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool) -> Call[PackedReply]:
     path = f"/v1/produce/packed?{urlencode({'topic': topic, 'partition': partition})}"
     return Call(
-        "POST", path, reading(PackedReply), refusal=refusal, body=batch, content_type=PACKED, idempotent=has_producer
-    )
+        "POST",
+        path,
+        reading(PackedReply),
+        refusal=refusal,
+        body=batch,
+        content_type=PACKED_TYPE,
+        idempotent=has_producer,
+    )  # fmt: skip
 
 
 # --- claiming and settling --------------------------------------------------------------------------------------------
@@ -324,13 +297,13 @@ def begin_effect(
     offset: int | None = None,
     token: str = "",
     fence: int | None = None,
-) -> Call[Begun]:
+) -> Call[BeginReply]:
     """With the token of the message, or the fence of an earlier begin, a repeat is granted again."""
     body = given(
         topic=topic, group=group, key=key, owner=owner, tenant_id=tenant, lease_ms=lease_ms, partition=partition,
         offset=offset, token=token or None, fence=fence,
     )  # fmt: skip
-    return post("/v1/idempotency/begin", body, reading(Begun), idempotent=bool(token or fence is not None))
+    return post("/v1/idempotency/begin", body, reading(BeginReply), idempotent=bool(token or fence is not None))
 
 
 def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, tenant: str = "") -> Call[None]:

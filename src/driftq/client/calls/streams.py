@@ -11,10 +11,10 @@ import msgspec
 
 from driftq.client.calls.pages import Page, Pages
 from driftq.client.calls.queue import Value, encode, get, post, raw_bytes, reading, retry_after_ms, time_text
-from driftq.client.errors import Refused, code_of, refused
+from driftq.client.errors import Refused, refused
 from driftq.client.transport.sansio import Call
 from driftq.wire import streams as w
-from driftq.wire.errors import Code
+from driftq.wire.errors import Code, stream_code_of
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
@@ -61,32 +61,17 @@ class AppendReply(NamedTuple):
     duplicate: bool = False
 
 
-class ListedStream(msgspec.Struct):
-    stream: str
-    content_type: str
-    next_offset: str
-    closed: bool
-    created_at: str
-
-
-class StreamsPage(msgspec.Struct):
-    streams: list[ListedStream]
-    after: str | None = None
-
-
 def stream_path(path: str) -> str:
     return w.ROOT + quote(path.strip("/"), safe="/")
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
-_CODES = {400: Code.INVALID_ARGUMENT, 403: Code.STALE_EPOCH, 422: Code.SEQUENCE_MISMATCH}
-
 
 def refusal(reply: HttpReply) -> Refused:
     headers = reply.headers
     details: dict[str, Any] = {}
-    code = _CODES.get(reply.status) or code_of("", reply.status)
+    code = stream_code_of(reply.status)
     if reply.status == 403 and w.PRODUCER_EPOCH.lower() not in headers:
         code = Code.INVALID_ARGUMENT
     if w.EXPECTED_SEQ.lower() in headers:
@@ -249,28 +234,22 @@ def append(
     )
 
 
-def find_producer(path: str, producer: str) -> Call[dict[str, Any]]:
-    """How far a producer has come, for one that begins again: epoch, seq, offsets."""
-    call_path = f"{stream_path(path)}?{urlencode({'producer': producer})}"
-    return Call("GET", call_path, reading(dict[str, Any]), refusal=refusal, idempotent=True)
-
-
-def list_streams(prefix: str = "", *, after: str = "", limit: int = 100) -> Call[StreamsPage]:
+def list_streams(prefix: str = "", *, after: str = "", limit: int = 100) -> Call[w.StreamsReply]:
     """Streams by path, a page at a time: hand `after` of the last page back."""
-    return get("/v1/streams", StreamsPage, {"prefix": prefix, "after": after, "limit": limit})
+    return get("/v1/streams", w.StreamsReply, {"prefix": prefix, "after": after, "limit": limit})
 
 
-def each_stream(prefix: str = "", *, limit: int | None = None) -> Pages[ListedStream]:
+def each_stream(prefix: str = "", *, limit: int | None = None) -> Pages[w.ListedStream]:
     """Every stream whose path begins with a prefix, in order."""
 
-    def call(after: str, size: int) -> Call[Page[ListedStream]]:
+    def call(after: str, size: int) -> Call[Page[w.ListedStream]]:
         asked = list_streams(prefix, after=after, limit=size)
         return Call("GET", asked.path, lambda reply: _page(asked.read(reply)), refusal=refusal, idempotent=True)
 
     return Pages(call, limit)
 
 
-def _page(page: StreamsPage) -> Page[ListedStream]:
+def _page(page: w.StreamsReply) -> Page[w.ListedStream]:
     return Page(page.streams, page.after)
 
 

@@ -26,13 +26,15 @@ from driftq.client.producer.producer_base import (
     SyncProducerBase,
 )
 from driftq.client.transport.sansio import Call, random_bits, random_name
-from driftq.wire.message import Envelope, Head, Job, encode_head, from_rfc3339
+from driftq.wire.fields import from_rfc3339
+from driftq.wire.message import Envelope, Head, Job, encode_head
 from driftq.wire.partitions import partition_of
 from driftq.wire.records import pack_columns
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sync_transport import Transport
+    from driftq.wire.produce import PackedReply
 
 EPOCH_RANDOM_BITS = 10
 KEYS_CACHED_MAX = 65_536
@@ -69,7 +71,7 @@ class TopicBatches:
         self._compress = compress
         self._query = urlencode({"topic": topic})
 
-    def __call__(self, batch: ProducerBatch, epoch: int, seq: int) -> Call[queue.PackedReply]:
+    def __call__(self, batch: ProducerBatch, epoch: int, seq: int) -> Call[PackedReply]:
         if batch.encoded is None or batch.encoded[0] != (epoch, seq):
             packed = pack_columns(
                 batch.values, batch.keys, batch.heads,

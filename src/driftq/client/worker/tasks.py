@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from driftq.client.calls import admin, queue
+from driftq.client.calls import queue
 from driftq.client.errors import InvalidCall
 from driftq.client.worker.handler_results import Reject
 from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
@@ -26,7 +26,8 @@ from driftq.client.worker.worker import Worker
 if typing.TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ, DriftQ
     from driftq.client.message import MessageMethods
-    from driftq.wire.queue import ProduceItem
+    from driftq.wire.jobs import EnqueueReply
+    from driftq.wire.produce import ProduceItem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,9 +80,9 @@ class Task(Worker[P, R]):
         return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **self._job_options)
 
     @overload
-    def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> admin.Enqueued: ...
+    def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> EnqueueReply: ...
     @overload
-    def enqueue(self, broker: AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Awaitable[admin.Enqueued]: ...
+    def enqueue(self, broker: AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Awaitable[EnqueueReply]: ...
     def enqueue(self, broker: DriftQ | AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Enqueue a call for the workers of this task."""
         return broker.jobs.enqueue(self.subscription.topic, self.job(*args, **kwargs))

@@ -47,7 +47,7 @@ from driftq.client.worker.options import WorkerCounts
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
     from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
-    from driftq.wire.queue import Delivered
+    from driftq.wire.claims import Delivered
 
 logger = logging.getLogger("driftq.worker")
 

@@ -16,7 +16,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.commands import Ack, AckThrough, Command, CommitOutcome, ReleaseMessages
 from driftq.core.model.replies import Rejected
 from driftq.wire.errors import Code
-from driftq.wire.message import to_rfc3339
+from driftq.wire.fields import to_rfc3339
 from driftq.wire.records import pack_columns
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import msgspec
 from driftq.core.context import Unreadable
 from driftq.core.model.facts import DEAD, Settled
 from driftq.core.state.groups import DEAD_PREFIX
-from driftq.wire.message import DeadLetter, Head, encode_head, read_head, to_rfc3339
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.message import DeadLetter, Head, encode_head, read_head
 from driftq.wire.records import pack_one
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ lines that the answer needs for the page to be allowed to read it.
 
 from __future__ import annotations
 
-from driftq.server.handlers.base import error_response
+from driftq.server.handlers.responses import error_response
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
 from driftq.server.streams.requests import path_of

@@ -1,87 +1,147 @@
-"""Pulling work: claim with a lease, and settle many messages in one call, each judged for itself."""
+"""Consuming: claim messages under a lease, stream them, and settle them, one by one or many in one call."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from msgspec import json
+from msgspec import UNSET, json
 from msgspec.structs import replace
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Delivery, Rejected, Settlement
-from driftq.server.handlers.base import QUEUE_PROBLEMS, Context, json_response, read, read_json, refusal
-from driftq.server.handlers.queue import settled, start_of
-from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.consume_stream import ConsumeStream
+from driftq.server.handlers.request_body import read, read_json, start_of
+from driftq.server.handlers.responses import json_response, no_content, refusal, refused
+from driftq.server.held_messages import give_back, held_runs, set_aside
+from driftq.server.http import Answer, BadRequest, Request, Response, Streaming
 from driftq.server.message_json import lines
 from driftq.storage.corruption import CorruptLog
-from driftq.wire.errors import Code
-from driftq.wire.message import to_rfc3339
-from driftq.wire.queue import AckRequest, ClaimRequest, HeldItem, RefusedItem, SettleReply, SettleRequest
+from driftq.wire.claims import (
+    AckRequest,
+    ClaimReply,
+    ClaimRequest,
+    ConsumeRequest,
+    NackRequest,
+    RefusedItem,
+    SettleReply,
+    SettleRequest,
+)
+from driftq.wire.errors import CODES, Code
+from driftq.wire.fields import to_rfc3339
+
+if TYPE_CHECKING:
+    from driftq.server.handlers.context import Context
 
 logger = logging.getLogger("driftq.claims")
 
-SETTLE_MAX = 10_000
+_PARTITION_OFFSET = frozenset({"partition", "offset"})
 
 
 class ClaimsHandlers:
-    """Handlers of claims and of what ends them."""
+    """Handlers of `/v1/claim`, `/v1/consume` and the calls that settle messages."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._engine = context.engine
+
+    # --- claim ---
 
     async def claim(self, request: Request) -> Response:
         body = read(request, ClaimRequest, frozenset({"max", "wait_ms", "lease_ms"}))
         command = c.Claim(
             body.topic, body.group, body.owner, body.max, body.lease_ms, start_of(body.start), body.task, body.label
         )
-        engine = self._context.engine
-        reply = await engine.claim(command, body.wait_ms)
+        reply = await self._engine.claim(command, body.wait_ms)
         if isinstance(reply, Rejected):
             return refusal(reply)
-        if request.gone:
-            self._give_back(command, reply)
-            return json_response({"messages": []})
-        items: list[bytes] = []
+        if request.gone:  # the client has disconnected
+            give_back(self._engine, command, reply.deliveries, reply.token)
+            return json_response(ClaimReply([], "", ""))
+        messages: list[bytes] = []
         damage: CorruptLog | None = None
         for delivery in reply.deliveries:
-            damage = self._read(command, delivery, reply, items) or damage
-        if damage is not None and not items:
-            return refusal(Rejected(Code.DATA_CORRUPT, f"{damage}; run `driftq inspect verify` on the data folder"))
-        return Response(200, _claimed(reply, items))
+            damage = self._read(command, delivery, reply, messages) or damage
+        if damage is not None and not messages:
+            return refused(Code.DATA_CORRUPT, f"{damage}; run `driftq inspect verify` on the data folder")
+        return Response(200, _claim_reply(reply, messages))
 
-    def _read(self, command: c.Claim, delivery: Delivery, reply: Claimed, items: list[bytes]) -> CorruptLog | None:
-        """Add a delivery's messages. What is damaged rests like what failed: it must not be claimed again at once."""
+    def _read(self, claim: c.Claim, delivery: Delivery, reply: Claimed, messages: list[bytes]) -> CorruptLog | None:
+        """Append a delivery's messages. Damaged records are skipped and set aside."""
         damage: CorruptLog | None = None
         first = delivery.first
         while first < delivery.end:
-            before = len(items)
+            before = len(messages)
             try:
-                items.extend(lines(self._context.engine, replace(delivery, first=first), reply.token, reply.until_ms))
+                messages.extend(lines(self._engine, replace(delivery, first=first), reply.token, reply.until_ms))
                 break
             except CorruptLog as error:
                 logger.error("not delivered: %s", error)
                 damage = error
-                at = first + len(items) - before
-                first = min(delivery.end, max(at + 1, error.end_offset))
-                held = (c.Held(delivery.partition, at, first, reply.token),)
-                aside = c.Nack(command.topic, command.group, command.owner, held, "the record cannot be read")
-                self._context.engine.submit_to(aside, lambda _: None)
+                damaged_at = first + len(messages) - before
+                first = min(delivery.end, max(damaged_at + 1, error.end_offset))
+                set_aside(self._engine, claim, c.Held(delivery.partition, damaged_at, first, reply.token))
         return damage
 
-    def _give_back(self, command: c.Claim, reply: Claimed) -> None:
-        """Nobody is there any more to take it."""
-        held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
-        if held:
-            release = c.ReleaseMessages(command.topic, command.group, command.owner, held, sent=False)
-            self._context.engine.submit_to(release, lambda _: None)
+    # --- consume ---
 
-    # --- many at once ---
+    def consume(self, request: Request) -> Answer:
+        body = read(request, ConsumeRequest, frozenset({"lease_ms", "prefetch"}))
+        if not (body.topic and body.group and body.owner):
+            raise BadRequest("topic, group, and owner are required")
+        lease_ms = body.lease_ms if body.lease_ms is not None else self._lease_ms(body.topic)
+        claim = c.Claim(body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label)
+        return self._open_stream(claim, body.prefetch)
+
+    def _lease_ms(self, topic: str) -> int:
+        known = self._engine.latest_state.topics.get(topic)
+        return (known.config.lease_ms if known is not None else 0) or self._context.settings.queue.lease_ms
+
+    def _in_flight_max(self, topic: str) -> int:
+        known = self._engine.latest_state.topics.get(topic)
+        return (known.config.in_flight_max if known is not None else 0) or self._context.settings.queue.in_flight_max
+
+    async def _open_stream(self, claim: c.Claim, prefetch: int | None) -> Response | Streaming:
+        """The group is created first, so that an invalid request gets an error instead of an empty stream. A request
+        that is refused creates nothing."""
+        limits = self._engine.queries.limits
+        low, high = limits.lease_ms_min, limits.lease_ms_max
+        if claim.lease_ms is not None and not low <= claim.lease_ms <= high:
+            return refused(Code.INVALID_ARGUMENT, f"invalid lease_ms: it must be {low} to {high}")
+        reply = await self._engine.submit(c.CreateGroup(claim.topic, claim.group, claim.start))
+        if isinstance(reply, Rejected):
+            return refusal(reply)
+        heartbeat_ms = self._context.settings.queue.heartbeat_ms
+        in_flight_max = self._in_flight_max(claim.topic)
+        consumer = ConsumeStream(self._engine, claim, heartbeat_ms, in_flight_max, prefetch)
+        return Streaming(consumer.run, cancel_when_gone=False)
+
+    # --- settle one message ---
 
     def ack(self, request: Request) -> Answer:
-        return self._settle(request, lambda body, held: c.Ack(body.topic, body.group, body.owner, held))
+        body = read(request, AckRequest, _PARTITION_OFFSET)
+        return self._context.ask(c.Ack(body.topic, body.group, body.owner, (_held(body),)), _settled)
 
     def nack(self, request: Request) -> Answer:
+        body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
+        command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
+        return self._context.ask(command, _settled)
+
+    def ack_through(self, request: Request) -> Answer:
+        """Ack everything up to and including an offset, if the caller holds all of it."""
+        body = read(request, AckRequest, _PARTITION_OFFSET)
+        if body.partition is UNSET or body.offset is UNSET:
+            raise BadRequest("partition and offset are required")
+        command = c.AckThrough(body.topic, body.group, body.owner, body.partition, body.offset, body.token)
+        return self._context.ask(command, _settled)
+
+    # --- settle many messages ---
+
+    def ack_batch(self, request: Request) -> Answer:
+        return self._settle(request, lambda body, held: c.Ack(body.topic, body.group, body.owner, held))
+
+    def nack_batch(self, request: Request) -> Answer:
         return self._settle(
             request, lambda body, held: c.Nack(body.topic, body.group, body.owner, held, body.reason, body.delay_ms)
         )
@@ -104,47 +164,35 @@ class ClaimsHandlers:
 
     def _settle(self, request: Request, command: Callable[[SettleRequest, tuple[c.Held, ...]], c.Command]) -> Answer:
         body = read_json(request.body, SettleRequest)
-        return self._context.ask(command(body, held_runs(body.messages)), _settlement)
-
-    def ack_through(self, request: Request) -> Answer:
-        """Everything up to and with an offset, if all of it is the caller's."""
-        body = read(request, AckRequest, frozenset({"partition", "offset"}))
-        if not isinstance(body.partition, int) or not isinstance(body.offset, int):
-            raise BadRequest("partition and offset are required")
-        command = c.AckThrough(body.topic, body.group, body.owner, body.partition, body.offset, body.token)
-        return self._context.ask(command, settled)
+        return self._context.ask(command(body, held_runs(body.messages)), _settle_reply)
 
 
-def _claimed(reply: Claimed, items: list[bytes]) -> bytes:
-    until = json.encode(_until(reply.until_ms) if reply.deliveries else "")
+def _held(body: AckRequest) -> c.Held:
+    partition, offset = body.partition, body.offset
+    if partition is UNSET or offset is UNSET:
+        raise BadRequest("partition and offset are required")
+    if not (body.topic and body.group and (body.owner or body.token)):
+        raise BadRequest("topic, group, and owner are required")
+    return c.Held(partition, offset, offset + 1, body.token)
+
+
+def _claim_reply(reply: Claimed, messages: list[bytes]) -> bytes:
+    """A `ClaimReply`, around messages that are JSON already."""
+    until = json.encode(to_rfc3339(reply.until_ms) if reply.deliveries else "")
     tail = b'],"token":%b,"lease_until":%b}\n' % (json.encode(reply.token), until)
-    return b'{"messages":[' + b",".join(items) + tail
+    return b'{"messages":[' + b",".join(messages) + tail
 
 
-def held_runs(items: list[HeldItem]) -> tuple[c.Held, ...]:
-    """Neighbours under one token become one run: a claim that is acked as a whole costs as much as one message."""
-    if not 1 <= len(items) <= SETTLE_MAX:
-        raise BadRequest(f"messages must name 1 to {SETTLE_MAX} messages")
-    runs: list[c.Held] = []
-    for item in items:
-        end = item.end if item.end is not None else item.offset + 1
-        if end <= item.offset:
-            raise BadRequest("end must lie behind offset")
-        last = runs[-1] if runs else None
-        if last is not None and (last.partition, last.end, last.token) == (item.partition, item.offset, item.token):
-            runs[-1] = c.Held(item.partition, last.first, end, item.token)
-        else:
-            runs.append(c.Held(item.partition, item.offset, end, item.token))
-    return tuple(runs)
+def _settled(settlement: Settlement) -> Response:
+    """For one message: if it was refused, so is the call."""
+    if settlement.refused:
+        first = settlement.refused[0]
+        return refused(first.code, first.message)
+    return no_content()
 
 
-def _settlement(reply: Settlement) -> Response:
-    refused = [
-        RefusedItem(each.partition, each.offset, QUEUE_PROBLEMS[each.code].error, each.message)
-        for each in reply.refused
+def _settle_reply(settlement: Settlement) -> Response:
+    items = [
+        RefusedItem(item.partition, item.offset, CODES[item.code].error, item.message) for item in settlement.refused
     ]
-    return json_response(SettleReply(refused, _until(reply.until_ms) if reply.until_ms else ""))
-
-
-def _until(until_ms: int) -> str:
-    return to_rfc3339(until_ms)
+    return json_response(SettleReply(items, to_rfc3339(settlement.until_ms) if settlement.until_ms else ""))

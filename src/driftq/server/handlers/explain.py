@@ -1,7 +1,7 @@
-"""Why a message is not being delivered: every gate that is shut for it now, and when each opens.
+"""`GET /v1/explain`: why a message is not delivered now, and until when.
 
-Reads the state, changes nothing. The gates are those of `core.rules.claim`, in the words of an operator. A gate opens
-at a time, or when something happens; one that never opens says so.
+A *gate* is one reason that keeps a message from being delivered: a lease, a backoff, a paused group. The gates are the
+conditions of `core.rules.claim`, in the words of an operator. A gate opens at a time, when something happens, or never.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from driftq.core.state.logs import SHARED_TENANT, Log
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.claim_selection import DEFAULT_LANE, ClaimFilter
 from driftq.core.transitions.lookups import bad_partition, no_such_group, no_such_topic
-from driftq.server.handlers.base import NEARLY_FULL, Context, backlog_in, backlog_info, json_response, number, refusal
+from driftq.server.handlers.backlog import NEARLY_FULL, backlog_in, backlog_info
+from driftq.server.handlers.request_body import number
+from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.storage.corruption import CorruptLog
-from driftq.wire.admin import BacklogInfo
-from driftq.wire.message import DeadLetter, read_head, to_rfc3339
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.message import DeadLetter, read_head
 from driftq.wire.records import read_header, unpack
+from driftq.wire.server_info import Explanation, Gate, GroupExplanation, MessageFacts
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import LaneKey
@@ -29,64 +32,43 @@ if TYPE_CHECKING:
     from driftq.core.state.leases import Entry, Lease
     from driftq.engine.engine import Engine
     from driftq.engine.queries import StateView
+    from driftq.server.handlers.context import Context
+    from driftq.wire.topics import BacklogInfo
 
-LETTERS_LOOKED_AT = 1_000
-LETTERS_BYTES = 4 << 20
+LETTERS_MAX = 1_000  # the last dead letters, which are searched for the message
+LETTERS_BYTES_MAX = 4 << 20
 NEVER = "never"
-_SETTLED_AS = {"succeeded": "acked", "cancelled": "cancelled"}  # what a job's history remembers
+_SETTLED_AS = {"succeeded": "acked", "cancelled": "cancelled"}  # by the end of a job's last attempt
 
 
-class Gate(Struct, frozen=True, omit_defaults=True):
-    """One thing that holds a message back. `opens_at` is a time if it is known, `opens_when` what has to happen."""
+class ExplainHandlers:
+    """The handler of `/v1/explain`."""
 
-    gate: str
-    why: str
-    opens_when: str
-    opens_at: str = ""
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._engine = context.engine
 
+    def explain(self, request: Request) -> Answer:
+        """`?topic=&partition=&offset=`, for one `&group=` or all; `&task=` and `&label=` are the filter of a claim."""
+        query = request.query
+        if not query.get("topic"):
+            raise BadRequest("topic, partition and offset are required")
+        partition, offset = (number(name, query.get(name, "")) for name in ("partition", "offset"))
+        return self._context.query(lambda view: self._explain(view, query, partition, offset))
 
-class MessageView(Struct, frozen=True, omit_defaults=True):
-    """What the broker knows of a message without looking into it."""
-
-    produced_at: str = ""
-    priority: int = 0
-    task: str = ""
-    label: str = ""
-    tenant: str = ""
-    deadline: str = ""
-    retained_until: str = ""
-
-
-class GroupView(Struct, frozen=True, omit_defaults=True):
-    """A message as one group sees it. `gaps` counts the settled ranges above the group's lowest open offset."""
-
-    group: str
-    state: str
-    claimable: bool
-    summary: str
-    gates: list[Gate] = []
-    ahead: int = 0
-    attempts: int = 0
-    failures: int = 0
-    lease_losses: int = 0
-    releases: int = 0
-    last_error: str = ""
-    settled_as: str = ""
-    gaps: int = 0
-
-
-class Explanation(Struct, frozen=True, omit_defaults=True):
-    """`gates` hold the message for everybody; those of `groups` for one group. `backlog` is there if
-    the partition is full for producers, or nearly."""
-
-    topic: str
-    partition: int
-    offset: int
-    summary: str
-    message: MessageView
-    gates: list[Gate]
-    groups: list[GroupView]
-    backlog: BacklogInfo | None = None
+    def _explain(self, view: StateView, query: Mapping[str, str], partition: int, offset: int) -> Response:
+        topic = view.state.topics.get(query["topic"])
+        if topic is None:
+            return refusal(no_such_topic(query["topic"]))
+        if partition >= len(topic.log_ids):
+            return refusal(bad_partition(partition, topic))
+        groups = list(topic.groups.values())
+        if "group" in query:
+            if query["group"] not in topic.groups:
+                return refusal(no_such_group(topic.name, query["group"]))
+            groups = [topic.groups[query["group"]]]
+        wanted = ClaimFilter(query.get("task"), query.get("label"))
+        return json_response(Explainer(view, self._engine, topic, partition, offset, wanted).explain(groups))
 
 
 class Explainer:
@@ -116,7 +98,7 @@ class Explainer:
         backlog = backlog_in(self._view, self._log)
         return backlog_info(backlog) if backlog is not None and backlog.used >= NEARLY_FULL else None
 
-    def _summary(self, gates: list[Gate], views: list[GroupView]) -> str:
+    def _summary(self, gates: list[Gate], views: list[GroupExplanation]) -> str:
         if gates:
             return gates[0].why
         if not views:
@@ -146,14 +128,14 @@ class Explainer:
             return [Gate("deadline", why, NEVER)]
         return []
 
-    def _message(self, gates: list[Gate]) -> MessageView:
+    def _message(self, gates: list[Gate]) -> MessageFacts:
         if not self._exists():
-            return MessageView()
+            return MessageFacts()
         log, offset = self._log, self._offset
         at_ms = self._view.reader.time_of(log.log_id, offset)
         lane = self._lane()
         deadline_ms, retention_ms = log.deadline_of(offset), self._topic.config.retention_ms
-        return MessageView(
+        return MessageFacts(
             to_rfc3339(at_ms) if at_ms else "", lane.priority, lane.task, lane.label,
             lane.tenant.removeprefix(SHARED_TENANT),
             to_rfc3339(deadline_ms) if deadline_ms else "",
@@ -165,11 +147,11 @@ class Explainer:
 
     # --- a group ---
 
-    def _placed(self, group: Group, view: GroupView) -> GroupView:
+    def _placed(self, group: Group, view: GroupExplanation) -> GroupExplanation:
         progress = group.progress[self._log.partition]
         return structs.replace(view, gaps=len(progress.settled))
 
-    def _group(self, group: Group, shared: list[Gate]) -> GroupView:
+    def _group(self, group: Group, shared: list[Gate]) -> GroupExplanation:
         progress = group.progress[self._log.partition]
         place, lease, entry = progress.place_of(self._offset)
         if place is MessageState.SETTLED:
@@ -187,8 +169,8 @@ class Explainer:
         ahead = self._ahead(progress) if place is MessageState.FRESH and not shared else 0
         attempts = entry.attempts if entry is not None else int(place is MessageState.HELD)
         if entry is None:
-            return GroupView(group.name, state, claimable, summary, gates, ahead, attempts)
-        return GroupView(
+            return GroupExplanation(group.name, state, claimable, summary, gates, ahead, attempts)
+        return GroupExplanation(
             group.name, state, claimable, summary, gates, ahead, attempts, entry.failures, entry.lease_losses,
             entry.releases, entry.error,
         )  # fmt: skip
@@ -239,11 +221,11 @@ class Explainer:
 
     # --- settled ---
 
-    def _settled(self, group: Group, shared: list[Gate]) -> GroupView:
+    def _settled(self, group: Group, shared: list[Gate]) -> GroupExplanation:
         letter = self._letter(group) if not shared or self._exists() else None
         if letter is not None:
             why = f"It became a dead letter at {letter.dead_at} ({letter.reason}) after {letter.attempts} attempts."
-            return GroupView(
+            return GroupExplanation(
                 group.name, "settled", False, why, attempts=letter.attempts, lease_losses=letter.lease_losses,
                 last_error=letter.last_error, settled_as="dead letter",
             )  # fmt: skip
@@ -251,9 +233,11 @@ class Explainer:
             if attempt.group_id == group.group_id and attempt.end in _SETTLED_AS:
                 settled_as = _SETTLED_AS[attempt.end]
                 why = f"It was {settled_as} at {to_rfc3339(attempt.ended_ms)}."
-                return GroupView(group.name, "settled", False, why, attempts=attempt.number, settled_as=settled_as)
+                return GroupExplanation(
+                    group.name, "settled", False, why, attempts=attempt.number, settled_as=settled_as
+                )
         why = f"It is done for group {group.name}: acked, cancelled, skipped, or from before the group began."
-        return GroupView(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
+        return GroupExplanation(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
 
     def _letter(self, group: Group) -> DeadLetter | None:
         """Its dead letter, if it is among the last ones."""
@@ -262,9 +246,9 @@ class Explainer:
             return None
         log_id = dead.log_ids[self._log.partition]
         end = self._engine.durable_end(log_id)
-        first = max(self._view.state.logs[log_id].start, end - LETTERS_LOOKED_AT)
+        first = max(self._view.state.logs[log_id].start, end - LETTERS_MAX)
         try:
-            batches = self._engine.read(log_id, first, end, LETTERS_BYTES) if first < end else []
+            batches = self._engine.read(log_id, first, end, LETTERS_BYTES_MAX) if first < end else []
         except CorruptLog:
             return None
         for batch in batches:
@@ -273,36 +257,3 @@ class Explainer:
                 if letter is not None and (letter.offset, letter.group) == (self._offset, group.name):
                     return letter
         return None
-
-
-# --- `GET /v1/explain`: why a message is not being delivered, and until when ---
-
-
-class ExplainHandlers:
-    """One question."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._engine = context.engine
-
-    def explain(self, request: Request) -> Answer:
-        """`?topic=&partition=&offset=`, for one `&group=` or all; `&task=` and `&label=` as a claim would ask."""
-        query = request.query
-        if not query.get("topic"):
-            raise BadRequest("topic, partition and offset are required")
-        partition, offset = (number(name, query.get(name, "")) for name in ("partition", "offset"))
-        return self._context.query(lambda view: self._explain(view, query, partition, offset))
-
-    def _explain(self, view: StateView, query: Mapping[str, str], partition: int, offset: int) -> Response:
-        topic = view.state.topics.get(query["topic"])
-        if topic is None:
-            return refusal(no_such_topic(query["topic"]))
-        if partition >= len(topic.log_ids):
-            return refusal(bad_partition(partition, topic))
-        groups = list(topic.groups.values())
-        if "group" in query:
-            if query["group"] not in topic.groups:
-                return refusal(no_such_group(topic.name, query["group"]))
-            groups = [topic.groups[query["group"]]]
-        wanted = ClaimFilter(query.get("task"), query.get("label"))
-        return json_response(Explainer(view, self._engine, topic, partition, offset, wanted).explain(groups))

@@ -1,9 +1,12 @@
-"""Jobs: messages with an id, a task and a schedule. A job is looked up by its id and cancelled by it."""
+"""Jobs: messages with a task, an id and a schedule. A job is looked up and cancelled by its id.
+
+A job without an id of its own is named `topic:partition:offset`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.model import commands as c
 from driftq.core.model.commands import EffectKey, ProduceKey
@@ -11,13 +14,23 @@ from driftq.core.state.idempotency import EffectStatus, effect_scope
 from driftq.core.state.jobs import Attempt, claims
 from driftq.core.state.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.core.state.progress import MessageState
-from driftq.server.handlers.base import Context, error_response, json_response, read_json, refusal
-from driftq.server.handlers.queue import produce_command
+from driftq.server.handlers.request_body import read_json
+from driftq.server.handlers.responses import json_response, refusal, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import outgoing, traced
-from driftq.wire.admin import JobRequest
-from driftq.wire.message import Job, Routing, read_head, to_rfc3339
+from driftq.server.produced_message import outgoing, produce_command, traced
+from driftq.wire.errors import Code
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.jobs import (
+    CancelReply,
+    EnqueueReply,
+    JobAttempt,
+    JobGroupState,
+    JobReply,
+    JobRequest,
+    JobStateName,
+)
+from driftq.wire.message import Job, Routing, read_head
 from driftq.wire.records import read_header, unpack
 
 if TYPE_CHECKING:
@@ -27,9 +40,18 @@ if TYPE_CHECKING:
     from driftq.core.state.logs import Log
     from driftq.core.state.state import State
     from driftq.engine.queries import StateView
-    from driftq.wire.queue import ProduceItem
+    from driftq.server.handlers.context import Context
+    from driftq.wire.produce import ProduceItem
 
-_PLACE = re.compile(r"[0-9]{1,16}", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,16}", re.ASCII)
+
+# The state of a job over all groups that claim it: the least finished one, then the worst end.
+_STATE_ORDER: tuple[JobStateName, ...] = (
+    "running", "retrying", "scheduled", "ready", "dead", "cancelled", "finished", "succeeded", "skipped",
+)  # fmt: skip
+_FINAL_STATES: dict[str, JobStateName] = {
+    "succeeded": "succeeded", "dead": "dead", "cancelled": "cancelled", "skipped": "skipped",
+}  # fmt: skip
 
 
 class JobsHandlers:
@@ -53,142 +75,140 @@ class JobsHandlers:
             return self._enqueue(body.topic, body)
         return router.then([(body.topic, body)], lambda routes: self._enqueue(body.topic, *routes[0]))
 
-    def _enqueue(self, requested: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
-        message = outgoing(item, requested, self._engine.now_ms(), routing=routing)
-        command = produce_command(requested, item.envelope, message, self._context.any_partition(requested, item))
-        refused = self._context.charge(item.envelope, 1, command.payload_bytes)
-        if refused is not None:
-            return refusal(refused)
+    def _enqueue(self, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+        message = outgoing(item, topic, self._engine.now_ms(), routing=routing)
+        command = produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
+        rejected = self._context.charge(item.envelope, 1, command.payload_bytes)
+        if rejected is not None:
+            return refusal(rejected)
 
         def respond(reply: Produced) -> Response:
             job_id = item.id or f"{reply.topic}:{reply.partition}:{reply.first_offset}"
-            shown = {
-                "id": job_id,
-                "topic": reply.topic,
-                "partition": reply.partition,
-                "offset": reply.first_offset,
-                "duplicate": reply.duplicate,
-            }
-            return json_response(shown, 200 if reply.duplicate else 201)
+            body = EnqueueReply(job_id, reply.topic, reply.partition, reply.first_offset, reply.duplicate)
+            return json_response(body, 200 if reply.duplicate else 201)
 
         return self._context.ask(command, respond)
 
     async def get(self, request: Request, topic_name: str, job_id: str) -> Response:
-        """A job's state for each group that reads its topic. Its record is read when it is durable for certain."""
+        """A job's state for each group that reads its topic. The record is read after the query, when it is durable."""
         tenant = request.query.get("tenant_id", "")
-        found = await self._engine.queries.result(lambda view: _look(view, tenant, topic_name, job_id))
-        if found is None:
+        status = await self._engine.queries.result(lambda view: _status(view, tenant, topic_name, job_id))
+        if status is None:
             return _unknown(topic_name, job_id)
-        job = self._job(found)
+        job = self._job(status)
         not_before_ms = job.not_before_ms if job is not None else 0
-        shown: dict[str, Any] = {
-            "id": job_id,
-            "topic": found.topic,
-            "partition": found.partition,
-            "offset": found.offset,
-            "task": job.task if job is not None else "",
-            "priority": job.priority if job is not None else 0,
-            "not_before": to_rfc3339(not_before_ms) if not_before_ms else None,
-            "state": found.state or ("scheduled" if not_before_ms > self._engine.now_ms() else "ready"),
-            "groups": found.groups,
-        }
-        return json_response(shown)
+        return json_response(
+            JobReply(
+                id=job_id,
+                topic=status.topic,
+                partition=status.partition,
+                offset=status.offset,
+                task=job.task if job is not None else "",
+                priority=job.priority if job is not None else 0,
+                not_before=to_rfc3339(not_before_ms) if not_before_ms else None,
+                state=status.state or ("scheduled" if not_before_ms > self._engine.now_ms() else "ready"),
+                groups=status.groups,
+            )
+        )
 
-    def _job(self, found: _Found) -> Job | None:
-        """What its record says; None if retention took it, or if it is a plain message."""
-        batches = self._engine.read(found.log_id, found.offset, found.offset + 1, 1) if found.is_kept else []
+    def _job(self, status: _JobStatus) -> Job | None:
+        """The job in the record's head. None if retention deleted the record, or if it is a plain message."""
+        batches = self._engine.read(status.log_id, status.offset, status.offset + 1, 1) if status.is_kept else []
         if not batches:
             return None
         header = read_header(batches[0])
-        (record,) = unpack(batches[0], header, first=found.offset - header.first_offset, count=1)
+        (record,) = unpack(batches[0], header, first=status.offset - header.first_offset, count=1)
         return read_head(record.head).job
 
     def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
-        """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
+        """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
         state, tenant = self._engine.latest_state, request.query.get("tenant_id", "")
-        found = _find(state, self._engine.now_ms(), tenant, topic_name, job_id)
-        if found is None:
+        key = _find(state, self._engine.now_ms(), tenant, topic_name, job_id)
+        if key is None:
             return self._context.hold(_unknown(topic_name, job_id))
-        log = state.logs[found.log_id]
-        command = c.Cancel(log.topic, log.partition, found.offset)
-        return self._context.ask(command, lambda reply: json_response({"id": job_id, "cancelled": reply.changed}))
+        log = state.logs[key.log_id]
+        command = c.Cancel(log.topic, log.partition, key.offset)
+        return self._context.ask(command, lambda reply: json_response(CancelReply(job_id, reply.changed)))
 
 
-class _Found(NamedTuple):
-    """Where a job is, its state in one word (empty: no group claims it yet), and its state for each group."""
+class _JobStatus(NamedTuple):
+    """Where a job is, and its state."""
 
     log_id: int
     topic: str
     partition: int
     offset: int
-    is_kept: bool
-    state: str
-    groups: list[dict[str, Any]]
+    is_kept: bool  # its record is not deleted
+    state: JobStateName | None  # None: no group claims it yet
+    groups: list[JobGroupState]
 
 
-def _look(view: StateView, tenant: str, topic_name: str, job_id: str) -> _Found | None:
+def _status(view: StateView, tenant: str, topic_name: str, job_id: str) -> _JobStatus | None:
     state = view.state
-    found = _find(state, view.now_ms, tenant, topic_name, job_id)
-    log = state.logs[found.log_id] if found is not None else None
-    if found is None or log is None or found.offset >= log.end:
+    key = _find(state, view.now_ms, tenant, topic_name, job_id)
+    log = state.logs[key.log_id] if key is not None else None
+    if key is None or log is None or key.offset >= log.end:
         return None
-    is_kept = found.offset >= log.start
-    if not (is_kept or found.ttl_ms):
-        return None  # called by its place, and gone
-    groups = state.topics[log.topic].groups.values()
-    states = [_state(view, group, log, found.offset, tenant, job_id) for group in groups]
-    word = _overall(states)
-    if not word and found.offset in log.cancelled:
-        word = "cancelled"
-    elif not word and not is_kept:
-        word = "finished"
-    return _Found(log.log_id, log.topic, log.partition, found.offset, is_kept, word, states)
+    is_kept = key.offset >= log.start
+    if not (is_kept or key.ttl_ms):
+        return None  # named by its offset, and deleted
+    groups = [
+        _group_state(view, group, log, key.offset, tenant, job_id) for group in state.topics[log.topic].groups.values()
+    ]
+    overall = _overall(groups)
+    if overall is None and key.offset in log.cancelled:
+        overall = "cancelled"
+    elif overall is None and not is_kept:
+        overall = "finished"
+    return _JobStatus(log.log_id, log.topic, log.partition, key.offset, is_kept, overall, groups)
 
 
 def _find(state: State, now_ms: int, tenant: str, topic_name: str, job_id: str) -> ProducedKey | None:
-    found = state.keys.find_job(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
-    return found if found is not None and found.log_id in state.logs else _by_place(state, job_id)
+    key = state.keys.find_job(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
+    return key if key is not None and key.log_id in state.logs else _by_offset(state, job_id)
 
 
-def _by_place(state: State, job_id: str) -> ProducedKey | None:
-    """Jobs without an id of their own are called topic:partition:offset."""
-    name, _, rest = job_id.rpartition(":")
+def _by_offset(state: State, job_id: str) -> ProducedKey | None:
+    """The job named `topic:partition:offset`."""
+    name, _, offset = job_id.rpartition(":")
     name, _, partition = name.rpartition(":")
     topic = state.topics.get(name)
-    if topic is None or not all(_PLACE.fullmatch(part) for part in (partition, rest)):
+    if topic is None or not all(_NUMBER.fullmatch(part) for part in (partition, offset)):
         return None
     if int(partition) >= len(topic.log_ids):
         return None
-    return ProducedKey(topic.log_ids[int(partition)], int(rest), 1, 0, 0)
+    return ProducedKey(topic.log_ids[int(partition)], int(offset), 1, 0, 0)
 
 
-def _state(view: StateView, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> dict[str, Any]:
-    """Where the job is for one group, what was tried, and the result if its worker committed one under its id."""
+def _group_state(view: StateView, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> JobGroupState:
+    """The job's state for one group, its attempts, and the result if a worker committed one under the job's id."""
     state = view.state
     place, lease, entry = group.progress[log.partition].place_of(offset)
-    known = state.job_attempts.of(log.log_id, offset)
-    attempts = [each for each in known if each.group_id == group.group_id]
-    word = _word(place, entry, attempts, view.now_ms)
-    if word == "finished" and known:
-        word = "skipped"  # what happened to it is known, and this group is not in it
+    history = state.job_attempts.of(log.log_id, offset)
+    attempts = [attempt for attempt in history if attempt.group_id == group.group_id]
+    name = _state_name(place, entry, attempts, view.now_ms)
+    if name == "finished" and history:
+        name = "skipped"  # other groups have attempts, this one has none
     if not (place in (MessageState.SETTLED, MessageState.HELD) or attempts or claims(group, log, offset)):
-        word = "unclaimed"
-    shown: dict[str, Any] = {"group": group.name, "state": word}
-    if entry is not None and place is MessageState.RESTING:
-        shown["due_at"] = to_rfc3339(entry.retry_at_ms)
-    if lease is not None and place is MessageState.HELD:
-        shown |= {"owner": lease.owner, "lease_until": to_rfc3339(lease.until_ms)}
-    shown["attempts"] = [_attempt(each) for each in attempts if each.number]
+        name = "unclaimed"
+    is_waiting = entry is not None and place is MessageState.RESTING
+    is_held = lease is not None and place is MessageState.HELD
     effect = state.effects.find(effect_scope(EffectKey(tenant, log.topic, group.name, job_id)))
-    if effect is not None and effect.status is EffectStatus.COMMITTED:
-        shown["result"] = effect.result.decode("utf-8", "replace")
-    return shown
+    is_committed = effect is not None and effect.status is EffectStatus.COMMITTED
+    return JobGroupState(
+        group=group.name,
+        state=name,
+        due_at=to_rfc3339(entry.retry_at_ms) if entry is not None and is_waiting else None,
+        owner=lease.owner if lease is not None and is_held else None,
+        lease_until=to_rfc3339(lease.until_ms) if lease is not None and is_held else None,
+        attempts=[_attempt(attempt) for attempt in attempts if attempt.number],
+        result=effect.result.decode("utf-8", "replace") if effect is not None and is_committed else None,
+    )
 
 
-def _word(place: MessageState, entry: Entry | None, attempts: list[Attempt], now_ms: int) -> str:
+def _state_name(place: MessageState, entry: Entry | None, attempts: list[Attempt], now_ms: int) -> JobStateName:
     if place is MessageState.SETTLED:
-        ended = attempts[-1].end if attempts else ""
-        return ended if ended in ("succeeded", "dead", "cancelled", "skipped") else "finished"
+        return _FINAL_STATES.get(attempts[-1].end if attempts else "", "finished")
     if place is MessageState.RESTING and entry is not None:
         if entry.attempts or entry.releases:
             return "retrying"
@@ -196,25 +216,23 @@ def _word(place: MessageState, entry: Entry | None, attempts: list[Attempt], now
     return "running" if place is MessageState.HELD else "ready"
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "attempt": attempt.number,
-        "owner": attempt.owner,
-        "began_at": to_rfc3339(attempt.began_ms),
-        "ended_at": to_rfc3339(attempt.ended_ms) if attempt.end else None,
-        "end": attempt.end or "running",
-        "error": attempt.error,
-    }
+def _attempt(attempt: Attempt) -> JobAttempt:
+    return JobAttempt(
+        attempt=attempt.number,
+        owner=attempt.owner,
+        began_at=to_rfc3339(attempt.began_ms),
+        ended_at=to_rfc3339(attempt.ended_ms) if attempt.end else None,
+        end=attempt.end or "running",  # type: ignore[arg-type]  # one of the names that `core.state.jobs` uses
+        error=attempt.error,
+    )
 
 
-def _overall(states: list[dict[str, Any]]) -> str:
-    """One word for all groups that claim the job: the least finished, then the worst end. Empty if none claims it."""
-    words = {each["state"] for each in states}
-    for state in ("running", "retrying", "scheduled", "ready", "dead", "cancelled", "finished", "succeeded", "skipped"):
-        if state in words:
-            return state
-    return ""
+def _overall(groups: list[JobGroupState]) -> JobStateName | None:
+    """The state over all groups that claim the job; None if no group claims it."""
+    names = {group.state for group in groups}
+    return next((name for name in _STATE_ORDER if name in names), None)
 
 
 def _unknown(topic_name: str, job_id: str) -> Response:
-    return error_response(404, "NOT_FOUND", f"topic {topic_name} knows no job {job_id!r} (ids are kept for a while)")
+    message = f"topic {topic_name} knows no job {job_id!r} (ids are kept for a while)"
+    return refused(Code.NOT_FOUND, message)

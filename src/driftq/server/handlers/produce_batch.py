@@ -1,142 +1,156 @@
-"""Producing many messages in one request: JSON, NDJSON, or packed batches that are stored as they come."""
+"""Producing many messages in one request: as JSON or NDJSON, or as a packed batch that is stored as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import Produced, Rejected, Reply
-from driftq.server.handlers.base import ANY, QUEUE_PROBLEMS, Context, json_response, number, read_json, refusal
-from driftq.server.handlers.queue import asks_for_any, produce_command, produced
+from driftq.server.handlers.request_body import any_of, number, read_json
+from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import ProducedMessage, merged, outgoing, read_packed, traced
+from driftq.server.produced_message import ProducedMessage, merged, outgoing, produce_command, read_packed, traced
+from driftq.wire.errors import CODES, Code, error_fields
 from driftq.wire.message import Routing
 from driftq.wire.partitions import partition_of
-from driftq.wire.queue import ProduceBatchRequest, ProduceItem, ProduceRequest
+from driftq.wire.produce import (
+    ANY,
+    PACKED_TYPE,
+    BatchResult,
+    PackedReply,
+    ProduceBatchRequest,
+    ProduceItem,
+    ProduceRequest,
+)
 from driftq.wire.records import pack
+from driftq.wire.streams import media_type
+
+if TYPE_CHECKING:
+    from driftq.server.handlers.context import Context
 
 MESSAGES_MAX = 10_000
-PACKED = "application/x-driftq-batch"
-_NO_SUMMARY: dict[str, Any] = {}
-_Sticky = dict[str, int]  # for each topic the partition of a request's messages that may go to any
-_Asked = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
+
+_Requested = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
+_Result = BatchResult | dict[str, Any]  # an error is a dict: its details differ from code to code
+_NO_RESULT: _Result = {}
 
 
 class _Item(NamedTuple):
-    """A message of the request with its place in it and where it asks to go."""
+    """A message of the request."""
 
-    place: int
-    topic: str
-    target: str
+    number: int  # its place in the request
+    topic: str  # as requested
+    target: str  # where it goes
     partition: int | None
     message: ProducedMessage
-    command: c.Produce | None  # a message with a key travels alone: its frame is its own
+    command: c.Produce | None  # a message with an idempotency key or a job id has a command of its own
 
 
-class BatchesHandlers:
+class ProduceBatchHandlers:
     """Handlers of `/v1/produce/batch` and `/v1/produce/packed`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def produce(self, request: Request) -> Answer:
-        """Per-item results, in order; what is wrong with one message does not stop the others."""
-        content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if content_type == PACKED:
+        """One result for each message, in order. An invalid message does not stop the others."""
+        content_type = media_type(request.headers.get("content-type", ""))
+        if content_type == PACKED_TYPE:
             return self.produce_packed(request)
-        asked, spread = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
-        if not 1 <= len(asked) <= MESSAGES_MAX:
+        requested, wants_any = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
+        if not 1 <= len(requested) <= MESSAGES_MAX:
             raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
         trace = request.head.fields.get(TRACE_HEADER)
         if trace is not None:
-            asked = [(topic, traced(item, trace)) for topic, item in asked]
+            requested = [(topic, traced(item, trace)) for topic, item in requested]
         router = self._context.router
         if router is None:
-            return self._produce([(topic, item, None) for topic, item in asked], spread)
+            return self._produce([(topic, item, None) for topic, item in requested], wants_any)
         return router.then(
-            asked, lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(asked, routes)], spread)
+            requested,
+            lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(requested, routes)], wants_any),
         )
 
-    def _produce(self, asked: list[_Asked], spread: bool) -> Answer:
-        results: list[dict[str, Any]] = [_NO_SUMMARY] * len(asked)
-        return self._submit(self._items(asked, results, spread), results)
+    def _produce(self, requested: list[_Requested], wants_any: bool) -> Answer:
+        results = [_NO_RESULT] * len(requested)
+        return self._submit(self._items(requested, results, wants_any), results)
 
-    def _items(self, asked: list[_Asked], results: list[dict[str, Any]], spread: bool) -> list[_Item]:
-        sticky: _Sticky = {}
+    def _items(self, requested: list[_Requested], results: list[_Result], wants_any: bool) -> list[_Item]:
+        """The messages that can be submitted. The others get their result here."""
+        sticky: dict[str, int] = {}
         now_ms = self._context.engine.now_ms()
         strict = self._context.settings.idempotency.strict
         items: list[_Item] = []
-        for index, (topic, item, routing) in enumerate(asked):
+        for index, (topic, item, routing) in enumerate(requested):
             try:
                 if not topic:
                     raise BadRequest("topic and value are required")
                 message = outgoing(item, topic, now_ms, strict_keys=strict, routing=routing)
             except BadRequest as error:
-                results[index] = {"error": "INVALID_ARGUMENT", "message": error.message, "status": 400}
+                results[index] = _error_result(Rejected(Code.INVALID_ARGUMENT, error.message))
                 continue
-            wants_any = spread or item.partition is not None
-            partition = self._context.any_partition(topic, item, sticky) if wants_any else None
+            partition = None
+            if wants_any or item.partition is not None:
+                partition = self._context.any_partition(topic, item, sticky)
             command = produce_command(topic, item.envelope, message, partition)
-            refused = self._context.charge(item.envelope, 1, command.payload_bytes)
-            if refused is not None:
-                results[index] = _result(topic, refused, 0)
+            rejected = self._context.charge(item.envelope, 1, command.payload_bytes)
+            if rejected is not None:
+                results[index] = _error_result(rejected)
                 continue
             alone = command if message.once or message.job else None
             items.append(_Item(index, topic, command.topic, command.partition, message, alone))
         return items
 
-    def _submit(self, items: list[_Item], results: list[dict[str, Any]]) -> Answer:
-        """One command for each partition, one for each key; the answer comes with the last reply."""
+    def _submit(self, items: list[_Item], results: list[_Result]) -> Answer:
+        """Submit one command for each partition and one for each key. The answer comes with the last reply."""
+        commands = self._commands(items)
+        if not commands:
+            return _batch_reply(results)
         answer = Deferred()
-        calls = self._calls(items)
-        left = len(calls)
+        left = len(commands)
 
         def on_reply(members: list[_Item], reply: Reply) -> None:
             nonlocal left
             for position, item in enumerate(members):
-                results[item.place] = _result(item.topic, reply, position)
+                results[item.number] = _result(item.topic, reply, position)
             left -= 1
             if not left:
-                answer.resolve(_summary(results))
+                answer.resolve(_batch_reply(results))
 
-        if not calls:
-            return _summary(results)
-        for command, members in calls:
+        for command, members in commands:
             self._context.engine.submit_to(command, _bound(on_reply, members))
         return answer
 
-    def _calls(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
-        """The commands, so that the messages of a partition keep the order of the request."""
-        calls: list[tuple[c.Produce, list[_Item]]] = []
-        gathered: dict[tuple[str, int | None], list[_Item]] = {}
+    def _commands(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
+        """The commands with their messages. The messages of a partition keep the order of the request."""
+        commands: list[tuple[c.Produce, list[_Item]]] = []
+        open_batches: dict[tuple[str, int | None], list[_Item]] = {}
         for item in items:
             place = (item.target, self._partition(item))
             if item.command is None:
-                gathered.setdefault(place, []).append(item)
+                open_batches.setdefault(place, []).append(item)
                 continue
-            if place in gathered:
-                members = gathered.pop(place)
-                calls.append((_packed(*place, members), members))
-            calls.append((item.command, [item]))
-        calls.extend((_packed(*place, members), members) for place, members in gathered.items())
-        return calls
+            if place in open_batches:
+                members = open_batches.pop(place)
+                commands.append((_packed(*place, members), members))
+            commands.append((item.command, [item]))
+        commands.extend((_packed(*place, members), members) for place, members in open_batches.items())
+        return commands
 
     def _partition(self, item: _Item) -> int | None:
         topic = self._context.engine.latest_state.topics.get(item.target)
         if item.partition is not None or topic is None:
-            return item.partition  # unknown topics and wrong partitions are refused by the broker
+            return item.partition  # the broker refuses unknown topics and partitions
         return partition_of(item.message.record.key, len(topic.log_ids))
 
     # --- packed ---
 
     def produce_packed(self, request: Request) -> Answer:
-        """`?topic=…&partition=…` (or `key=…`, or `partition=any`) and a packed batch as the body, with its producer
-        inside."""
+        """`?topic=…&partition=…` (or `key=…`, or `partition=any`) and a packed batch as the body. The batch names its
+        producer, if it has one."""
         topic = request.query.get("topic", "")
         if not topic:
             raise BadRequest("topic is required")
@@ -157,10 +171,16 @@ class BatchesHandlers:
             producer=producer,
             marks=batch.marks,
         )
-        refused = self._context.charge(None, header.count, header.raw_bytes)
-        if refused is not None:
-            return refusal(refused)
-        return self._context.ask(command, lambda reply: json_response(_packed_reply(topic, reply)))
+        rejected = self._context.charge(None, header.count, header.raw_bytes)
+        if rejected is not None:
+            return refusal(rejected)
+
+        def respond(reply: Produced) -> Response:
+            return json_response(
+                PackedReply("produced", topic, reply.partition, reply.first_offset, reply.count, reply.duplicate)
+            )
+
+        return self._context.ask(command, respond)
 
     def _packed_partition(self, request: Request, topic: str, has_producer: bool) -> int | None:
         text = request.query.get("partition")
@@ -180,21 +200,21 @@ def _bound(call: Callable[[list[_Item], Reply], None], members: list[_Item]) -> 
 
 
 def _json(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
-    """`{"topic": …, "messages": […]}`, or a plain array of messages that each name their topic; and whether all that
-    have no key may go to any partition."""
-    spread = asks_for_any(request.query.get("partition")) is not None
+    """The messages with their topics, and whether all those without a key may go to any partition. The body is
+    `{"topic": …, "messages": […]}`, or an array of messages that each name their topic."""
+    wants_any = any_of(request.query.get("partition")) is not None
     if request.body.lstrip()[:1] == b"[":
-        return [(each.topic, each) for each in read_json(request.body, list[ProduceRequest])], spread
+        return [(item.topic, item) for item in read_json(request.body, list[ProduceRequest])], wants_any
     body = read_json(request.body, ProduceBatchRequest)
-    return [(body.topic, each) for each in body.messages], spread or body.partition is not None
+    return [(body.topic, item) for item in body.messages], wants_any or body.partition is not None
 
 
 def _ndjson(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
-    spread = asks_for_any(request.query.get("partition")) is not None
+    wants_any = any_of(request.query.get("partition")) is not None
     default = request.query.get("topic", "")
     lines = [line for line in request.body.split(b"\n") if line.strip()]
-    bodies = [read_json(line, ProduceRequest) for line in lines[: MESSAGES_MAX + 1]]
-    return [(each.topic or default, each) for each in bodies], spread
+    items = [read_json(line, ProduceRequest) for line in lines[: MESSAGES_MAX + 1]]
+    return [(item.topic or default, item) for item in items], wants_any
 
 
 def _packed(target: str, partition: int | None, members: list[_Item]) -> c.Produce:
@@ -210,29 +230,21 @@ def _packed(target: str, partition: int | None, members: list[_Item]) -> c.Produ
     )
 
 
-def _result(topic: str, reply: Reply, position: int) -> dict[str, Any]:
+def _result(topic: str, reply: Reply, position: int) -> _Result:
+    """The result of the message at a position of its command."""
     if isinstance(reply, Produced):
-        shown = msgspec.to_builtins(produced(topic, reply))
-        shown["offset"] += position
-        return {**shown, "status": 200}
+        offset = reply.first_offset + position
+        return BatchResult(200, topic, reply.topic, reply.partition, offset, reply.duplicate)
     assert isinstance(reply, Rejected)
-    problem = QUEUE_PROBLEMS[reply.code]
-    return {"error": problem.error, "message": reply.message, "status": problem.status, **reply.details}
+    return _error_result(reply)
 
 
-def _summary(results: list[dict[str, Any]]) -> Response:
-    failed = sum("error" in result for result in results)
+def _error_result(rejected: Rejected) -> dict[str, Any]:
+    spec = CODES[rejected.code]
+    return error_fields(spec.error, rejected.message, {"status": spec.status, **rejected.details})
+
+
+def _batch_reply(results: list[_Result]) -> Response:
+    """A `BatchReply`."""
+    failed = sum(type(result) is dict for result in results)
     return json_response({"produced": len(results) - failed, "failed": failed, "results": results})
-
-
-def _packed_reply(topic: str, reply: Produced | Rejected) -> dict[str, Any]:
-    if isinstance(reply, Rejected):  # `ask` answers refusals itself
-        raise AssertionError(refusal(reply))
-    return {
-        "status": "produced",
-        "topic": topic,
-        "partition": reply.partition,
-        "offset": reply.first_offset,
-        "count": reply.count,
-        "duplicate": reply.duplicate,
-    }

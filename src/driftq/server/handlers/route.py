@@ -1,49 +1,31 @@
 """`POST /v1/route`: what would happen to a message, without producing it.
 
-The router is asked as at a produce, and the broker decides as at a produce; then the decision is thrown away, which
-changes nothing, because deciding never does.
+The router is called and the broker decides as at a produce; then the decision is dropped. Deciding changes no state.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from driftq.core.model.replies import Produced, Rejected
-from driftq.server.handlers.base import QUEUE_PROBLEMS, Context, json_response, read_json
-from driftq.server.handlers.queue import produce_command
+from driftq.server.handlers.request_body import read_json
+from driftq.server.handlers.responses import json_response
 from driftq.server.http import BadRequest, Request, Response
-from driftq.server.produced_message import outgoing, value_of
+from driftq.server.produced_message import outgoing, produce_command, value_of
 from driftq.server.router.caller import RoutedItem, RouterVerdict, applied, scope_of
+from driftq.wire.errors import CODES, error_fields
 from driftq.wire.message import Envelope
-from driftq.wire.queue import ProduceRequest
-from driftq.wire.router import RouteDecision, RouteInput
+from driftq.wire.produce import ProduceRequest
+from driftq.wire.router import RouteDecision, RouteInput, RouteReply
 
 if TYPE_CHECKING:
     from driftq.core.state.produced_keys import ProducedKey
     from driftq.engine.queries import StateView
-
-
-class RouteReply(Struct, frozen=True, omit_defaults=True):
-    """`result` is what came of asking the router: routed, unrouted, timeout, error, invalid, none (there is no
-    router), or not_asked (the key is known, so the message would go where the first one went)."""
-
-    topic: str
-    router: str
-    result: str
-    routed_topic: str
-    explanation: list[str]
-    partition: int | None = None
-    label: str = ""
-    meta: dict[str, str] | None = None
-    decision: RouteDecision | None = None
-    duplicate: bool = False
-    refused: dict[str, Any] | None = None
+    from driftq.server.handlers.context import Context
 
 
 class RouteHandlers:
-    """One question."""
+    """The handler of `/v1/route`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -78,14 +60,6 @@ class RouteHandlers:
         partition = self._context.any_partition(body.topic, route.item)
         command = produce_command(body.topic, route.item.envelope, message, partition)
         reply = view.decide(command)
-        shown: dict[str, Any] = {}
-        if isinstance(reply, Produced):
-            shown = {"partition": reply.partition, "duplicate": reply.duplicate}
-        elif isinstance(reply, Rejected):
-            problem = QUEUE_PROBLEMS[reply.code]
-            shown["refused"] = {
-                "status": problem.status, "error": problem.error, "message": reply.message, **reply.details,
-            }  # fmt: skip
         routing = route.routing
         return json_response(
             RouteReply(
@@ -97,9 +71,16 @@ class RouteHandlers:
                 label=routing.label if routing is not None else "",
                 meta=routing.meta if routing is not None else None,
                 decision=verdict.decision,
-                **shown,
+                partition=reply.partition if isinstance(reply, Produced) else None,
+                duplicate=isinstance(reply, Produced) and reply.duplicate,
+                refused=_refused(reply) if isinstance(reply, Rejected) else None,
             )
         )
+
+
+def _refused(rejected: Rejected) -> dict[str, Any]:
+    spec = CODES[rejected.code]
+    return {"status": spec.status, **error_fields(spec.error, rejected.message, rejected.details)}
 
 
 def _sent_to(body: ProduceRequest, topic: str, partition: int) -> ProduceRequest:
@@ -112,28 +93,28 @@ def _sent_to(body: ProduceRequest, topic: str, partition: int) -> ProduceRequest
 def _sentences(body: ProduceRequest, verdict: RouterVerdict, reply: object) -> list[str]:
     envelope = body.envelope or Envelope()
     decision = verdict.decision or RouteDecision()
-    said = [_ROUTER_SENTENCES.get(verdict.result) or f"The message goes unrouted: {verdict.error}."]
+    sentences = [_ROUTER_SENTENCES.get(verdict.result) or f"The message goes unrouted: {verdict.error}."]
     if verdict.result == "routed" and decision.meta and "rule" in decision.meta:
-        said[0] = f"Rule {decision.meta['rule']!r} decided."
+        sentences[0] = f"Rule {decision.meta['rule']!r} decided."
     if verdict.result == "not_asked":
-        return [*said, _outcome(reply)]
+        return [*sentences, _outcome(reply)]
     if decision.target_topic:
-        said.append(f"The router sends it to topic {decision.target_topic!r}.")
+        sentences.append(f"The router sends it to topic {decision.target_topic!r}.")
     elif envelope.target_topic:
-        said.append(f"The envelope sends it to topic {envelope.target_topic!r}.")
+        sentences.append(f"The envelope sends it to topic {envelope.target_topic!r}.")
     if decision.partition_override is not None:
-        said.append(f"The router names partition {decision.partition_override}.")
+        sentences.append(f"The router names partition {decision.partition_override}.")
     elif envelope.partition_override is not None:
-        said.append(f"The envelope names partition {envelope.partition_override}.")
+        sentences.append(f"The envelope names partition {envelope.partition_override}.")
     elif body.key:
-        said.append("The hash of its key names the partition.")
+        sentences.append("The hash of its key names the partition.")
     elif body.partition is not None:
-        said.append("It has no key and asks for any partition: the broker takes the next one.")
+        sentences.append("It has no key and asks for any partition: the broker takes the next one.")
     else:
-        said.append("It has no key, so it goes to partition 0.")
+        sentences.append("It has no key, so it goes to partition 0.")
     if decision.label:
-        said.append(f"It carries the label {decision.label!r}; claims can ask for it.")
-    return [*said, _outcome(reply)]
+        sentences.append(f"It carries the label {decision.label!r}; claims can ask for it.")
+    return [*sentences, _outcome(reply)]
 
 
 _ROUTER_SENTENCES = {

@@ -1,15 +1,19 @@
-"""Staged appends for exactly-once sinks: stage packed batches unseen, then publish them together, once for each
-batch."""
+"""Staged appends for exactly-once sinks: stage packed batches invisibly, then publish them together, once."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from driftq.core.model import commands as c
 from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
-from driftq.server.handlers.base import Context, json_response, number, read_json, refusal
+from driftq.server.handlers.request_body import number, read_json
+from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.produced_message import read_packed
 from driftq.wire import streams as w
-from driftq.wire.admin import (
+from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
+from driftq.wire.records import Header, unpack
+from driftq.wire.stages import (
     ForgetRequest,
     ForgottenInfo,
     PublishedInfo,
@@ -17,10 +21,9 @@ from driftq.wire.admin import (
     PublishRequest,
     StagedInfo,
 )
-from driftq.wire.message import to_rfc3339
-from driftq.wire.records import Header, unpack
 
-NAME_BYTES_MAX = 256
+if TYPE_CHECKING:
+    from driftq.server.handlers.context import Context
 
 
 class StagesHandlers:
@@ -63,7 +66,7 @@ class StagesHandlers:
         return self._context.ask(command, _staged)
 
     def _check_json(self, path: str, batch: bytes, header: Header) -> None:
-        """Each record of a batch for a JSON stream is one message, as each element of an array in a POST is."""
+        """Each record of a batch for a JSON stream must be one JSON value, like an element of the array in a POST."""
         stream = self._context.engine.latest_state.streams.by_path.get(path)
         if stream is None or not w.is_json(stream.created.content_type):
             return
@@ -73,7 +76,7 @@ class StagesHandlers:
             raise BadRequest(f"not JSON: {error}") from None
 
     def publish(self, request: Request) -> Answer:
-        """Make handles visible, in this order; whatever else the writer staged is forgotten."""
+        """Make handles visible, in this order. Everything else that the writer staged is deleted."""
         body = read_json(request.body, PublishRequest)
         command = c.Publish(body.writer, body.batch, tuple(body.handles))
         return self._context.ask(command, self._published)
@@ -95,11 +98,11 @@ class StagesHandlers:
 
 
 def _staged(reply: StagedReply) -> Response:
-    shown = StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms), reply.duplicate)
-    return json_response(shown, 200 if reply.duplicate else 201)
+    info = StagedInfo(reply.handle, reply.count, to_rfc3339(reply.expires_ms), reply.duplicate)
+    return json_response(info, 200 if reply.duplicate else 201)
 
 
 def _name(text: str, kind: str) -> str:
-    if not 1 <= len(text.encode()) <= NAME_BYTES_MAX:
-        raise BadRequest(f"{kind} is required, with at most {NAME_BYTES_MAX} bytes")
+    if not 1 <= len(text.encode()) <= ID_LENGTH_MAX:
+        raise BadRequest(f"{kind} is required, with at most {ID_LENGTH_MAX} bytes")
     return text

@@ -1,48 +1,51 @@
-"""Durable streams: create, append, read, follow, delete, over the paths below `/v1/stream/`.
+"""Durable streams: create, append, read, follow and delete, at the paths below `/v1/stream/`; list and trim them.
 
-A request becomes a command and a reply a response; live reads hang on shared tails. The rules are the broker's.
+A request becomes a command, and its reply a response; the rules are the broker's. Live readers of one stream share a
+tail (`server.streams.tails`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
-
-from msgspec import Meta, Struct
+from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStream
 from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamsListed, StreamView
-from driftq.server.handlers.base import Context, json_response, page_limit, read_json
-from driftq.server.handlers.subscriptions import SubscriptionHandlers
+from driftq.server.handlers.context import Context, responder
+from driftq.server.handlers.request_body import page_limit, read_json
+from driftq.server.handlers.responses import json_response
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming, query_pairs
 from driftq.server.http import Reply as HttpReply
 from driftq.server.streams import responses
 from driftq.server.streams.live_readers import EventReader, LongPoll
 from driftq.server.streams.reorder_buffer import ReorderBuffer
 from driftq.server.streams.requests import append_command, create_command, is_reserved, path_of
-from driftq.server.streams.responses import Headers, answering, failure, refused, respond
+from driftq.server.streams.responses import Headers, failure, refused, respond
 from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, form_of, read_chunk
 from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
 from driftq.wire import streams as w
-from driftq.wire.message import to_rfc3339
+from driftq.wire.fields import to_rfc3339
+
+if TYPE_CHECKING:
+    from driftq.server.handlers.subscriptions import SubscriptionHandlers
 
 _CONTROL = w.CONTROL.encode()
-PARTS_MAX = 64  # beyond this many buffers joining them is cheaper than sending them apart
+BUFFERS_MAX = 64  # joining more buffers than this is cheaper than sending them one by one
 
 
 class StreamHandlers:
-    """Handlers of everything below `/v1/stream/`, except the control routes."""
+    """The handler of everything below `/v1/stream/`. The control routes are handed to `subscriptions`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, subscriptions: SubscriptionHandlers) -> None:
         self._context = context
         self._engine = context.engine
         self._settings = context.settings.streams
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
         self._tails = LiveTails(context.engine, self._settings.read_bytes_max)
-        self._subscriptions = SubscriptionHandlers(context)
-        self._parking = ReorderBuffer(context.engine, self._settings.park_ms)
+        self._subscriptions = subscriptions
+        self._reorder_buffer = ReorderBuffer(context.engine, self._settings.park_ms)
         self._methods: dict[str, Callable[[Request, str], Answer]] = {
             "PUT": self._create,
             "POST": self._append,
@@ -52,7 +55,8 @@ class StreamHandlers:
         }
 
     def handle(self, request: Request, rest: bytes) -> Answer:
-        """Any method of any stream. What cannot be understood is answered here, with the headers all answers have."""
+        """Any method of any stream; `rest` is the raw path below the root. Invalid requests are answered here, because
+        errors of streams have headers and a form of their own."""
         method = self._methods.get(request.method)
         first, _, control = rest.partition(b"/")
         try:
@@ -70,12 +74,7 @@ class StreamHandlers:
             return failure(error.status, error.message)
 
     def _ask(self, command: c.Command, respond: Callable[[Any], Response]) -> Deferred:
-        def make(reply: Reply) -> Response:
-            return refused(reply) if type(reply) is Rejected else respond(reply)
-
-        answer = Deferred()
-        self._engine.submit_to(command, answering(answer, make))
-        return answer
+        return self._context.ask(command, respond, refused)
 
     # --- writing ---
 
@@ -87,19 +86,17 @@ class StreamHandlers:
 
     def _append(self, request: Request, path: str) -> Answer:
         stream = self._engine.latest_state.streams.by_path.get(path)
-        known = stream is not None and not stream.closed
-        command, dialect = append_command(
-            request, path, stream.created.content_type if stream is not None and known else None
-        )
+        stream_type = stream.created.content_type if stream is not None and not stream.closed else None
+        command, dialect = append_command(request, path, stream_type)
 
-        def make(reply: Reply) -> Response:
+        def answer_with(reply: Reply) -> Response:
             if type(reply) is StreamAppended:
                 return responses.appended(reply, command, dialect)
             assert isinstance(reply, Rejected)
             return refused(reply, dialect)
 
         answer = Deferred()
-        self._parking.submit(command, answering(answer, make))
+        self._reorder_buffer.submit(command, responder(answer, answer_with))
         return answer
 
     def _delete(self, request: Request, path: str) -> Answer:
@@ -122,10 +119,10 @@ class StreamHandlers:
     def _reading(self, request: Request, command: c.Command, log_id: int | None, form: Form) -> Answer:
         offset, live = _position(request)
         answer = Deferred()
-        # Followed from before the question on, so that nothing between its answer and the first wait is missed.
+        # Enter the tail before the query, so that no record between its answer and the first wait is missed.
         tail = self._tails.enter(log_id, form) if live and log_id is not None else None
 
-        def make(reply: Reply) -> HttpReply | None:
+        def answer_with(reply: Reply) -> HttpReply | None:
             if isinstance(reply, StreamView) and tail is not None and reply.log_id == tail.log_id:
                 tail.know(reply)
                 return self._follow(request, tail, reply, offset, live, answer)
@@ -136,7 +133,7 @@ class StreamHandlers:
             assert isinstance(reply, Rejected)
             return refused(reply)
 
-        self._engine.submit_to(command, answering(answer, make))
+        self._engine.submit_to(command, responder(answer, answer_with))
         return answer
 
     def _catch_up(
@@ -149,7 +146,7 @@ class StreamHandlers:
         closed: bool,
         cursor: str = "",
     ) -> Response:
-        """What is there from an offset on, as far as one response goes. An offset of None means the end."""
+        """The data from an offset on, as far as one response goes. None is the end of the stream, -1 its start."""
         if offset is None:
             return _at_end(view, form, end, closed, cursor)
         if offset < 0:
@@ -167,7 +164,7 @@ class StreamHandlers:
     def _follow(
         self, request: Request, tail: LiveTail, view: StreamView, offset: int | None, live: str, answer: Deferred
     ) -> HttpReply | None:
-        """What a live reader gets now; None if it waits."""
+        """The response to a live reader; None if it waits for new data."""
         at = tail.end if offset is None else view.start_offset if offset < 0 else offset
         cursor = responses.next_cursor(request.query.get("cursor"))
         served = view.start_offset <= at <= tail.end
@@ -203,7 +200,7 @@ class StreamHandlers:
 
 
 def _position(request: Request) -> tuple[int | None, str]:
-    """(offset, live): -1 is the start, None the end; live is "", "sse" or "long-poll"."""
+    """The offset (-1: the start, None: the end), and whether to follow: "", "sse" or "long-poll"."""
     offsets = []
     live = ""
     for name, value in query_pairs(request.raw_query):
@@ -250,7 +247,7 @@ def _chunk_response(
     elif responses.has_etag(request, etag):
         return respond(304, headers)
     parts = chunk.parts
-    body = parts if 1 < len(parts) <= PARTS_MAX else b"".join(parts)
+    body = parts if 1 < len(parts) <= BUFFERS_MAX else b"".join(parts)
     return respond(200, headers, body, view.content_type)
 
 
@@ -278,18 +275,18 @@ def _nothing_new(offset: int, cursor: str, *, closed: bool) -> Response:
 def _polled(
     request: Request, view: StreamView, tail: LiveTail, offset: int, cursor: str, arrival: Arrival | None
 ) -> Response:
-    """The answer of a long-poll that waited; those that wait with the same cursor share one."""
+    """The response of a long poll that waited. Readers with the same cursor share one."""
     if arrival is None or arrival.chunk is None:
         if tail.gone:
             return failure(404, "the stream was deleted")
         return _nothing_new(offset, cursor, closed=tail.closed)
     key = f"poll {cursor} {b'authorization' in request.head.fields}"
-    made = arrival.encoded.get(key)
-    if made is None:
+    response = arrival.encoded.get(key)
+    if response is None:
         end = arrival.end if tail.end == arrival.end else arrival.end + 1
-        made = arrival.encoded[key] = _chunk_response(request, view, arrival.chunk, end, arrival.closed, cursor)
-    assert isinstance(made, Response)
-    return made
+        response = arrival.encoded[key] = _chunk_response(request, view, arrival.chunk, end, arrival.closed, cursor)
+    assert isinstance(response, Response)
+    return response
 
 
 def _lost(lost: RecordsUnreadable) -> Response:
@@ -299,31 +296,11 @@ def _lost(lost: RecordsUnreadable) -> Response:
     return failure(410, "records here were lost to damage; read on from the next offset", headers)
 
 
-# --- Which streams there are, and forgetting the beginning of one: what the protocol of streams does not have ---
+# --- the list of streams, which is not a part of the protocol ---------------------------------------------------------
 
 
-class TrimRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    stream: Annotated[str, Meta(min_length=1)]
-    before: str
-
-
-class ListedStream(Struct, frozen=True):
-    stream: str
-    content_type: str
-    next_offset: str
-    closed: bool
-    created_at: str
-
-
-class StreamsReply(Struct, frozen=True):
-    """`after` is where the next page begins; it is missing on the last."""
-
-    streams: list[ListedStream]
-    after: str | None = None
-
-
-class CatalogueHandlers:
-    """Handlers of `/v1/streams`."""
+class StreamCatalogHandlers:
+    """Handlers of `/v1/streams`: list and trim."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -331,23 +308,25 @@ class CatalogueHandlers:
     def list(self, request: Request) -> Answer:
         query = request.query
         command = ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
-        return self._context.ask(command, _listed)
+        return self._context.ask(command, _streams_reply)
 
     def trim(self, request: Request) -> Answer:
-        body = read_json(request.body, TrimRequest)
+        body = read_json(request.body, w.TrimRequest)
         before = w.offset_of(body.before)
         if before is None:
             raise BadRequest("invalid before: it is the offset that becomes the first")
 
         def respond(done: Done) -> Response:
-            return json_response({"stream": body.stream, "earliest_offset": body.before, "trimmed": done.changed})
+            return json_response(w.TrimReply(body.stream, body.before, done.changed))
 
         return self._context.ask(c.TrimStream(body.stream.strip("/"), before), respond)
 
 
-def _listed(reply: StreamsListed) -> Response:
-    shown = [
-        ListedStream(each.path, each.content_type, w.token(each.end_offset), each.closed, to_rfc3339(each.created_ms))
-        for each in reply.streams
+def _streams_reply(reply: StreamsListed) -> Response:
+    listed = [
+        w.ListedStream(
+            stream.path, stream.content_type, w.token(stream.end_offset), stream.closed, to_rfc3339(stream.created_ms)
+        )
+        for stream in reply.streams
     ]
-    return json_response(StreamsReply(shown, reply.streams[-1].path if reply.more else None))
+    return json_response(w.StreamsReply(listed, reply.streams[-1].path if reply.more else None))

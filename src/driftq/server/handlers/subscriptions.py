@@ -1,22 +1,23 @@
-"""Subscriptions to streams: the control routes below `/v1/stream/__ds/`. Webhooks are called, or workers claim.
+"""Subscriptions to streams: the control routes below `/v1/stream/__ds/`.
 
-Bodies and errors are JSON, as the protocol has it here. The rules are the broker's.
+When a stream grows, a webhook is called or a worker claims the wake; the rules are the broker's. Errors here are JSON
+objects, unlike those of streams.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
 
 from driftq.core.model import subscriptions
 from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected, Reply
 from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
-from driftq.server.handlers.base import Context, read_json
+from driftq.server.handlers.context import Context, responder
+from driftq.server.handlers.request_body import read_json
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.http.request import percent_decoded
 from driftq.server.outbound import Refused
@@ -24,57 +25,25 @@ from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
 from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
 from driftq.wire import streams as w
-from driftq.wire.errors import Code
-from driftq.wire.message import to_rfc3339
+from driftq.wire.errors import CODES
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.subscriptions import (
+    FollowedStreamInfo,
+    LinkType,
+    StreamsRequest,
+    SubscriptionInfo,
+    SubscriptionRequest,
+    WakeAckReply,
+    WakeAckRequest,
+    WakeClaimRequest,
+    WakeInfo,
+    WakeStreamInfo,
+    WebhookInfo,
+    WebhookSigning,
+)
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import Command
-
-Name = Annotated[str, Meta(min_length=1, max_length=1_024)]
-
-
-class Webhook(Struct, frozen=True):
-    url: Annotated[str, Meta(min_length=1, max_length=2_048)]
-
-
-class SubscriptionRequest(Struct, frozen=True):
-    type: Literal["webhook", "pull-wake"]
-    pattern: Annotated[str, Meta(max_length=1_024)] = ""
-    streams: list[Name] = []
-    webhook: Webhook | None = None
-    wake_stream: Annotated[str, Meta(max_length=1_024)] = ""
-    lease_ttl_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 30_000
-    description: Annotated[str, Meta(max_length=4_096)] = ""
-
-
-class StreamsRequest(Struct, frozen=True):
-    streams: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
-
-
-class WakeClaimRequest(Struct, frozen=True):
-    worker: Name
-
-
-class AckEntry(Struct, frozen=True):
-    offset: str
-    stream: str | UnsetType = UNSET
-    path: str | UnsetType = UNSET
-
-
-class WakeAckRequest(Struct, frozen=True):
-    wake_id: str = ""
-    generation: int = 0
-    acks: list[AckEntry] = []
-    done: bool = False
-
-
-_STATUSES = {
-    Code.INVALID_ARGUMENT: 400,
-    Code.NOT_FOUND: 404,
-    Code.TOO_LARGE: 413,
-    Code.OVERLOADED: 429,
-    Code.DISK_FULL: 507,
-}
 
 
 class SubscriptionHandlers:
@@ -89,7 +58,7 @@ class SubscriptionHandlers:
         self._signer: Signer | None = None
         self._waiting: list[Callable[[], None]] | None = None
         if self._engine.latest_state.subscriptions.seed:
-            self._key_made(None)
+            self._on_key(None)
 
     def handle(self, request: Request, rest: bytes) -> Answer:
         """`rest` is the raw path below the reserved segment."""
@@ -109,7 +78,7 @@ class SubscriptionHandlers:
             case [] if method == "PUT":
                 return self._create(request, name)
             case [] if method == "GET":
-                return self._ask(ReadSubscription(name), lambda reply: _shown(200, self._show(reply)))
+                return self._ask(ReadSubscription(name), lambda reply: _json(self._info(reply)))
             case [] if method == "DELETE":
                 return self._ask(subscriptions.DeleteSubscription(name), _no_content)
             case [b"streams"] if method == "POST":
@@ -128,28 +97,23 @@ class SubscriptionHandlers:
                 return responses.not_allowed(responses.METHODS)
         return _error(404, "SUBSCRIPTION_NOT_FOUND", "there is no such control route")
 
-    def _ask(self, command: Command, show: Callable[[Any], Response]) -> Deferred:
-        def make(reply: Reply) -> Response:
-            return _refused(reply) if type(reply) is Rejected else show(reply)
-
-        answer = Deferred()
-        self._engine.submit_to(command, responses.answering(answer, make))
-        return answer
+    def _ask(self, command: Command, respond: Callable[[Any], Response]) -> Deferred:
+        return self._context.ask(command, respond, _refused)
 
     # --- the key ---
 
     def _with_key(self, answer: Deferred, then: Callable[[], None]) -> Deferred:
-        """Make the secret at the first need, durably, and go on."""
+        """Call `then` when there is a signing key. The first request that needs one creates it, durably."""
         if self._signer is not None:
             then()
         elif self._waiting is not None:
             self._waiting.append(then)
         else:
             self._waiting = [then]
-            self._engine.submit_to(subscriptions.MakeSigningKey(os.urandom(SEED_BYTES)), self._key_made)
+            self._engine.submit_to(subscriptions.MakeSigningKey(os.urandom(SEED_BYTES)), self._on_key)
         return answer
 
-    def _key_made(self, _: Reply | None) -> None:
+    def _on_key(self, _: Reply | None) -> None:
         self._signer = Signer(self._engine.latest_state.subscriptions.seed)
         self._webhooks = Webhooks(self._engine, self._signer, self._outbound, self._timeout_ms)
         waiting, self._waiting = self._waiting or [], None
@@ -181,73 +145,61 @@ class SubscriptionHandlers:
         origin = f"{self._scheme}://{request.headers.get('host', '')}"
         answer = Deferred()
 
-        def make(reply: Reply) -> Response:
+        def answer_with(reply: Reply) -> Response:
             if isinstance(reply, subscriptions.SubscriptionView):
-                return _shown(201 if reply.created else 200, self._show(reply))
+                return _json(self._info(reply), 201 if reply.created else 200)
             assert isinstance(reply, Rejected)
             return _refused(reply)
 
         command = subscriptions.CreateSubscription(name, config, origin)
-        return self._with_key(answer, lambda: self._engine.submit_to(command, responses.answering(answer, make)))
+        return self._with_key(answer, lambda: self._engine.submit_to(command, responder(answer, answer_with)))
 
-    def _show(self, view: subscriptions.SubscriptionView) -> dict[str, Any]:
+    def _info(self, view: subscriptions.SubscriptionView) -> SubscriptionInfo:
         config = view.config
-        shown: dict[str, Any] = {
-            "id": view.subscription,
-            "subscription_id": view.subscription,
-            "type": config.kind,
-            "streams": [
-                {"path": each.path, "link_type": _link_type(each), "acked_offset": w.token(each.acked)}
-                for each in view.streams
-            ],
-            "lease_ttl_ms": config.lease_ms,
-            "created_at": to_rfc3339(view.at_ms),
-            "status": "active",
-        }
-        for key, text in (
-            ("pattern", config.pattern),
-            ("wake_stream", config.wake_stream),
-            ("description", config.description),
-        ):
-            if text:
-                shown[key] = text
+        webhook = None
+        failing = False
         if config.url and self._signer is not None:
             jwks_url = f"{view.origin}{w.ROOT}{w.CONTROL}/jwks.json"
-            signing = {"alg": "ed25519", "kid": self._signer.kid, "jwks_url": jwks_url}
-            shown["webhook"] = {"url": config.url, "signing": signing}
-            number = self._engine.latest_state.subscriptions.by_name.get(view.subscription)
-            if number is not None and self._webhooks.failing(number.number):
-                shown["status"] = "failed"
-        return shown
+            webhook = WebhookInfo(config.url, WebhookSigning("ed25519", self._signer.kid, jwks_url))
+            subscription = self._engine.latest_state.subscriptions.by_name.get(view.subscription)
+            failing = subscription is not None and self._webhooks.failing(subscription.number)
+        return SubscriptionInfo(
+            id=view.subscription,
+            subscription_id=view.subscription,
+            type=config.kind,  # type: ignore[arg-type]  # as it was checked when it was created
+            streams=[
+                FollowedStreamInfo(stream.path, _link_type(stream), w.token(stream.acked)) for stream in view.streams
+            ],
+            lease_ttl_ms=config.lease_ms,
+            created_at=to_rfc3339(view.at_ms),
+            status="failed" if failing else "active",
+            pattern=config.pattern,
+            wake_stream=config.wake_stream,
+            description=config.description,
+            webhook=webhook,
+        )
 
     # --- wakes ---
 
     def _claim(self, request: Request, name: str) -> Answer:
         worker = read_json(request.body, WakeClaimRequest).worker
 
-        def show(view: subscriptions.WakeView) -> Response:
+        def respond(view: subscriptions.WakeView) -> Response:
             assert self._signer is not None
-            return _shown(
-                200,
-                {
-                    "wake_id": view.wake_id,
-                    "generation": view.generation,
-                    "token": self._signer.token(name, view.generation),
-                    "streams": [
-                        {
-                            "path": each.path,
-                            "link_type": _link_type(each),
-                            "acked_offset": w.token(each.acked),
-                            "tail_offset": w.token(each.end_offset),
-                            "has_pending": each.end_offset > each.acked,
-                        }
-                        for each in view.streams
-                    ],
-                    "lease_ttl_ms": view.lease_ms,
-                },
-            )
+            streams = [
+                WakeStreamInfo(
+                    path=stream.path,
+                    link_type=_link_type(stream),
+                    acked_offset=w.token(stream.acked),
+                    tail_offset=w.token(stream.end_offset),
+                    has_pending=stream.end_offset > stream.acked,
+                )
+                for stream in view.streams
+            ]
+            token = self._signer.token(name, view.generation)
+            return _json(WakeInfo(view.wake_id, view.generation, token, streams, view.lease_ms))
 
-        return self._ask(subscriptions.ClaimWake(name, worker), show)
+        return self._ask(subscriptions.ClaimWake(name, worker), respond)
 
     def _ack(self, request: Request, name: str, pulls: bool, *, release: bool = False) -> Answer:
         known = self._engine.latest_state.subscriptions.by_name.get(name)
@@ -272,7 +224,7 @@ class SubscriptionHandlers:
         command = subscriptions.AckWake(name, generation, body.wake_id, tuple(acks), body.done, release)
         if release:
             return self._ask(command, _no_content)
-        return self._ask(command, lambda reply: _shown(200, {"ok": True, "next_wake": reply.next_wake}))
+        return self._ask(command, lambda reply: _json(WakeAckReply(True, reply.next_wake)))
 
 
 def _config(body: SubscriptionRequest) -> SubscriptionConfig:
@@ -297,23 +249,24 @@ def _path(text: str) -> str:
     return text.strip("/")
 
 
-def _link_type(followed: subscriptions.FollowedStream) -> str:
+def _link_type(followed: subscriptions.FollowedStream) -> LinkType:
     return "explicit" if followed.by_name else "glob"
 
 
-def _shown(status: int, value: dict[str, Any]) -> Response:
-    return respond(status, [("Cache-Control", "no-store")], msgspec.json.encode(value))
+def _json(body: object, status: int = 200) -> Response:
+    return respond(status, [("Cache-Control", "no-store")], msgspec.json.encode(body))
 
 
 def _no_content(_: object) -> Response:
     return respond(204, [])
 
 
-def _error(status: int, code: str, message: str, **details: object) -> Response:
-    return _shown(status, {"error": {"code": code, "message": message, **details}})
+def _error(status: int, code: str, message: str, details: dict[str, Any] | None = None) -> Response:
+    """A `SubscriptionError` with its details."""
+    return _json({"error": {"code": code, "message": message, **(details or {})}}, status)
 
 
 def _refused(rejected: Rejected) -> Response:
     details = dict(rejected.details)
     code = str(details.pop("reason", rejected.code.value))
-    return _error(_STATUSES.get(rejected.code, 409), code, rejected.message, **details)
+    return _error(CODES[rejected.code].subscription_status, code, rejected.message, details)

@@ -17,7 +17,7 @@ from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Pu
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled
 from driftq.core.model.replies import Produced, Rejected, Reply, Settlement
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
-from driftq.server.handlers.dead_letters import REDRIVE_GROUP
+from driftq.server.dead_letter_scan import REDRIVE_GROUP
 from driftq.wire.message import read_head
 from driftq.wire.records import unpack
 

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.backlog import lag_of
-from driftq.server.handlers.base import backlog_in
-from driftq.server.handlers.dead_letters import REDRIVE_GROUP, waiting_count
+from driftq.server.dead_letter_scan import REDRIVE_GROUP, waiting_count
+from driftq.server.handlers.backlog import backlog_in
 from driftq.server.metrics.counters import OTHER
 
 if TYPE_CHECKING:

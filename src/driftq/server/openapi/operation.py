@@ -1,4 +1,4 @@
-"""The words in which a route is documented: an operation with its parameters, its body and its answers."""
+"""The types in which a route is documented: an operation with its parameters, its body and its replies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated, Any, NamedTuple
 from msgspec import Meta
 
 Text = Annotated[str, Meta(min_length=1)]
+JSON = "application/json"
 NDJSON = "application/x-ndjson"
-BATCH = "application/x-driftq-batch"
-BATCHES = "application/x-driftq-batches"
 PLAIN = "text/plain"
-ANY = "*/*"
+ANY_TYPE = "*/*"
 BYTES = "application/octet-stream"
 
 READ_ERRORS = (400, 404)
@@ -22,33 +21,45 @@ class Query(NamedTuple):
     """A query parameter."""
 
     name: str
-    kind: Any
-    meaning: str
+    type: Any
+    description: str
     required: bool = False
 
 
 class ReplyDoc(NamedTuple):
-    """A good answer: what it means, its type (or none), and its media type."""
+    """A successful reply: its meaning, its type (None: no body), its media type and its headers."""
 
-    meaning: str
-    kind: Any = None
-    media: str = "application/json"
+    description: str
+    type: Any = None
+    media: str = JSON
     headers: tuple[str, ...] = ()
 
 
 class Operation(NamedTuple):
-    """One method of one path. `either` names a struct whose fields may come as query parameters instead of a body."""
+    """One method of one path."""
 
     summary: str
+    description: str
     tag: str
     replies: dict[int, ReplyDoc]
-    body: dict[str, Any] | None = None
+    body: dict[str, Any] | None = None  # media type to type
     query: tuple[Query, ...] = ()
-    either: bool = False
+    either: bool = False  # the fields of the body may come as query parameters instead
     body_optional: bool = False
-    errors: tuple[int, ...] = ()
-    headers: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()  # beside those that every operation has
+    headers: tuple[str, ...] = ()  # request headers
 
 
-def as_json(kind: Any) -> dict[str, Any]:
-    return {"application/json": kind}
+Operations = dict[tuple[str, str], Operation]
+
+DONE = {204: ReplyDoc("Done. Repeating the call has no further effect.")}
+LIMIT = Query("limit", Annotated[int, Meta(ge=1, le=1_000)], "Entries per page.")
+_AFTER = "The `after` of the previous page."
+PAGE = (Query("after", str, _AFTER), LIMIT)
+NUMBERED_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,16}$")], _AFTER), LIMIT)
+PLACE_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,9}:[0-9]{1,18}$")], _AFTER), LIMIT)
+TOPIC = Query("topic", Annotated[str, Meta(min_length=1, max_length=249)], "The topic.", True)
+
+
+def as_json(body: Any) -> dict[str, Any]:
+    return {JSON: body}

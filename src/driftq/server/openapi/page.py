@@ -1,7 +1,7 @@
-"""The API for people: one page without anything from elsewhere, drawn from `/v1/openapi.json`.
+"""The API reference as a web page, drawn by a script from `/v1/openapi.json`. It loads nothing from other servers.
 
-The page's policy allows its own script and style by their digests, calls to this server, and nothing else. Everything
-from the document is set as text, never as markup.
+The page's Content-Security-Policy allows its own script and style by their digests, requests to this server, and
+nothing else. Everything from the document is inserted as text, never as markup.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ const operation = (method, path, op) => {
   const name = make('span', method.toUpperCase()); name.className = 'method';
   const what = make('span', op.summary); what.className = 'what';
   const node = make('details', '', make('summary', '', name, make('code', path), what));
-  node.dataset.text = (method + ' ' + path + ' ' + op.summary).toLowerCase();
+  node.dataset.text = (method + ' ' + path + ' ' + op.summary + ' ' + op.description).toLowerCase();
+  if (op.description) node.append(make('p', op.description));
   if (op.parameters.length) node.append(table(['parameter', 'in', 'type', ''], op.parameters.map(
     (p) => [p.name + (p.required ? ' *' : ''), p.in, kind(p.schema), p.description || ''])));
   if (op.requestBody) node.append(make('p', 'Body: ' + bodies(op.requestBody.content)));

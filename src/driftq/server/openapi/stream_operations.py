@@ -1,252 +1,228 @@
-"""The durable streams of `/v1/stream/{path}` as operations. Their protocol lives in headers; errors are plain text."""
+"""The documentation of durable streams: streams at a path, their list, and subscriptions to them.
+
+The protocol of streams uses headers for most things, and its errors are plain text.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
-
-from driftq.server.handlers import subscriptions as f
-from driftq.server.openapi.operation import ANY, BATCH, BYTES, PLAIN, Operation, Query, ReplyDoc, as_json
-from driftq.wire import admin as a
-from driftq.wire import queue as q
+from driftq.server.openapi.operation import (
+    ANY_TYPE,
+    BYTES,
+    JSON,
+    PAGE,
+    PLAIN,
+    Operation,
+    Operations,
+    Query,
+    ReplyDoc,
+    as_json,
+)
 from driftq.wire import streams as w
+from driftq.wire import subscriptions as s
+from driftq.wire.fields import Natural
+from driftq.wire.produce import PACKED_RANGE_TYPE
 
 ROUTE = ("*", "/v1/stream/*")
 PATH = "/v1/stream/{path}"
 
-_POSITION = (w.NEXT_OFFSET,)
-_OFFSET = Query("offset", str, "Where to read from: a token of an earlier answer, -1 for the start, now for the end.")
+_END = (w.NEXT_OFFSET,)
 
+# The methods of PATH.
 STREAM_OPERATIONS: dict[str, Operation] = {
     "PUT": Operation(
-        "Create a stream, or a fork of one",
+        "Create a stream",
+        "Creates a stream with a content type, and optionally with first data, a lifetime, or as a fork of another. "
+        "Creating it again with the same properties changes nothing.",
         "streams",
         {
-            201: ReplyDoc("It is there now.", headers=(*_POSITION, "Location")),
-            200: ReplyDoc("It was there, just so.", headers=_POSITION),
+            201: ReplyDoc("The stream was created.", headers=(*_END, "Location")),
+            200: ReplyDoc("The stream existed with the same properties.", headers=_END),
         },
-        {BYTES: bytes, "application/json": Any, PLAIN: str},
+        {BYTES: bytes, JSON: Any, PLAIN: str},
         body_optional=True,
         errors=(400, 403, 404, 409, 410, 413, 422, 429),
         headers=(w.TTL, w.EXPIRES_AT, w.CLOSED, w.FORKED_FROM, w.FORK_OFFSET, w.FORK_SUB_OFFSET),
     ),
     "POST": Operation(
-        "Append to a stream, close it, or both",
+        "Append to a stream",
+        "Appends the body, closes the stream, or both. With a producer id, epoch and sequence number the append can be "
+        "repeated: it is stored once. With `If-Match` it succeeds only if the stream still ends at that offset.",
         "streams",
         {
-            204: ReplyDoc("It is on disk, or was before.", headers=_POSITION),
-            200: ReplyDoc("It is on disk (a producer that declares its epoch).", headers=_POSITION),
-            201: ReplyDoc("It is on disk (a producer whose epoch the server keeps).", headers=_POSITION),
+            204: ReplyDoc("The data is on disk, now or since an earlier call.", headers=_END),
+            200: ReplyDoc("The data is on disk. For producers that declare their epoch.", headers=_END),
+            201: ReplyDoc("The data is on disk. For producers whose epoch the server assigns.", headers=_END),
         },
-        {BYTES: bytes, "application/json": Any, PLAIN: str},
+        {BYTES: bytes, JSON: Any, PLAIN: str},
         body_optional=True,
         errors=(400, 403, 404, 409, 410, 412, 413, 422, 429),
         headers=(w.PRODUCER_ID, w.PRODUCER_EPOCH, w.PRODUCER_SEQ, w.SEQ, w.CLOSED, "If-Match"),
     ),
     "GET": Operation(
-        "Read a stream: catch up, wait (`live=long-poll`), or follow (`live=sse`)",
+        "Read a stream",
+        "Reads from an offset to the end. With `live=long-poll` it waits for new data at the end; with `live=sse` it "
+        "follows the stream as server-sent events.",
         "streams",
         {
-            200: ReplyDoc("What is there, as the stream's own type or as events.", bytes, ANY, _POSITION),
-            204: ReplyDoc("Nothing came in time; ask again from here.", headers=_POSITION),
-            304: ReplyDoc("Nothing has changed."),
+            200: ReplyDoc("Data in the stream's content type, or events.", bytes, ANY_TYPE, _END),
+            204: ReplyDoc("No new data arrived in time. Read again from the same offset.", headers=_END),
+            304: ReplyDoc("Not modified."),
         },
         query=(
-            _OFFSET,
+            Query("offset", str, "Where to read from: an offset of an earlier reply, -1 (the start) or now (the end)."),
             Query("live", str, "long-poll or sse."),
-            Query("cursor", str, "Echo of the last answer's cursor."),
+            Query("cursor", str, "The cursor of the previous reply."),
         ),
         errors=(400, 404, 410),
         headers=("If-None-Match",),
     ),
     "HEAD": Operation(
-        "A stream's type, end and lifetime",
+        "Describe a stream",
+        "The content type, end and lifetime of a stream, as headers.",
         "streams",
-        {200: ReplyDoc("In headers.", headers=_POSITION)},
+        {200: ReplyDoc("The stream exists.", headers=_END)},
         errors=(400, 404, 410),
     ),
-    "DELETE": Operation("Delete a stream", "streams", {204: ReplyDoc("It is gone.")}, errors=(400, 404, 405, 409, 410)),
+    "DELETE": Operation(
+        "Delete a stream",
+        "Its data is deleted with it.",
+        "streams",
+        {204: ReplyDoc("The stream was deleted.")},
+        errors=(400, 404, 405, 409, 410),
+    ),
 }
 
-
-# --- The documentation of staged appends ---
-
-
-OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("POST", "/v1/stages"): Operation(
-        "Keep a packed batch durable and unseen until its writer publishes it",
-        "stages",
-        {201: ReplyDoc("Staged.", a.StagedInfo), 200: ReplyDoc("Staged before.", a.StagedInfo)},
-        {BATCH: bytes},
-        query=(
-            Query("writer", q.Name, "Who publishes it.", True),
-            Query("handle", q.Name, "The name to publish it by.", True),
-            Query("topic", q.Name, "The topic it is for (or `path`)."),
-            Query("partition", q.Natural, "The partition."),
-            Query("key", str, "Names the partition by its hash."),
-            Query("path", str, "The stream it is for."),
-            Query("ttl_ms", q.Natural, "How long it is kept."),
-            Query("chunk", q.Natural, "Its number under the handle, from 0: makes a repeat harmless."),
-        ),
-        errors=(400, 404, 409, 410, 413, 429),
-    ),
-    ("POST", "/v1/stages/publish"): Operation(
-        "Show staged batches together, once for each batch number of a writer",
-        "stages",
-        {200: ReplyDoc("Where each went; the first result if it was published before.", a.PublishedInfo)},
-        as_json(a.PublishRequest),
-        errors=(400, 404, 409),
-    ),
-    ("POST", "/v1/stages/forget"): Operation(
-        "Give up staged batches",
-        "stages",
-        {200: ReplyDoc("Whether there were any.", a.ForgottenInfo)},
-        as_json(a.ForgetRequest),
+OPERATIONS: Operations = {
+    ("GET", "/v1/streams"): Operation(
+        "List streams",
+        "Streams whose path begins with a prefix, sorted by path.",
+        "streams",
+        {200: ReplyDoc("A page of streams. `after` starts the next one.", w.StreamsReply)},
+        query=(Query("prefix", str, "Only paths that begin with this."), *PAGE),
         errors=(400,),
     ),
+    ("POST", "/v1/streams/trim"): Operation(
+        "Trim a stream",
+        "Deletes everything before an offset.",
+        "streams",
+        {200: ReplyDoc("Where the stream starts now.", w.TrimReply)},
+        as_json(w.TrimRequest),
+        errors=(400, 404, 409, 410),
+    ),
+    ("GET", "/v1/streams/records"): Operation(
+        "Read packed records of a stream",
+        "For readers that keep their own offsets. Returns whole batches, so the first may begin before `offset` and "
+        "the last may end after `Driftq-Next-Offset`.",
+        "streams",
+        {
+            200: ReplyDoc(
+                "Packed batches, one after the other.",
+                bytes,
+                PACKED_RANGE_TYPE,
+                ("Driftq-Next-Offset", "Driftq-Start-Offset", "Driftq-End-Offset", "Driftq-Created-At"),
+            )
+        },
+        query=(
+            Query("stream", str, "The path of the stream.", required=True),
+            Query("offset", Natural, "The first offset to read. The start of the stream if absent."),
+            Query("end", Natural, "The offset to stop before. 0 only asks for the start and the end of the stream."),
+            Query("max_bytes", Natural, "Approximate size of the reply. 4 MiB if absent, 16 MiB at most."),
+        ),
+        errors=(400, 404, 410),
+    ),
 }
 
 
-# --- The documentation of subscriptions to streams: the control routes below `/v1/stream/__ds/` ---
-
+# --- subscriptions: the control routes below /v1/stream/__ds/ ---------------------------------------------------------
 
 _ROOT = "/v1/stream/__ds"
 _ONE = f"{_ROOT}/subscriptions/{{id}}"
 _ERRORS = (400, 404, 409, 429)
+_ACKED = {200: ReplyDoc("The offsets are stored. `next_wake` reports whether there is more to read.", s.WakeAckReply)}
 
-
-class ProblemDetails(Struct, frozen=True):
-    code: str
-    message: str
-
-
-class SubscriptionError(Struct, frozen=True):
-    """A refusal of the subscription routes."""
-
-    error: ProblemDetails
-
-
-class Signing(Struct, frozen=True):
-    """How calls of a webhook are signed, and where the public key is."""
-
-    alg: str
-    kid: str
-    jwks_url: str
-
-
-class WebhookInfo(Struct, frozen=True):
-    url: str
-    signing: Signing
-
-
-class FollowedInfo(Struct, frozen=True):
-    path: str
-    link_type: Literal["explicit", "glob"]
-    acked_offset: str
-
-
-class SubscriptionInfo(Struct, frozen=True, omit_defaults=True):
-    id: str
-    subscription_id: str
-    type: Literal["webhook", "pull-wake"]
-    streams: list[FollowedInfo]
-    lease_ttl_ms: int
-    created_at: str
-    status: Literal["active", "failed"]
-    pattern: str = ""
-    wake_stream: str = ""
-    description: str = ""
-    webhook: WebhookInfo | None = None
-
-
-class WakeStream(Struct, frozen=True):
-    path: str
-    link_type: Literal["explicit", "glob"]
-    acked_offset: str
-    tail_offset: str
-    has_pending: bool
-
-
-class WakeInfo(Struct, frozen=True):
-    """What woke the subscription. `token` goes into the Authorization header of the ack."""
-
-    wake_id: str
-    generation: int
-    token: str
-    streams: list[WakeStream]
-    lease_ttl_ms: int
-
-
-class WakeAcked(Struct, frozen=True):
-    ok: bool
-    next_wake: bool
-
-
-class Keys(Struct, frozen=True):
-    keys: list[dict[str, Any]]
-
-
-_ACKED = {200: ReplyDoc("Noted; `next_wake` says whether there is more.", WakeAcked)}
-
-SUBSCRIPTION_OPERATIONS: dict[tuple[str, str], Operation] = {
+SUBSCRIPTION_OPERATIONS: Operations = {
     ("GET", f"{_ROOT}/jwks.json"): Operation(
-        "The public key that webhook calls are signed with",
+        "The public key of webhook calls",
+        "Webhook calls are signed with the matching private key.",
         "subscriptions",
-        {200: ReplyDoc("A set of one key.", Keys, "application/jwk-set+json")},
+        {200: ReplyDoc("A set with one key.", s.JsonWebKeys, "application/jwk-set+json")},
     ),
     ("PUT", _ONE): Operation(
-        "Follow streams by name or pattern: call a webhook, or let workers claim wakes",
+        "Create a subscription",
+        "Follows streams by name or by pattern. When one grows, a webhook is called or a worker claims the wake.",
         "subscriptions",
-        {201: ReplyDoc("It follows them now.", SubscriptionInfo), 200: ReplyDoc("It did already.", SubscriptionInfo)},
-        as_json(f.SubscriptionRequest),
+        {
+            201: ReplyDoc("The subscription was created.", s.SubscriptionInfo),
+            200: ReplyDoc("The subscription existed with the same properties.", s.SubscriptionInfo),
+        },
+        as_json(s.SubscriptionRequest),
         errors=_ERRORS,
     ),
     ("GET", _ONE): Operation(
-        "A subscription and its streams",
+        "Describe a subscription",
+        "Its settings and its streams, with the acknowledged offset of each.",
         "subscriptions",
-        {200: ReplyDoc("With the offset that is acked for each stream.", SubscriptionInfo)},
+        {200: ReplyDoc("The subscription's description.", s.SubscriptionInfo)},
         errors=(400, 404),
     ),
     ("DELETE", _ONE): Operation(
-        "Delete a subscription", "subscriptions", {204: ReplyDoc("It is gone, or never was.")}, errors=(400, 429)
+        "Delete a subscription",
+        "The streams are not changed.",
+        "subscriptions",
+        {204: ReplyDoc("The subscription does not exist any more.")},
+        errors=(400, 429),
     ),
     ("POST", f"{_ONE}/streams"): Operation(
-        "Follow more streams", "subscriptions", {204: ReplyDoc("Done.")}, as_json(f.StreamsRequest), errors=_ERRORS
+        "Follow more streams",
+        "Adds streams by name.",
+        "subscriptions",
+        {204: ReplyDoc("Done. Repeating the call has no further effect.")},
+        as_json(s.StreamsRequest),
+        errors=_ERRORS,
     ),
     ("DELETE", f"{_ONE}/streams/{{path}}"): Operation(
-        "Follow a stream no longer", "subscriptions", {204: ReplyDoc("Done.")}, errors=_ERRORS
+        "Stop following a stream",
+        "Removes a stream that was added by name.",
+        "subscriptions",
+        {204: ReplyDoc("Done. Repeating the call has no further effect.")},
+        errors=_ERRORS,
     ),
     ("POST", f"{_ONE}/claim"): Operation(
-        "Claim the wake of a pull-wake subscription",
+        "Claim a wake",
+        "For workers of a pull-wake subscription. The wake is held under a lease.",
         "subscriptions",
-        {200: ReplyDoc("The streams that have grown, under a lease.", WakeInfo)},
-        as_json(f.WakeClaimRequest),
+        {200: ReplyDoc("The streams that have grown, and a token for the ack.", s.WakeInfo)},
+        as_json(s.WakeClaimRequest),
         errors=_ERRORS,
     ),
     ("POST", f"{_ONE}/ack"): Operation(
-        "Acknowledge what was read of the streams of a wake",
+        "Acknowledge a claimed wake",
+        "Stores how far the streams of the wake were read. The call extends the lease, or ends it with `done`.",
         "subscriptions",
         _ACKED,
-        as_json(f.WakeAckRequest),
+        as_json(s.WakeAckRequest),
         body_optional=True,
         errors=(401, *_ERRORS),
         headers=("Authorization",),
     ),
     ("POST", f"{_ONE}/callback"): Operation(
-        "Acknowledge from a webhook's receiver",
+        "Acknowledge a webhook call",
+        "As `/ack`, for the receiver of a webhook.",
         "subscriptions",
         _ACKED,
-        as_json(f.WakeAckRequest),
+        as_json(s.WakeAckRequest),
         body_optional=True,
         errors=(401, *_ERRORS),
         headers=("Authorization",),
     ),
     ("POST", f"{_ONE}/release"): Operation(
-        "Give a claimed wake back",
+        "Release a claimed wake",
+        "Another worker may claim it.",
         "subscriptions",
-        {204: ReplyDoc("Another worker may claim it.")},
-        as_json(f.WakeAckRequest),
+        {204: ReplyDoc("The wake can be claimed again.")},
+        as_json(s.WakeAckRequest),
         body_optional=True,
         errors=(401, *_ERRORS),
         headers=("Authorization",),

@@ -26,7 +26,7 @@ from driftq.server.logs import RateLimited
 from driftq.server.metrics.counters import Histogram
 from driftq.server.produced_message import value_of
 from driftq.wire.message import Envelope, Routing
-from driftq.wire.queue import ProduceItem
+from driftq.wire.produce import ProduceItem
 from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput
 
 if TYPE_CHECKING:

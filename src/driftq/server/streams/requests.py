@@ -16,7 +16,7 @@ from driftq.core.state.producers import SERVER_EPOCH
 from driftq.server.http import BadRequest, Request
 from driftq.server.http.request import percent_decoded
 from driftq.wire import streams as w
-from driftq.wire.message import from_rfc3339
+from driftq.wire.fields import from_rfc3339
 from driftq.wire.records import COUNT_MAX, pack_columns, pack_one
 
 PATH_BYTES_MAX = 1_024

@@ -4,18 +4,18 @@ in either dialect. Knows no rule and no log."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import randint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import json
 
-from driftq.server.http import Deferred, Reply, Request, Response
+from driftq.server.http import Request, Response
 from driftq.server.http.response import Buffer, header_lines
 from driftq.server.streams.requests import Dialect
 from driftq.wire import streams as w
-from driftq.wire.errors import Code
-from driftq.wire.message import to_rfc3339
+from driftq.wire.errors import CODES, Code, retry_after_s
+from driftq.wire.fields import to_rfc3339
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import AppendStream
@@ -46,24 +46,6 @@ ON_ALL: Headers = [
 _ON_ALL_LINES = header_lines(ON_ALL)
 REQUEST_HEADERS = ", ".join(_ASKED)
 TEXT = "text/plain; charset=utf-8"
-
-STATUSES = {
-    Code.INVALID_ARGUMENT: 400,
-    Code.STALE_EPOCH: 403,
-    Code.NOT_FOUND: 404,
-    Code.CONFLICT: 409,
-    Code.CLOSED: 409,
-    Code.SEQUENCE_GAP: 409,
-    Code.SEQUENCE_REGRESSION: 409,
-    Code.GONE: 410,
-    Code.TAIL_MOVED: 412,
-    Code.TOO_LARGE: 413,
-    Code.SEQUENCE_MISMATCH: 422,
-    Code.OVERLOADED: 429,
-    Code.DATA_CORRUPT: 500,
-    Code.UNAVAILABLE: 503,
-    Code.DISK_FULL: 507,
-}
 
 CURSOR_EPOCH_S = 1_728_432_000  # 2024-10-09T00:00:00Z
 CURSOR_INTERVAL_S = 20
@@ -97,22 +79,6 @@ def not_allowed(methods: str) -> Response:
     return failure(405, "method not allowed", [("Allow", methods)])
 
 
-def answering(answer: Deferred, make: Callable[[Any], Reply | None]) -> Callable[[Any], None]:
-    """What to do with a broker's reply. An answer that cannot be made is this request's failure and nobody else's: the
-    caller stands in the middle of letting replies go."""
-
-    def on_reply(reply: object) -> None:
-        try:
-            made = make(reply)
-        except Exception as error:
-            answer.fail(error)
-            return
-        if made is not None:
-            answer.resolve(made)
-
-    return on_reply
-
-
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -138,8 +104,8 @@ def refused(rejected: Rejected, dialect: Dialect = Dialect.PLAIN) -> Response:
         case _:
             pass
     if "retry_after_ms" in details:
-        headers.append(("Retry-After", str(max(1, -(-int(details["retry_after_ms"]) // 1_000)))))
-    return failure(STATUSES.get(rejected.code, 409), rejected.message, headers)
+        headers.append(("Retry-After", str(retry_after_s(int(details["retry_after_ms"])))))
+    return failure(CODES[rejected.code].stream_status, rejected.message, headers)
 
 
 # --- writes -----------------------------------------------------------------------------------------------------------
@@ -225,12 +191,12 @@ def has_etag(request: Request, etag: str) -> bool:
 
 def producer(view: ProducerView) -> Response:
     known = view.end_offset >= 0
-    shown = {
-        "producer": view.producer,
-        "epoch": view.epoch,
-        "seq": view.seq,
-        "offset": w.token(view.first_offset) if known else None,
-        "next_offset": w.token(view.end_offset) if known else None,
-        "at": to_rfc3339(view.at_ms),
-    }
-    return respond(200, [("Cache-Control", "no-store")], json.encode(shown) + b"\n")
+    body = w.ProducerReply(
+        producer=view.producer,
+        epoch=view.epoch,
+        seq=view.seq,
+        offset=w.token(view.first_offset) if known else None,
+        next_offset=w.token(view.end_offset) if known else None,
+        at=to_rfc3339(view.at_ms),
+    )
+    return respond(200, [("Cache-Control", "no-store")], json.encode(body) + b"\n")

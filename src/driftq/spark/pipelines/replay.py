@@ -22,13 +22,13 @@ from driftq.spark.pipelines.audit_report import Extent, LogName
 from driftq.spark.pipelines.io import broker_of, options, reach
 from driftq.spark.tables import open_table
 from driftq.spark.tables.parquet import local_folder
-from driftq.wire.message import from_rfc3339
+from driftq.wire.fields import from_rfc3339
 
 if TYPE_CHECKING:
     from driftq.client.api import DriftQ
     from driftq.spark.pipelines.query_monitor import Say, Stop
     from driftq.spark.pipelines.settings import Configuration
-    from driftq.wire.admin import TopicInfo
+    from driftq.wire.topics import TopicInfo
 
 OFFSET_MAX = (1 << 62) - 1
 CARRIED = (

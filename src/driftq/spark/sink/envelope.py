@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from driftq.spark.sink.options import ENVELOPE_COLUMNS, SCHEDULE_COLUMNS
-from driftq.wire.message import PRIORITY_MAX, Envelope, Head, Job, Routing, encode_head, to_rfc3339
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.message import PRIORITY_MAX, Envelope, Head, Job, Routing, encode_head
 
 _ENVELOPE_FIELDS = ("run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "deadline")
 

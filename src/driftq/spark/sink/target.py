@@ -17,10 +17,11 @@ from urllib.parse import urlencode
 import msgspec
 
 from driftq.client.calls import streams
-from driftq.client.calls.queue import PACKED, post, reading, refusal, send_packed
+from driftq.client.calls.queue import post, reading, refusal, send_packed
 from driftq.client.errors import DriftQError, InvalidCall
 from driftq.client.transport.sansio import Call, RetryOptions
-from driftq.wire.admin import ForgottenInfo, PublishedInfo, StagedInfo
+from driftq.wire.produce import PACKED_TYPE
+from driftq.wire.stages import ForgottenInfo, PublishedInfo, StagedInfo
 from driftq.wire.streams import is_json, join_json
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def stage(writer: str, handle: str, log: dict[str, object], batch: bytes, ttl_ms
     """Store one packed batch under a handle. `log` is a topic and partition, or the path of a stream."""
     query = {"writer": writer, "handle": handle, "chunk": 0, "ttl_ms": ttl_ms, **log}
     path = f"/v1/stages?{urlencode(query)}"
-    return Call("POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED, idempotent=True)
+    return Call(
+        "POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED_TYPE, idempotent=True
+    )
 
 
 def publish(writer: str, batch_id: int, handles: Sequence[str]) -> Call[PublishedInfo]:

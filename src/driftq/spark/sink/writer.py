@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from driftq.client.transport.sync_transport import Transport
-    from driftq.wire.admin import PublishedInfo
+    from driftq.wire.stages import PublishedInfo
 
 
 class SinkRefused(RuntimeError):

@@ -17,12 +17,13 @@ from driftq.client.errors import Gone, NotFound, Refused
 from driftq.spark.source.fetch import fetch_call, records_path, transport_of
 from driftq.spark.source.offsets import LogName, LogSpan, OffsetRange, ReadProgress
 from driftq.spark.source.options import BadOption, ReadOptions
-from driftq.wire.message import to_rfc3339
+from driftq.wire.fields import to_rfc3339
 from driftq.wire.records import read_header
 from driftq.wire.streams import offset_of
 
 if TYPE_CHECKING:
     from driftq.client.transport.sync_transport import Transport
+    from driftq.wire.streams import ListedStream
 
 AGE_LOOKUPS_MAX = 8
 PAGE_STREAMS = 1_000
@@ -93,7 +94,7 @@ def _stream_spans(transport: Transport, options: ReadOptions, progress: ReadProg
             raise BadOption(f"there is no stream {name} at {options.connection.url}")
 
 
-def _listed(transport: Transport, name: str) -> Iterator[streams.ListedStream]:
+def _listed(transport: Transport, name: str) -> Iterator[ListedStream]:
     """The stream with this path, or all streams below a prefix that ends in a star."""
     if not name.endswith("*"):
         # Streams are listed in order of path, so an exact match comes first.

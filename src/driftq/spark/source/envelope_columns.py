@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from driftq.spark.source.columns import ENVELOPE
-from driftq.wire.message import from_rfc3339
+from driftq.wire.fields import from_rfc3339
 
 if TYPE_CHECKING:
     from driftq.spark.source.arrow import Texts

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from driftq.settings.quantities import SPARK_DURATION_MS, SPARK_SIZE_BYTES, Units, parse_quantity
 from driftq.settings.suggestions import closest
-from driftq.wire.message import from_rfc3339
+from driftq.wire.fields import from_rfc3339
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 EARLIEST = -2  # the numbers that Kafka's source uses in JSON

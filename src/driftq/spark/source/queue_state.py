@@ -15,7 +15,7 @@ import pyarrow as pa
 from driftq.client.calls.queue import get, segment
 from driftq.client.errors import NotFound
 from driftq.spark.source.options import BadOption
-from driftq.wire.admin import StatesInfo
+from driftq.wire.groups import StatesInfo
 
 if TYPE_CHECKING:
     from driftq.client.transport.sync_transport import Transport

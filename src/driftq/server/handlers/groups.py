@@ -1,0 +1,168 @@
+"""Consumer groups: list, describe, move, pause, delete; and the state of each message of a range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from driftq.core.model import commands as c
+from driftq.core.model.queries import ReadStates
+from driftq.core.model.replies import PendingView, Rejected, StatesView
+from driftq.core.state.backlog import lag_of
+from driftq.core.transitions.lookups import no_such_group, no_such_topic
+from driftq.server.handlers.request_body import PAGE_LIMIT_MAX, number, page_limit, read_json, start_of
+from driftq.server.handlers.responses import json_response, no_content, refusal
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.wire.fields import to_rfc3339
+from driftq.wire.groups import GroupInfo, GroupPartition, GroupsReply, PendingColumns, SeekRequest, StatesInfo
+
+if TYPE_CHECKING:
+    from driftq.core.state.groups import Group
+    from driftq.core.state.state import State
+    from driftq.engine.queries import StateView
+    from driftq.server.handlers.context import Context
+
+STATES_LIMIT = 1_000
+STATES_LIMIT_MAX = 10_000
+
+
+class GroupsHandlers:
+    """Handlers of `/v1/groups` and `/v1/topics/{topic}/groups`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._engine = context.engine
+
+    def list(self, request: Request) -> Answer:
+        """A page of all groups, or of the groups of `?topic=`."""
+        topic_name = request.query.get("topic")
+        limit, after = _page(request)
+
+        def look(view: StateView) -> Response:
+            groups = (group for group in view.state.groups.values() if topic_name in (None, group.topic))
+            return _groups_reply(view, groups, limit, after)
+
+        return self._context.query(look)
+
+    def list_of_topic(self, request: Request, topic_name: str) -> Answer:
+        limit, after = _page(request)
+
+        def look(view: StateView) -> Response:
+            topic = view.state.topics.get(topic_name)
+            if topic is None:
+                return refusal(no_such_topic(topic_name))
+            return _groups_reply(view, topic.groups.values(), limit, after)
+
+        return self._context.query(look)
+
+    def describe(self, request: Request, topic_name: str, name: str) -> Answer:
+        def look(view: StateView) -> Response:
+            group = _find(view.state, topic_name, name)
+            return refusal(group) if isinstance(group, Rejected) else json_response(_group_info(view, group))
+
+        return self._context.query(look)
+
+    def states(self, request: Request, topic_name: str, name: str) -> Answer:
+        """The state of each message in a range of a partition: one page of columns."""
+        query = request.query
+        partition = number("partition", query.get("partition", "0"))
+        offset = number("offset", query["offset"]) if "offset" in query else None
+        end = number("end", query["end"]) if "end" in query else None
+        limit = page_limit(request, STATES_LIMIT, STATES_LIMIT_MAX)
+
+        def respond(view: StatesView) -> Response:
+            info = StatesInfo(
+                topic_name, name, partition, view.floor, view.offset, view.next_offset, view.end, list(view.settled),
+                _columns(view.pending),
+            )  # fmt: skip
+            return json_response(info)
+
+        return self._context.ask(ReadStates(topic_name, name, partition, offset, end, limit), respond)
+
+    def seek(self, request: Request, topic_name: str, name: str) -> Answer:
+        body = read_json(request.body, SeekRequest)
+        if isinstance(body.to, int) and body.partition is None:
+            raise BadRequest("an offset belongs to a partition: name it, or seek to earliest, latest or a time")
+        to = body.to if isinstance(body.to, int) else start_of(body.to)
+        if isinstance(body.to, str) and isinstance(to, int) and body.partition is not None:
+            topic = self._engine.latest_state.topics.get(topic_name)
+            if topic is None or body.partition >= len(topic.log_ids):
+                return self._context.hold(refusal(no_such_topic(topic_name)))
+            to = self._engine.queries.offset_at(topic.log_ids[body.partition], to)
+        return self._context.ask(c.SeekGroup(topic_name, name, to, body.partition), no_content)
+
+    def pause(self, request: Request, topic_name: str, name: str) -> Answer:
+        return self._context.ask(c.PauseGroup(topic_name, name, True), no_content)
+
+    def resume(self, request: Request, topic_name: str, name: str) -> Answer:
+        return self._context.ask(c.PauseGroup(topic_name, name, False), no_content)
+
+    def delete(self, request: Request, topic_name: str, name: str) -> Answer:
+        return self._context.ask(c.DeleteGroup(topic_name, name), no_content)
+
+
+def _page(request: Request) -> tuple[int, int]:
+    return page_limit(request, PAGE_LIMIT_MAX), number("after", request.query.get("after", "0"))
+
+
+def _find(state: State, topic_name: str, name: str) -> Group | Rejected:
+    topic = state.topics.get(topic_name)
+    if topic is None:
+        return no_such_topic(topic_name)
+    return topic.groups.get(name) or no_such_group(topic_name, name)
+
+
+def _groups_reply(view: StateView, groups: Iterable[Group], limit: int, after: int) -> Response:
+    """In the order of creation. `after` is the id of the last group shown."""
+    page = list(islice((group for group in groups if group.group_id > after), limit + 1))
+    next_after = str(page[limit - 1].group_id) if len(page) > limit else None
+    return json_response(GroupsReply([_group_info(view, group) for group in page[:limit]], next_after))
+
+
+def _group_info(view: StateView, group: Group) -> GroupInfo:
+    partitions = [_group_partition(view, group, partition) for partition in range(len(group.progress))]
+    return GroupInfo(
+        topic=group.topic,
+        group=group.name,
+        created_at=to_rfc3339(group.created_ms),
+        paused=group.paused,
+        lag=sum(part.lag for part in partitions),
+        lag_ms=max(part.lag_ms for part in partitions),
+        in_flight=sum(part.in_flight for part in partitions),
+        resting=sum(part.resting for part in partitions),
+        partitions=partitions,
+        unclaimed=sum(part.unclaimed for part in partitions),
+        active_at=to_rfc3339(group.active_ms),
+        idle=group.idle,
+    )
+
+
+def _group_partition(view: StateView, group: Group, partition: int) -> GroupPartition:
+    progress = group.progress[partition]
+    log = view.state.logs[progress.log_id]
+    lag = lag_of(group, log)
+    age_ms = 0
+    if lag.messages and lag.oldest < view.reader.end(log.log_id):  # a record that is not stored yet has no age
+        age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, lag.oldest))
+    return GroupPartition(
+        partition, progress.floor, progress.cursor, log.end, lag.messages, age_ms, progress.in_flight, progress.resting,
+        progress.settled.count, lag.unclaimed, len(progress.settled),
+    )  # fmt: skip
+
+
+def _columns(pending: tuple[PendingView, ...]) -> PendingColumns:
+    times: dict[int, str | None] = {0: None}  # the messages of one claim have the same lease
+    for message in pending:
+        for at_ms in (message.until_ms, message.retry_at_ms):
+            if at_ms not in times:
+                times[at_ms] = to_rfc3339(at_ms)
+    return PendingColumns(
+        [message.offset for message in pending],
+        [message.state for message in pending],
+        [message.attempts for message in pending],
+        [message.owner or None for message in pending],
+        [times[message.until_ms] for message in pending],
+        [times[message.retry_at_ms] for message in pending],
+        [message.error for message in pending],
+    )

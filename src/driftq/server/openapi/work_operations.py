@@ -1,0 +1,182 @@
+"""The documentation of work: effects and outcomes, dead letters, jobs, staged appends."""
+
+from __future__ import annotations
+
+from driftq.server.openapi.operation import (
+    DONE,
+    NUMBERED_PAGE,
+    PLACE_PAGE,
+    READ_ERRORS,
+    TOPIC,
+    WRITE_ERRORS,
+    Operation,
+    Operations,
+    Query,
+    ReplyDoc,
+    as_json,
+)
+from driftq.wire import dead_letters, effects, jobs, stages
+from driftq.wire.fields import Name, Natural
+from driftq.wire.produce import PACKED_TYPE
+
+_TENANT = Query("tenant_id", str, "The tenant of the job.")
+_FILTER_QUERY = (
+    Query("group", str, "Only letters of this group."),
+    Query("error", str, "Only letters whose last error contains this text."),
+    Query("reason", str, "Only letters with this reason."),
+    Query("since", str, "Only letters from this RFC 3339 time on."),
+    Query("until", str, "Only letters before this RFC 3339 time."),
+)
+
+EFFECT_OPERATIONS: Operations = {
+    ("GET", "/v1/idempotency"): Operation(
+        "Look up an effect",
+        "The state of an effect by its key.",
+        "effects",
+        {200: ReplyDoc("The effect is pending, committed or failed.", effects.EffectReply)},
+        query=(
+            TOPIC,
+            Query("group", Name, "The group.", True),
+            Query("key", effects.EffectId, "The key of the effect.", True),
+            Query("tenant_id", str, "The tenant."),
+        ),
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/idempotency/begin"): Operation(
+        "Begin an effect",
+        "Grants the effect to one worker at a time, under a fence. If it was committed before, the stored result is "
+        "returned instead.",
+        "effects",
+        {200: ReplyDoc("A fence to commit with, or the stored result.", effects.BeginReply)},
+        as_json(effects.BeginRequest),
+        errors=WRITE_ERRORS,
+    ),
+    ("POST", "/v1/idempotency/commit"): Operation(
+        "Commit an effect",
+        "Stores the result under the key. The fence must be the one of the last begin.",
+        "effects",
+        DONE,
+        as_json(effects.CommitRequest),
+        errors=(400, 404, 409, 413),
+    ),
+    ("POST", "/v1/idempotency/fail"): Operation(
+        "Report a failed effect",
+        "Another worker may begin the effect.",
+        "effects",
+        DONE,
+        as_json(effects.FailRequest),
+        errors=(400, 404, 409),
+    ),
+    ("POST", "/v1/outcome"): Operation(
+        "Commit the outcome of work",
+        "Acks, messages, stream appends and committed effects in one write: all of them, or none.",
+        "effects",
+        {200: ReplyDoc("Everything was carried out, now or by an earlier call (`duplicate`).", effects.OutcomeDone)},
+        as_json(effects.OutcomeRequest),
+        errors=(400, 403, 404, 409, 410, 412, 429),
+        headers=("traceparent",),
+    ),
+}
+
+DEAD_LETTER_OPERATIONS: Operations = {
+    ("GET", "/v1/dlq/{topic}"): Operation(
+        "List dead letters",
+        "The dead letters of a topic that were not redriven, by partition and offset.",
+        "dead letters",
+        {200: ReplyDoc("A page of dead letters.", dead_letters.LettersReply)},
+        query=(*_FILTER_QUERY, *PLACE_PAGE),
+        errors=READ_ERRORS,
+    ),
+    ("GET", "/v1/dlq/{topic}/errors"): Operation(
+        "Count dead letters by error",
+        "Errors that differ only in numbers, ids and quoted parts are counted together.",
+        "dead letters",
+        {200: ReplyDoc("A page of errors, the most frequent first.", dead_letters.ErrorKindsReply)},
+        query=NUMBERED_PAGE,
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/dlq/{topic}/redrive"): Operation(
+        "Redrive dead letters",
+        "Produces dead letters again. Each is produced and settled in one write, so a redrive can be interrupted and "
+        "repeated. A body is optional: without one, up to 1,000 letters are redriven.",
+        "dead letters",
+        {200: ReplyDoc("How many were redriven, and which failed.", dead_letters.RedriveReply)},
+        as_json(dead_letters.RedriveRequest),
+        body_optional=True,
+        errors=READ_ERRORS,
+    ),
+}
+
+JOB_OPERATIONS: Operations = {
+    ("POST", "/v1/jobs"): Operation(
+        "Enqueue a job",
+        "A job is a message with a task, an id, or both. With an id the call can be repeated: the job is stored once.",
+        "jobs",
+        {
+            201: ReplyDoc("The job was enqueued.", jobs.EnqueueReply),
+            200: ReplyDoc("A job with this id existed.", jobs.EnqueueReply),
+        },
+        as_json(jobs.JobRequest),
+        errors=WRITE_ERRORS,
+        headers=("traceparent",),
+    ),
+    ("GET", "/v1/jobs/{topic}/{id}"): Operation(
+        "Look up a job",
+        "Its state in each group, with every attempt. A job without an id is named `topic:partition:offset`.",
+        "jobs",
+        {200: ReplyDoc("The job's state.", jobs.JobReply)},
+        query=(_TENANT,),
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/jobs/{topic}/{id}/cancel"): Operation(
+        "Cancel a job",
+        "The job is not delivered any more. A worker that runs it is notified at its next heartbeat.",
+        "jobs",
+        {200: ReplyDoc("`cancelled` is false if the job had ended before.", jobs.CancelReply)},
+        query=(_TENANT,),
+        errors=READ_ERRORS,
+    ),
+}
+
+STAGE_OPERATIONS: Operations = {
+    ("POST", "/v1/stages"): Operation(
+        "Stage a packed batch",
+        "The batch is durable, and invisible to readers until its writer publishes it. For exactly-once sinks.",
+        "stages",
+        {
+            201: ReplyDoc("The batch was staged.", stages.StagedInfo),
+            200: ReplyDoc("The batch had been staged before.", stages.StagedInfo),
+        },
+        {PACKED_TYPE: bytes},
+        query=(
+            Query("writer", Name, "The writer that publishes it.", True),
+            Query("handle", Name, "The name to publish it by.", True),
+            Query("topic", Name, "The topic it is for; either this or `path`."),
+            Query("partition", Natural, "The partition."),
+            Query("key", str, "Chooses the partition by its hash."),
+            Query("path", str, "The stream it is for; either this or `topic`."),
+            Query("ttl_ms", Natural, "How long it is kept if it is not published."),
+            Query("chunk", Natural, "Its number under the handle, from 0. Makes the call idempotent."),
+        ),
+        errors=(400, 404, 409, 410, 413, 429),
+    ),
+    ("POST", "/v1/stages/publish"): Operation(
+        "Publish staged batches",
+        "Makes batches visible together, in this order, once for each batch number of a writer. Everything else that "
+        "the writer staged is deleted.",
+        "stages",
+        {200: ReplyDoc("Where each batch was published, now or by an earlier call.", stages.PublishedInfo)},
+        as_json(stages.PublishRequest),
+        errors=(400, 404, 409),
+    ),
+    ("POST", "/v1/stages/forget"): Operation(
+        "Delete staged batches",
+        "For batches that will not be published.",
+        "stages",
+        {200: ReplyDoc("`forgotten` is false if none of the handles was staged.", stages.ForgottenInfo)},
+        as_json(stages.ForgetRequest),
+        errors=(400,),
+    ),
+}
+
+OPERATIONS: Operations = {**EFFECT_OPERATIONS, **DEAD_LETTER_OPERATIONS, **JOB_OPERATIONS, **STAGE_OPERATIONS}

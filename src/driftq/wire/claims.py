@@ -1,0 +1,129 @@
+"""Bodies of consuming: claim messages under a lease, and settle them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from driftq.wire.fields import Body, Name, Natural, Owner
+from driftq.wire.message import DeadLetter, Envelope, Job, Routing
+
+Prefetch = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class ConsumeRequest(Body, frozen=True):
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+    lease_ms: Natural | None = None
+    start: str = "earliest"
+    task: str | None = None
+    label: str | None = None
+    prefetch: Prefetch | None = None
+
+
+class ClaimRequest(Body, frozen=True):
+    topic: Name
+    group: Name
+    owner: Owner
+    max: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    lease_ms: Natural | None = None
+    start: str = "earliest"
+    task: str | None = None
+    label: str | None = None
+
+
+class Delivered(Struct, frozen=True):
+    """A message under a lease. `token` is its fence: send it back with ack, nack and the like.
+
+    Bytes that are not text are in `value_base64`; `value` is then empty. If the envelope, routing and job of a record
+    cannot be read, `error` and `message` take their place.
+    """
+
+    partition: int
+    offset: int
+    attempts: int = 1
+    last_error: str = ""
+    lease_version: int = 0
+    token: str = ""
+    lease_until_ms: int = 0
+    timestamp_ms: int = 0
+    key: str = ""
+    value: str = ""
+    value_base64: str | None = None
+    envelope: Envelope | None = None
+    routing: Routing | None = None
+    job: Job | None = None
+    dlq: DeadLetter | None = None
+    error: str = ""
+    message: str = ""
+
+
+# The broker always sends these fields. They have defaults for readers of shortened messages (`driftq claim --json`).
+DELIVERED_ALWAYS = (
+    "partition", "offset", "attempts", "last_error", "lease_version", "token", "lease_until_ms", "timestamp_ms", "key",
+    "value",
+)  # fmt: skip
+
+
+class ClaimReply(Struct, frozen=True):
+    """The claimed messages. `token` and `lease_until` hold for all of them."""
+
+    messages: list[Delivered]
+    token: str
+    lease_until: str
+
+
+class AckRequest(Body, frozen=True):
+    """One message. `partition` and `offset` have no defaults: a missing one is an error, never 0."""
+
+    topic: str = ""
+    group: str = ""
+    owner: str = ""
+    partition: Natural | UnsetType = UNSET
+    offset: Natural | UnsetType = UNSET
+    token: str = ""
+
+
+class NackRequest(AckRequest, frozen=True):
+    reason: str = ""
+    delay_ms: Natural | None = None
+
+
+class HeldItem(Body, frozen=True):
+    """A claimed message, or with `end` the messages [offset, end) of one claim."""
+
+    partition: Natural
+    offset: Natural
+    end: Natural | None = None
+    token: str = ""
+
+
+class SettleRequest(Body, frozen=True):
+    """Many messages of one group in one call; each succeeds or fails by itself."""
+
+    topic: Name
+    group: Name
+    messages: list[HeldItem]
+    owner: str = ""
+    reason: str = ""
+    delay_ms: Natural | None = None
+    lease_ms: Natural | None = None
+
+
+class RefusedItem(Struct, frozen=True):
+    """A message that was not settled, and why."""
+
+    partition: int
+    offset: int
+    error: str
+    message: str
+
+
+class SettleReply(Struct, frozen=True, omit_defaults=True):
+    """`refused` lists the messages that were not settled; all others were."""
+
+    refused: list[RefusedItem]
+    lease_until: str = ""

@@ -1,0 +1,91 @@
+"""Bodies of consumer groups: describe, list, seek, and the state of each message of a range."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from driftq.wire.fields import Body, Natural
+
+
+class GroupPartition(Struct, frozen=True, omit_defaults=True):
+    """A group's progress in one partition.
+
+    `lag` counts unsettled messages, without the `unclaimed` ones: messages of tasks and labels that no consumer of the
+    group has asked for. `lag_ms` is the age of the oldest unsettled message. `gaps` counts the settled ranges above the
+    floor; each has unsettled messages below it.
+    """
+
+    partition: int
+    floor: int
+    cursor: int
+    end_offset: int
+    lag: int
+    lag_ms: int
+    in_flight: int
+    resting: int
+    settled_above_floor: int
+    unclaimed: int = 0
+    gaps: int = 0
+
+
+class GroupInfo(Struct, frozen=True, omit_defaults=True):
+    """A group. `active_at` is when a consumer last claimed or acked, or when the group was created or moved. An `idle`
+    group does not limit producers (see the setting `groups.idle_ms`)."""
+
+    topic: str
+    group: str
+    created_at: str
+    paused: bool
+    lag: int
+    lag_ms: int
+    in_flight: int
+    resting: int
+    partitions: list[GroupPartition]
+    unclaimed: int = 0
+    active_at: str = ""
+    idle: bool = False
+
+
+class GroupsReply(Struct, frozen=True, omit_defaults=True):
+    """`after` starts the next page; it is missing on the last page."""
+
+    groups: list[GroupInfo]
+    after: str | None = None
+
+
+class SeekRequest(Body, frozen=True):
+    """Move to "earliest", "latest", an RFC 3339 time, or with `partition` to an offset."""
+
+    to: str | Natural
+    partition: Natural | None = None
+
+
+class PendingColumns(Struct, frozen=True):
+    """Messages that were delivered or delayed and are not settled, one list for each column. A leased message has
+    an owner and a lease; a waiting one (`retrying`, `delayed`) has the time of its next delivery."""
+
+    offset: list[int]
+    state: list[str]
+    attempts: list[int]
+    owner: list[str | None]
+    lease_until: list[str | None]
+    retry_at: list[str | None]
+    last_error: list[str]
+
+
+class StatesInfo(Struct, frozen=True):
+    """A group in [offset, next_offset) of a partition.
+
+    Everything below `floor` and every range [first, end) of `settled` is settled; `pending` lists what is pending; the
+    rest was never delivered. The next page starts at `next_offset`, unless that is `end`.
+    """
+
+    topic: str
+    group: str
+    partition: int
+    floor: int
+    offset: int
+    next_offset: int
+    end: int
+    settled: list[tuple[int, int]]
+    pending: PendingColumns

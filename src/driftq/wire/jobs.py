@@ -1,0 +1,70 @@
+"""Bodies of jobs: enqueue, look up, cancel."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from driftq.wire.produce import ProduceRequest
+
+JobStateName = Literal[
+    "ready", "running", "scheduled", "retrying", "succeeded", "dead", "cancelled", "finished", "skipped", "unclaimed"
+]
+
+
+class JobRequest(ProduceRequest, frozen=True, omit_defaults=True):
+    """A message with a task, an id, or both."""
+
+
+class EnqueueReply(Struct, frozen=True):
+    """The job's id and where it is stored. `duplicate`: a job with this id existed; nothing was stored."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    duplicate: bool
+
+
+class JobAttempt(Struct, frozen=True):
+    attempt: int
+    owner: str
+    began_at: str
+    ended_at: str | None
+    end: Literal["running", "succeeded", "failed", "lost", "released", "dead", "cancelled", "skipped"]
+    error: str
+
+
+class JobGroupState(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A job as one group sees it. `due_at` is there while it waits, `owner` and `lease_until` while it runs, `result`
+    once its worker committed an effect under the job's id."""
+
+    group: str
+    state: JobStateName
+    due_at: str | None = None
+    owner: str | None = None
+    lease_until: str | None = None
+    attempts: list[JobAttempt]
+    result: str | None = None
+
+
+class JobReply(Struct, frozen=True):
+    """A job. `state` is the least finished state of the groups that claim it."""
+
+    id: str
+    topic: str
+    partition: int
+    offset: int
+    task: str
+    priority: int
+    not_before: str | None
+    state: JobStateName
+    groups: list[JobGroupState]
+
+
+class CancelReply(Struct, frozen=True):
+    """`cancelled` is false if the job had ended before."""
+
+    id: str
+    cancelled: bool

@@ -1,0 +1,95 @@
+"""Bodies about the server itself: health, readiness, version, clock; and why a message is not delivered."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from driftq.wire.topics import BacklogInfo
+
+
+class HealthReply(Struct, frozen=True):
+    """`status` is "ok"."""
+
+    status: str
+
+
+class ReadinessReply(Struct, frozen=True, omit_defaults=True):
+    """`status` is "ready". `warnings` are for an operator; the broker serves requests in spite of them."""
+
+    status: str
+    warnings: list[str] = []
+
+
+class VersionReply(Struct, frozen=True):
+    version: str
+    commit: str
+    wal_enabled: bool
+    durability: str
+
+
+class ClockInfo(Struct, frozen=True):
+    """The broker's time and the machine's. `held`: they differ too much, and an operator has to decide."""
+
+    broker_at: str
+    machine_at: str
+    ahead_ms: int
+    held: bool
+    advice: str = ""
+
+
+# --- explain ----------------------------------------------------------------------------------------------------------
+
+
+class Gate(Struct, frozen=True, omit_defaults=True):
+    """One reason why a message is not delivered. `opens_at` is the time at which it ends, if that is known;
+    `opens_when` is what has to happen."""
+
+    gate: str
+    why: str
+    opens_when: str
+    opens_at: str = ""
+
+
+class MessageFacts(Struct, frozen=True, omit_defaults=True):
+    """What the broker knows of a message without reading its value."""
+
+    produced_at: str = ""
+    priority: int = 0
+    task: str = ""
+    label: str = ""
+    tenant: str = ""
+    deadline: str = ""
+    retained_until: str = ""
+
+
+class GroupExplanation(Struct, frozen=True, omit_defaults=True):
+    """A message as one group sees it. `ahead` counts the messages that are delivered before it, `gaps` the settled
+    ranges above the group's floor."""
+
+    group: str
+    state: str
+    claimable: bool
+    summary: str
+    gates: list[Gate] = []
+    ahead: int = 0
+    attempts: int = 0
+    failures: int = 0
+    lease_losses: int = 0
+    releases: int = 0
+    last_error: str = ""
+    settled_as: str = ""
+    gaps: int = 0
+
+
+class Explanation(Struct, frozen=True, omit_defaults=True):
+    """Why a message is not delivered. `gates` apply to all groups, the gates of `groups` to one group. `backlog` is
+    there if the partition is full for producers, or nearly."""
+
+    topic: str
+    partition: int
+    offset: int
+    summary: str
+    message: MessageFacts
+    gates: list[Gate]
+    groups: list[GroupExplanation]
+    backlog: BacklogInfo | None = None

@@ -1,0 +1,116 @@
+"""Bodies of topics: create, list, describe, change; their partitions' offsets, messages and backlog."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from driftq.wire.fields import Body, Natural
+from driftq.wire.message import RetryPolicy, StoredMessage
+
+Fair = Literal["", "tenant"]  # "tenant": the messages of tenants are delivered in turns; "": in offset order
+
+
+class TopicRequest(Body, frozen=True):
+    """A topic to create. Numbers that are 0 use the server's settings."""
+
+    name: str = ""
+    partitions: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    retention_ms: Natural = 0
+    retention_bytes: Natural = 0
+    lease_ms: Natural = 0
+    in_flight_max: Natural = 0
+    backlog_messages_max: Natural = 0
+    backlog_bytes_max: Natural = 0
+    retry: RetryPolicy | None = None
+    history: bool = False
+    fair: Fair = ""
+
+
+class TopicReply(Struct, frozen=True):
+    """`status` is "created" or "exists"."""
+
+    status: str
+    name: str
+    partitions: int
+
+
+class TopicsReply(Struct, frozen=True, omit_defaults=True):
+    """Names of topics. `after` starts the next page; it is missing on the last page."""
+
+    topics: list[str]
+    after: str | None = None
+
+
+class TopicChange(Body, frozen=True):
+    """Settings to change. A missing field stays as it is; 0 (for `retry`: null) returns to the server's setting.
+    `fair`: "tenant" delivers the messages of tenants in turns, "" in offset order."""
+
+    retention_ms: Natural | None = None
+    retention_bytes: Natural | None = None
+    lease_ms: Natural | None = None
+    in_flight_max: Natural | None = None
+    backlog_messages_max: Natural | None = None
+    backlog_bytes_max: Natural | None = None
+    retry: RetryPolicy | None = None
+    history: bool | None = None
+    fair: Fair | None = None
+
+
+class BacklogInfo(Struct, frozen=True, omit_defaults=True):
+    """Unsettled messages of a partition for `group`, the slowest active group. At `used` 1.0 produces are refused
+    (429). From 0.8 on, `commands` lists CLI commands that help."""
+
+    group: str
+    messages: int
+    messages_max: int
+    payload_bytes: int
+    bytes_max: int
+    lag: int
+    used: float
+    commands: list[str] = []
+
+
+class PartitionInfo(Struct, frozen=True, omit_defaults=True):
+    """`backlog` is missing while no group reads the partition."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    messages: int
+    payload_bytes: int
+    backlog: BacklogInfo | None = None
+
+
+class TopicInfo(Struct, frozen=True):
+    """A topic. `dead_letters` counts those that were not redriven."""
+
+    name: str
+    partitions: list[PartitionInfo]
+    groups: list[str]
+    created_at: str
+    config: dict[str, Any]
+    dead_letters: int
+
+
+class PartitionOffsets(Struct, frozen=True, omit_defaults=True):
+    """`at` is the first offset at or after the time asked for; it is missing if no time was asked for."""
+
+    partition: int
+    start: int
+    end: int
+    at: int | None = None
+
+
+class OffsetsReply(Struct, frozen=True):
+    topic: str
+    partitions: list[PartitionOffsets]
+
+
+class MessagesReply(Struct, frozen=True):
+    """Messages of a partition, and the offsets at which the partition starts and ends."""
+
+    messages: list[StoredMessage]
+    start_offset: int
+    end_offset: int
