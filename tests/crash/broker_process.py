@@ -81,9 +81,8 @@ class Service:
             self.say({"id": ask["id"], "records": self.read(ask), "reply": "Read"})
             return
         if ask["do"] == "stats":
-            journal = self.engine._opened.journal if self.engine._opened else None
-            first = journal.first_lsn() if journal else 0
-            self.say({"id": ask["id"], "reply": "Stats", "first_lsn": first, "lsn": self.engine.sequencer.durable_lsn})
+            first_lsn, lsn = self.engine.journal.first_lsn(), self.engine.sequencer.durable_lsn
+            self.say({"id": ask["id"], "reply": "Stats", "first_lsn": first_lsn, "lsn": lsn})
             return
         self.engine.submit_to(command_of(ask), lambda reply: self.answer(ask["id"], reply))
 

@@ -224,7 +224,7 @@ def finish(world: World) -> None:
     world.die("the last kill before healing")
     world.opened.store.make_room()
     world.opened.journal.make_room()
-    world.room_bytes = world.opened.journal.room_bytes()
+    world.sequencer.room_bytes = world.opened.journal.room_bytes()
     reply = world.submit(c.CreateTopic("healed"), world).reply or world.commit_all()
     demand(not isinstance(reply, Rejected), "liveness", f"new work is refused though everything is well: {reply}")
     Drainer(world).drain()

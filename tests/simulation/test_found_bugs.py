@@ -83,7 +83,7 @@ def grown_folder(disk: SimDisk):
     disk.make_folder("t", "d")
     options = StorageOptions(12 << 10, 4_000)
     opened = open_folder(disk, "d", bytes(16), BrokerLimits(), NoChance(), options)
-    sequencer = Sequencer(opened.broker, opened.store, 0, lambda: 1 << 40)
+    sequencer = Sequencer(opened.broker, opened.store, 0, 1 << 40)
     sequencer.submit(c.CreateTopic("t"), 1, lambda _: None)
     for number in range(60):
         batch, count, size = packed(f"{number}".ljust(400, "."))
@@ -161,8 +161,7 @@ def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start()
 def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
     store = MemoryLogStore()
     broker = Broker(BrokerLimits(), StoreReader(store), SeededChance())
-    room_bytes = 1 << 30
-    sequencer = Sequencer(broker, store, 0, lambda: room_bytes, block_bytes=2_000, reserve_bytes=2_000)
+    sequencer = Sequencer(broker, store, 0, 1 << 30, block_bytes=2_000, reserve_bytes=2_000)
     replies: list[Reply] = []
 
     def do(command: c.Command, now_ms: int) -> Reply:
@@ -175,13 +174,13 @@ def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
     for number in range(20):
         do(produce(f"{number}".ljust(500, ".")), 1)
     do(c.Claim("t", "g", "w", 20, 1_000), 1)
-    room_bytes = 8_000  # enough for a sweep as such, not for twenty dead letters
+    sequencer.room_bytes = 8_000  # enough for a sweep as such, not for twenty dead letters
     before = list(broker.snapshot())
     refused = do(c.Sweep((("group", 1, 1),)), 5_000)
     assert isinstance(refused, Rejected)
     assert refused.code is Code.DISK_FULL
     assert list(broker.snapshot()) == before
-    room_bytes = 1 << 30
+    sequencer.room_bytes = 1 << 30
     do(c.Sweep((("group", 1, 1),)), 5_000)
     assert store.end(2) == 20
 

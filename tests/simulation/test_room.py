@@ -30,7 +30,7 @@ class Machine:
             self.opened.broker,
             self.opened.store,
             0,
-            self.opened.journal.room_bytes,
+            self.opened.journal.room_bytes(),
             block_bytes=options.block_bytes(),
             reserve_bytes=options.reserve_bytes(),
             segment_bytes=options.segment_room_bytes(),
@@ -41,7 +41,9 @@ class Machine:
 
     def commit(self) -> None:
         while (taken := self.sequencer.take_batch()) is not None:
-            self.sequencer.on_durable(self.opened.journal.append(taken.expected_lsn, taken.frames))
+            lsn = self.opened.journal.append(taken.expected_lsn, taken.frames)
+            self.sequencer.room_bytes = self.opened.journal.room_bytes()
+            self.sequencer.on_durable(lsn)
 
     def ask(self, command: c.Command, now_ms: int = 1) -> Reply:
         self.say(command, now_ms)

@@ -23,7 +23,7 @@ from driftq.engine.recovery import Opened, open_folder
 from driftq.engine.sequencer import NEW_WORK, CommitBatch, Sequencer
 from driftq.storage.corruption import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
-from driftq.storage.journal import Unavailable
+from driftq.storage.journal import JournalUnavailable
 from driftq.wire.errors import Code
 from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
@@ -130,12 +130,11 @@ class World:
         self._take_over(opened, tail)
         self.disk.on_call = hook
         self.now_ms = max(self.now_ms, opened.broker.state.last_ms)
-        self.room_bytes = opened.journal.room_bytes()
         self.sequencer = Sequencer(
             opened.broker,
             opened.store,
             tail,
-            lambda: self.room_bytes,
+            opened.journal.room_bytes(),
             block_bytes=opened.options.block_bytes(),
             reserve_bytes=opened.options.reserve_bytes(),
             segment_bytes=opened.options.segment_room_bytes(),
@@ -239,9 +238,8 @@ class World:
         if self.checkpoint_phase not in (1, 2):
             try:
                 opened.store.sync()
-                checkpointer.save(
-                    opened.disk, opened.folder, opened.broker, self.sequencer.durable_lsn, opened.journal.tail_crc()
-                )
+                lsn = self.sequencer.durable_lsn
+                checkpointer.save(opened.disk, opened.folder, opened.broker, lsn, opened.journal.crc_at(lsn) or 0)
             except DiskFull:
                 pass
         opened.journal.close()
@@ -264,7 +262,7 @@ class World:
             work()
         except Crash as crash:
             self.die(f"crash at {crash}")
-        except (DiskFailed, DiskFull, Unavailable) as error:
+        except (DiskFailed, DiskFull, JournalUnavailable) as error:
             self.stop(error)
 
     def pass_time(self) -> None:
@@ -396,7 +394,7 @@ class World:
         if self.batch is not None:
             self.stored_lsn = self.opened.journal.append(self.batch.expected_lsn, self.batch.frames)
             self.promised_lsn = self.stored_lsn
-            self.room_bytes = self.opened.journal.room_bytes()
+            self.sequencer.room_bytes = self.opened.journal.room_bytes()
             self.batch = None
             self.counts["commits"] += 1
             if not at_once:
@@ -423,7 +421,7 @@ class World:
         self.opened.journal.save_watermark()
         self.audit.watermark_lsn = self.opened.journal.tail_lsn()
         self.opened.journal.make_room()
-        self.room_bytes = self.opened.journal.room_bytes()
+        self.sequencer.room_bytes = self.opened.journal.room_bytes()
         if self.random.random() < 0.3:
             self.submit(c.Sweep(retention=True), self)
 

@@ -1,7 +1,8 @@
-"""The one thread that touches the journal: it writes blocks, syncs them, and does the journal's chores in between.
+"""Where the journal's calls run. `ThreadCommitter` runs them on a thread of its own, so that the event loop continues
+while the disk works; `InlineCommitter` runs them at once, for a journal that never waits.
 
-Work arrives as calls and is done in order; the loop is told when each is over. A call that raises ends the thread:
-after a failed write or sync nothing may be written any more.
+Calls run one after the other, in order. A call that raises is the last one: after a failed write or sync nothing may
+be written any more.
 """
 
 from __future__ import annotations
@@ -9,43 +10,65 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-Done = Callable[[Any], None]
-_Task = tuple[Callable[[], Any], Done]
+OnDone = Callable[[Any], None]
+OnFailure = Callable[[BaseException], None]
+Post = Callable[..., object]  # loop.call_soon_threadsafe
+_Task = tuple[Callable[[], Any], OnDone]
 
 
-class Committer:
-    """Runs calls one after the other. `done` and `on_failure` are called in the loop's thread."""
+class Committer(Protocol):
+    """Runs calls that touch the journal. `on_done` and `on_failure` are called on the event loop's thread."""
 
-    def __init__(self, post: Callable[..., object], on_failure: Callable[[BaseException], None]) -> None:
-        self._post = post  # loop.call_soon_threadsafe
+    def call(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        """Run `work`, then pass its result to `on_done`."""
+
+    def stop(self) -> None:
+        """Finish the calls that were accepted, then end."""
+
+
+class ThreadCommitter:
+    """One thread, for a journal whose calls wait for a device."""
+
+    def __init__(self, post: Post, on_failure: OnFailure) -> None:
+        self._post = post
         self._on_failure = on_failure
-        self.busy = 0  # calls that the loop has not heard the end of: while there are some, the journal is not its own
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="driftq-committer", daemon=True)
         self._thread.start()
 
-    def call(self, work: Callable[[], Any], done: Done) -> None:
-        self.busy += 1
-        self._tasks.put((work, done))
-
-    def _over(self, done: Done, result: Any) -> None:
-        """In the loop's thread."""
-        self.busy -= 1
-        done(result)
+    def call(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        self._tasks.put((work, on_done))
 
     def stop(self) -> None:
-        """Finish what was asked for, then end."""
         self._tasks.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            work, done = task
+            work, on_done = task
             try:
                 result = work()
             except BaseException as error:
                 self._post(self._on_failure, error)
                 return
-            self._post(self._over, done, result)
+            self._post(on_done, result)
+
+
+class InlineCommitter:
+    """No thread, for a journal in memory."""
+
+    def __init__(self, post: Post, on_failure: OnFailure) -> None:
+        self._on_failure = on_failure
+
+    def call(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            self._on_failure(error)
+        else:
+            on_done(result)
+
+    def stop(self) -> None:
+        pass

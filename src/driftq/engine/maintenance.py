@@ -1,8 +1,8 @@
-"""What a running engine does once a second: watermark, spare room, retention, checkpoints, a look at the clock
-and at whether the files are still where they were.
+"""What a running engine does once a second: watermark, spare room, retention, checkpoints, and two checks: of the
+clock, and of whether the journal still belongs to this process.
 
-Owns the pace and the one checkpoint that may be under way. Everything that touches the journal is given to the
-committer's thread. A failure of the disk ends the engine, through `on_failure`.
+Owns the interval and the one checkpoint that may be under way. Everything that touches the journal runs on the
+committer. A failure of the disk ends the engine, through `on_failure`.
 """
 
 from __future__ import annotations
@@ -13,93 +13,80 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.rules.sweep import RETENTION_PACE_MS
-from driftq.engine.checkpointer import Checkpointer
 from driftq.engine.clock import Clock, ClockMonitor
-from driftq.storage.corruption import FilesMoved
 
 if TYPE_CHECKING:
+    from driftq.engine.checkpointer import Checkpointer
     from driftq.engine.committer import Committer
-    from driftq.engine.recovery import Opened
-    from driftq.storage.data_folder import FolderLock
+    from driftq.storage.journal import Journal
+    from driftq.storage.log_store import LogStore
 
-PACE_S = 1.0
-RETENTION_S = RETENTION_PACE_MS / 1_000
+INTERVAL_S = 1.0
+RETENTION_INTERVAL_S = RETENTION_PACE_MS / 1_000
 
 
 class Maintenance:
-    """The maintenance of one engine. In memory there is retention only."""
+    """The maintenance of one engine."""
 
     def __init__(
         self,
-        opened: Opened | None,
-        committer: Committer | None,
+        journal: Journal,
+        store: LogStore,
+        committer: Committer,
+        checkpointer: Checkpointer,
+        clock: Clock,
+        *,
         submit: Callable[[c.Command], object],
         on_room: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
-        clock: Clock,
-        lock: FolderLock | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._opened = opened
-        self._lock = lock
+        self._journal = journal
+        self._store = store
         self._committer = committer
+        self._checkpointer = checkpointer
         self._submit = submit  # raises once the engine has stopped
-        self._on_room = on_room
+        self._on_room = on_room  # gets the journal's room, in bytes
         self._on_failure = on_failure
-        self._checkpoints = Checkpointer(opened) if opened is not None else None
-        self._checkpoint: asyncio.Task[None] | None = None
-        self._retained_s = self._loop.time()
+        self._checkpoint: asyncio.Task[None] | None = None  # the one that is under way
+        self._retention_at_s = self._loop.time()  # the last retention sweep
         self._clock_monitor = ClockMonitor(clock)
         self._clock_monitor.look()
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """End what is under way, a checkpoint too: the next start folds a longer journal."""
+        """Cancel what is under way, a checkpoint too: the next start folds a longer journal."""
         running = [task for task in (self._task, self._checkpoint) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def save_last_snapshot(self, lsn: int) -> None:
-        """At a clean stop, when nothing else runs."""
-        if self._checkpoints is not None:
-            self._checkpoints.finish(lsn)
-
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(PACE_S)
+            await asyncio.sleep(INTERVAL_S)
             try:
-                self._tend()
-            except Exception as error:  # the engine ignores those that come after its end
+                self._run_once()
+            except Exception as error:  # the engine ignores failures after its end
                 self._on_failure(error)
                 return
 
-    def _tend(self) -> None:
+    def _run_once(self) -> None:
         self._clock_monitor.look()
-        if self._loop.time() - self._retained_s >= RETENTION_S:
-            self._retained_s = self._loop.time()
+        if self._loop.time() - self._retention_at_s >= RETENTION_INTERVAL_S:
+            self._retention_at_s = self._loop.time()
             self._submit(c.Sweep(retention=True))
-        if self._opened is None or self._committer is None or self._checkpoints is None:
-            return
-        self._opened.store.make_room()
-        self._committer.call(self._tend_journal, self._on_room)
-        if self._checkpoint is None and self._checkpoints.is_due():
-            self._checkpoint = self._loop.create_task(self._checkpoints.run(self._committer))
+        self._store.make_room()
+        self._committer.call(self._maintain_journal, self._on_room)
+        if self._checkpoint is None and self._checkpointer.is_due():
+            self._checkpoint = self._loop.create_task(self._checkpointer.run(self._committer))
             self._checkpoint.add_done_callback(self._checkpointed)
 
-    def _tend_journal(self) -> int:
-        """On the committer's thread."""
-        assert self._opened is not None
-        journal = self._opened.journal
-        journal.check_files()
-        if self._lock is not None:
-            try:
-                self._lock.check()
-            except FilesMoved as error:
-                journal.abandon(error)
-        journal.save_watermark()
-        journal.make_room()
-        return journal.room_bytes()
+    def _maintain_journal(self) -> int:
+        """On the committer."""
+        self._journal.check_owner()
+        self._journal.save_watermark()
+        self._journal.make_room()
+        return self._journal.room_bytes()
 
     def _checkpointed(self, task: asyncio.Task[None]) -> None:
         self._checkpoint = None

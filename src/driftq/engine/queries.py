@@ -60,7 +60,6 @@ class Queries:
 
     def stored_end(self, log_id: int) -> int:
         """The end of what can be read of a log now; 0 if it is gone."""
-        self._sequencer.show()
         return self._sequencer.broker.reader.end(log_id)
 
     async def result(self, look: Callable[[StateView], T]) -> T:

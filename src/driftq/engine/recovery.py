@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from driftq.core.context import Chance
     from driftq.core.model.facts import Fact
     from driftq.core.model.limits import BrokerLimits
+    from driftq.storage.data_folder import FolderLock
     from driftq.storage.disk import Disk
+    from driftq.storage.journal import Journal
+    from driftq.storage.log_store import LogStore
     from driftq.storage.tail_recovery import Recovery
 
 Progress = Callable[[int, int], None]  # (lsn reached, lsn to reach)
@@ -87,16 +90,18 @@ def open_folder(
     chance: Chance,
     options: StorageOptions,
     progress: Progress | None = None,
+    *,
+    lock: FolderLock | None = None,
 ) -> Opened:
     """Open a data folder, or make one. The caller holds its lock. Raises what `storage.corruption` defines."""
     folder = find_folder(disk, path)
     if folder is None:
-        return _create(disk, path, new_store, limits, chance, options)
+        return _create(disk, path, new_store, limits, chance, options, lock)
     newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
     snapshots.remove_unfinished(disk, folder.snapshots)
     base_lsn = newest.base_lsn()
     journal = FileJournal.open(
-        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, known_lsn=base_lsn
+        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, known_lsn=base_lsn, lock=lock
     )
     store = _log_store(disk, folder, options)
     broker = Broker(limits, StoreReader(store), chance)
@@ -113,11 +118,17 @@ def open_folder(
 
 
 def _create(
-    disk: Disk, path: str, new_store: bytes, limits: BrokerLimits, chance: Chance, options: StorageOptions
+    disk: Disk,
+    path: str,
+    new_store: bytes,
+    limits: BrokerLimits,
+    chance: Chance,
+    options: StorageOptions,
+    lock: FolderLock | None,
 ) -> Opened:
     folder = new_folder(disk, path, new_store)
     journal = FileJournal.create(
-        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, parent=path
+        disk, folder.journal, folder.store, segment_bytes=options.journal_segment_bytes, parent=path, lock=lock
     )
     store = _log_store(disk, folder, options)
     finish_folder(disk, folder)
@@ -136,16 +147,14 @@ def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> Segme
     )
 
 
-def _check_chain(journal: FileJournal, snapshot: snapshots.Snapshot) -> None:
+def _check_chain(journal: Journal, snapshot: snapshots.Snapshot) -> None:
     """The snapshot must stand for this journal's history, not for another one of the same length."""
     crc = journal.crc_at(snapshot.lsn)
     if snapshot.chain_crc and crc is not None and crc != snapshot.chain_crc:
         raise CorruptSnapshot(snapshot.path, 0, f"the journal's history up to lsn {snapshot.lsn} is another one")
 
 
-def _replay(
-    journal: FileJournal, broker: Broker, store: SegmentLogStore, base_lsn: int, progress: Progress | None
-) -> int:
+def _replay(journal: Journal, broker: Broker, store: LogStore, base_lsn: int, progress: Progress | None) -> int:
     apply = broker.apply
     tail_lsn = journal.tail_lsn()
     count = 0

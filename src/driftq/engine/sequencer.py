@@ -1,8 +1,29 @@
-"""The synchronous heart: decides commands in order, journals their facts and lets replies go when they are durable.
+"""The sequencer: decides commands in order, puts their facts into frames, and releases replies when they are durable.
 
-It knows order, the journal's room and who waits for which frame. It does not know asyncio, threads or the clock:
-whoever drives it passes the time, takes batches of frames to the journal and says what became durable. The simulation
-drives it with a simulated disk; `engine.Engine` with a thread.
+It is the second of three rings. The broker inside it knows the rules; the engine around it knows time and threads. The
+sequencer knows the order, the journal's room, and which reply waits for which frame. It does not know asyncio, threads
+or the clock, so the simulation drives this very class with a simulated disk.
+
+    submit(command)
+        │ decide                              decided_lsn ─────────┐
+        ▼                                                          ▼
+    facts ── apply ──▶ state         frames: | 1 | 2 | 3 | 4 | 5 | 6 |
+        └─── encode ──▶ frame ─────────────────────────▲───────▲
+        reply ──▶ waits for decided_lsn       durable_lsn      taken by take_batch(), in the journal
+
+- A command is decided at once, on the state that includes everything decided before it.
+- Its reply, a refusal too, was decided on state that a crash may take back. So it waits until everything that was
+  decided up to then is durable. Queries wait in the same way.
+- `on_durable(lsn)` first writes the facts to the log store and shows them to the observers, then releases the replies,
+  in order. So a client that has its reply can read what it wrote.
+- Room in the journal is checked before a command is decided: a full disk refuses work, it never fails a write.
+
+What the driver must do:
+
+1. Call `submit` and `query` with the present time, from one thread.
+2. Call `take_batch()`; append the frames to the journal after `expected_lsn`; only one batch at a time.
+3. Set `room_bytes` to what the journal reports after the append, and call `on_durable(lsn)`.
+4. If the append fails, stop and drop the sequencer. No reply that still waits may leave.
 """
 
 from __future__ import annotations
@@ -24,14 +45,14 @@ if TYPE_CHECKING:
     from driftq.core.broker import Broker
     from driftq.storage.log_store import LogStore
 
-FRAMES_AT_ONCE = 2_048  # all that become durable together are answered in one go, while nobody else is served
+BATCH_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and the loop does nothing else meanwhile
 
 T = TypeVar("T")
 OnReply = Callable[[Reply], None]
 Observer = Callable[[int, list[Fact]], None]
 ReplyObserver = Callable[[c.Command, Reply], None]
 
-# Refused when the disk is nearly full; what ends old work (claims, acks, deletes, sweeps) goes on longer.
+# Refused when the disk is nearly full. What ends old work (claims, acks, deletes, sweeps) may use the reserve.
 NEW_WORK = frozenset(
     (
         c.Produce,
@@ -51,57 +72,52 @@ _WITH_BATCH = (c.Produce, c.AppendStream, c.CreateStream, c.Stage)
 
 
 class CommitBatch(NamedTuple):
-    """Frames for one append to the journal, behind `expected_lsn`."""
+    """Frames for one append to the journal, after `expected_lsn`."""
 
     expected_lsn: int
     frames: list[bytes]
 
 
 class Sequencer:
-    """One broker, one order."""
+    """The order of one broker's commands."""
 
     def __init__(
         self,
         broker: Broker,
         store: LogStore,
         tail_lsn: int,
-        room_bytes: Callable[[], int],
+        room_bytes: int,
         *,
         block_bytes: int = 4 << 20,
         reserve_bytes: int = 8 << 20,
         segment_bytes: int = 0,
         unsynced_bytes_max: int = 64 << 20,
-        keeps: bool = True,
     ) -> None:
         self.broker = broker
         self.store = store
         self.decided_lsn = tail_lsn  # the last frame that exists
-        self.durable_lsn = tail_lsn  # the last one that cannot be lost
-        self.observers: list[Observer] = []
-        self.reply_observers: list[ReplyObserver] = []  # told of what leaves no fact: refusals and repeats
-        self.on_caller_error: Callable[[Exception], None] = _raise
-        self._room_bytes = room_bytes
-        self._block_bytes = block_bytes
-        self._reserve_bytes = reserve_bytes
-        self._keeps = keeps  # a journal takes the frames; without one they need not be made
-        self._segment_bytes = segment_bytes  # of frames, in an empty segment of the journal
-        self.unsynced_bytes_max = unsynced_bytes_max
-        self._frames: deque[bytes] = deque()  # decided, not yet given to the journal
-        self._frames_bytes = 0  # with the length that a block puts before each
-        self._in_journal_bytes = 0  # given to the journal, not yet durable
-        self._largest_bytes = 0  # the largest waiting frame that has a block of its own
-        self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable
-        self._unshown: list[tuple[int, list[Fact]]] = []  # durable, and readers do not know it yet
-        self._replies: deque[tuple[int, Callable[[Any], None], Any]] = deque()  # the lsn that each waits for
+        self.durable_lsn = tail_lsn  # the last frame that a crash cannot take back
+        self.room_bytes = room_bytes  # what the journal can take; the driver updates it after every append
+        self.observers: list[Observer] = []  # get all durable facts, in order, before the replies leave
+        self.reply_observers: list[ReplyObserver] = []  # get replies that leave no fact: refusals and repeats
+        self.on_caller_error: Callable[[Exception], None] = _raise  # a reply callback raised
+        self.unsynced_bytes_max = unsynced_bytes_max  # more than this waiting for the disk: new work is refused
+        self._block_bytes = block_bytes  # what one append takes, unless a single frame is larger
+        self._reserve_bytes = reserve_bytes  # room that only the end of old work may use
+        self._segment_bytes = segment_bytes  # what an empty segment of the journal takes; 0: it has no segments
+        self._frames: deque[bytes] = deque()  # decided, not yet taken
+        self._frames_bytes = 0  # of `_frames`, with the length that a block puts before each
+        self._taken_bytes = 0  # taken for the journal, not yet durable; 0: no append is under way
+        self._largest_bytes = 0  # the largest waiting frame that needs a block of its own
+        self._facts: deque[tuple[int, list[Fact]]] = deque()  # decided, not yet durable, with their lsn
+        self._replies: deque[tuple[int, Callable[[Any], None], Any]] = deque()  # (lsn it waits for, callback, reply)
 
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
-        if self._unshown:
-            self.show()
         size_bytes = len(command.batch) if type(command) is c.Produce else _size_of(command)
         refused = self._no_room(command, size_bytes)
         if refused is not None:
-            self._tell(command, refused)
+            self._notify(command, refused)
             on_reply(refused)
             return
         try:
@@ -109,12 +125,13 @@ class Sequencer:
         except Unreadable as error:
             facts, reply = [], Rejected(Code.DATA_CORRUPT, f"{error}; run `driftq inspect verify` on the data folder")
         if facts:
-            frame = encode(facts) if self._keeps else b""
+            frame = encode(facts)
             if len(frame) > self._block_bytes:
-                # Only now it is known how much is buried, say. Nothing was changed yet, so it can still be refused.
+                # Its size is known only now (a sweep may move many dead letters). Nothing was changed yet, so it can
+                # still be refused.
                 refused = self._no_room(command, len(frame))
                 if refused is not None:
-                    self._tell(command, refused)
+                    self._notify(command, refused)
                     on_reply(refused)
                     return
                 self._largest_bytes = max(self._largest_bytes, len(frame))
@@ -124,7 +141,7 @@ class Sequencer:
             self.decided_lsn += 1
             self._facts.append((self.decided_lsn, facts))
         if self.reply_observers and _leaves_no_fact(reply):
-            self._tell(command, reply)
+            self._notify(command, reply)
         if self.decided_lsn <= self.durable_lsn:
             on_reply(reply)
         else:
@@ -132,8 +149,6 @@ class Sequencer:
 
     def query(self, look: Callable[[], T], on_response: Callable[[T], None]) -> None:
         """Look at the state as of the last decision. The answer goes out when everything decided so far is durable."""
-        if self._unshown:
-            self.show()
         answer = look()
         if self.decided_lsn <= self.durable_lsn:
             on_response(answer)
@@ -141,28 +156,30 @@ class Sequencer:
             self._replies.append((self.decided_lsn, on_response, answer))
 
     def refuses(self, command: c.Produce, now_ms: int) -> bool:
-        """Whether `submit` would refuse it now. Nothing is changed, and nobody is told."""
+        """Whether `submit` would refuse it now. Changes nothing and notifies no observer."""
         if self._no_room(command, len(command.batch)) is not None:
             return True
         return type(self.broker.decide(command, now_ms).reply) is Rejected
 
-    def _tell(self, command: c.Command, reply: Reply) -> None:
+    def _notify(self, command: c.Command, reply: Reply) -> None:
         for observer in self.reply_observers:
             observer(command, reply)
 
     def _no_room(self, command: c.Command, size_bytes: int) -> Rejected | None:
-        """A full disk is noticed before a byte is written; what ends old work may use the reserve."""
+        """Notice a full disk before a byte is written. Returns the refusal, or None if there is room."""
         is_new = type(command) in NEW_WORK
-        waiting_bytes = self._frames_bytes + self._in_journal_bytes
+        waiting_bytes = self._frames_bytes + self._taken_bytes
         if is_new and waiting_bytes > self.unsynced_bytes_max:
             details = {"reason": "slow_disk", "retry_after_ms": 1_000}
             return Rejected(Code.OVERLOADED, "the disk does not keep up; nothing was changed", details)
-        # A block that does not fit goes to the next segment and wastes the rest of this one: room for one more of it.
+        # Frames are never split. A block that does not fit into the rest of a segment goes to the next one and wastes
+        # that rest, which is smaller than the block. So there are two ways to be sure that everything fits:
+        # (a) the room takes all of it and the waste once more, or
+        # (b) an empty segment is ready that takes all of it alone, whatever is left of the current one.
         largest_bytes = self._largest_bytes
         wasted_bytes = self._block_bytes + (size_bytes if size_bytes > largest_bytes else largest_bytes)
         needed = waiting_bytes + wasted_bytes + (self._reserve_bytes if is_new else 0)
-        room_bytes = self._room_bytes()
-        # Or the spare segment is there and takes all of this alone, whatever is left of the other.
+        room_bytes = self.room_bytes
         is_room = needed + wasted_bytes <= room_bytes or needed <= self._segment_bytes <= room_bytes
         if is_room and not (is_new and self.store.is_full()):
             return None
@@ -184,60 +201,48 @@ class Sequencer:
         return len(self._replies)
 
     def waiting_bytes(self) -> int:
-        """Decided and not durable: what a slow disk makes grow."""
-        return self._frames_bytes + self._in_journal_bytes
+        """Bytes of frames that are decided and not durable. A slow disk makes them grow."""
+        return self._frames_bytes + self._taken_bytes
 
     def take_batch(self) -> CommitBatch | None:
         """The frames of the next append, as many as one block holds; None if there are none or one is under way."""
-        if not self._frames or self._in_journal_bytes:
+        if not self._frames or self._taken_bytes:
             return None
         frames: list[bytes] = []
         size = 0
-        if self._frames_bytes <= self._block_bytes and len(self._frames) <= FRAMES_AT_ONCE:
+        if self._frames_bytes <= self._block_bytes and len(self._frames) <= BATCH_FRAMES_MAX:
             frames, size = list(self._frames), self._frames_bytes
             self._frames.clear()
         while self._frames and (not frames or size + LENGTH.size + len(self._frames[0]) <= self._block_bytes):
-            if len(frames) == FRAMES_AT_ONCE:
+            if len(frames) == BATCH_FRAMES_MAX:
                 break
             size += LENGTH.size + len(self._frames[0])
             frames.append(self._frames.popleft())
         expected_lsn = self.decided_lsn - len(self._frames) - len(frames)
         self._frames_bytes -= size
-        self._in_journal_bytes = size
+        self._taken_bytes = size
         return CommitBatch(expected_lsn, frames)
 
     def on_durable(self, lsn: int) -> None:
-        """Everything up to `lsn` is on disk: show it to readers, and let the replies go, in order.
-
-        A lone producer is told first, since it needs to know nothing else; it has its answer a tenth sooner.
-        """
+        """Everything up to `lsn` is on disk: let readers see it, then release its replies, in order."""
         assert lsn >= self.durable_lsn
-        self._in_journal_bytes = 0
+        self._taken_bytes = 0
         if not self._frames:
             self._largest_bytes = 0
-        waiting = self._facts
-        while waiting and waiting[0][0] <= lsn:
-            self._unshown.append(waiting.popleft())
+        durable: list[tuple[int, list[Fact]]] = []
+        while self._facts and self._facts[0][0] <= lsn:
+            durable.append(self._facts.popleft())
         self.durable_lsn = lsn
-        if len(self._replies) != 1 or type(self._replies[0][2]) is not Produced:
-            self.show()
+        project(self.store, [fact for _, facts in durable for fact in facts])
+        for observer in self.observers:
+            for fact_lsn, facts in durable:
+                observer(fact_lsn, facts)
         while self._replies and self._replies[0][0] <= lsn:
             _, on_reply, reply = self._replies.popleft()
             try:
                 on_reply(reply)
             except Exception as error:
-                self.on_caller_error(error)  # one caller's bug is not the others' end
-        self.show()
-
-    def show(self) -> None:
-        """Let readers see all that is durable. Called by whoever asks or reads, who may do so from inside a reply."""
-        if not self._unshown:
-            return
-        shown, self._unshown = self._unshown, []
-        project(self.store, [fact for _, facts in shown for fact in facts])
-        for observer in self.observers:
-            for lsn, facts in shown:
-                observer(lsn, facts)
+                self.on_caller_error(error)  # a bug of one caller must not affect the others
 
 
 def _raise(error: Exception) -> None:

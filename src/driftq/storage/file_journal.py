@@ -10,12 +10,12 @@ After any failed call to the disk the object is dead and every later call raises
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from driftq.storage import blocks
 from driftq.storage.corruption import CorruptJournal, FilesMoved
 from driftq.storage.disk import Disk, DiskFailed, DiskFull, File
-from driftq.storage.journal import Unavailable, WrongTail
+from driftq.storage.journal import JournalUnavailable, WrongTail
 from driftq.storage.journal_files import (
     HEADER_BYTES,
     WATERMARK,
@@ -28,6 +28,9 @@ from driftq.storage.journal_files import (
     segment_path,
 )
 from driftq.storage.tail_recovery import JournalTail, Recovery, cut_torn_tail, find_tail, remove_leftovers, survey
+
+if TYPE_CHECKING:
+    from driftq.storage.data_folder import FolderLock
 
 SEGMENT_BYTES = 64 << 20
 _SPARE = "spare.tmp"
@@ -49,6 +52,7 @@ class FileJournal:
         watermark: Watermark,
         watermark_file: File,
         recovery: Recovery,
+        lock: FolderLock | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -66,6 +70,7 @@ class FileJournal:
         self._spare: File | None = None
         self._spare_bytes = 0
         self._dead: Exception | None = None
+        self._lock = lock
         self.recovery = recovery
         self.make_room()
 
@@ -82,6 +87,7 @@ class FileJournal:
         first_lsn: int = 1,
         prev_crc: int = 0,
         parent: str | None = None,
+        lock: FolderLock | None = None,
     ) -> FileJournal:
         """An empty journal, behind the history that `prev_crc` stands for. Leftovers of an interrupted creation go; a
         journal that holds frames is refused."""
@@ -100,11 +106,18 @@ class FileJournal:
             disk.sync_folder("journal.parent.sync", parent)
         tail = JournalTail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1)
         recovery = Recovery(first_lsn, first_lsn - 1, first_lsn - 1, 1)
-        return cls(disk, folder, store, segment_bytes, [segment], file, tail, watermark, marks, recovery)
+        return cls(disk, folder, store, segment_bytes, [segment], file, tail, watermark, marks, recovery, lock)
 
     @classmethod
     def open(
-        cls, disk: Disk, folder: str, store: bytes, *, segment_bytes: int = SEGMENT_BYTES, known_lsn: int = 0
+        cls,
+        disk: Disk,
+        folder: str,
+        store: bytes,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        known_lsn: int = 0,
+        lock: FolderLock | None = None,
     ) -> FileJournal:
         """The journal as it was left. `known_lsn` is one the caller knows to be durable (its snapshot's).
 
@@ -141,7 +154,7 @@ class FileJournal:
         recovery = Recovery(
             segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, shortened, removed
         )
-        return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery)
+        return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery, lock)
 
     # ---------------------------------------------------------------------------------------------- the journal seam
 
@@ -151,10 +164,6 @@ class FileJournal:
     def first_lsn(self) -> int:
         """The lowest lsn that is still here (one above the tail if nothing is)."""
         return self._segments[0].header.first_lsn
-
-    def tail_crc(self) -> int:
-        """The checksum of the last block: it stands for the whole history up to the tail."""
-        return self._prev_crc
 
     def closed_lsn(self) -> int:
         """The last lsn of the segments that nothing is written to any more."""
@@ -179,7 +188,7 @@ class FileJournal:
             block, crc = blocks.encode(self._seed, self._prev_crc, self._tail_lsn + 1, frames)
             self._write(block, crc, len(frames))
         except DiskFull as error:
-            raise Unavailable(str(error)) from error
+            raise JournalUnavailable(str(error)) from error
         except DiskFailed as error:
             self._dead = error
             raise
@@ -191,7 +200,7 @@ class FileJournal:
         Looks at the files as they are when it is called; frames appended later are not part of it.
         """
         if after_lsn + 1 < self.first_lsn():
-            reason = f"lsn {after_lsn + 1} was asked for; the journal begins at {self.first_lsn()}"
+            reason = f"lsn {after_lsn + 1} was requested; the journal begins at {self.first_lsn()}"
             raise CorruptJournal(self._segments[0].path, 0, after_lsn + 1, self.first_lsn() - 1, reason)
         return self._replay(list(self._segments), after_lsn, self._tail_lsn)
 
@@ -248,6 +257,8 @@ class FileJournal:
             for file in (self._file, self._watermark_file, self._spare):
                 if file is not None:
                     file.close()
+            if self._lock is not None:
+                self._lock.release()
 
     # ------------------------------------------------------------------------------------------- called now and then
 
@@ -281,17 +292,23 @@ class FileJournal:
 
     # ------------------------------------------------------------------------------------------------------- inside
 
-    def check_files(self) -> None:
-        """Raises `FilesMoved` if a file that must be there is gone or another one. Nothing is written after that."""
+    def check_owner(self) -> None:
+        """Raises `FilesMoved` if a file that must be there is gone or replaced, or if the folder's lock no longer
+        protects anything. Nothing is written after that."""
         self._check_alive()
         for file in (self._file, self._watermark_file, self._spare):
             if file is not None and not file.is_in_place():
-                self.abandon(FilesMoved(file.path))
+                self._abandon(FilesMoved(file.path))
         for segment in self._segments[:-1]:
             if not self._disk.exists(segment.path):
-                self.abandon(FilesMoved(segment.path))
+                self._abandon(FilesMoved(segment.path))
+        if self._lock is not None:
+            try:
+                self._lock.check()
+            except FilesMoved as error:
+                self._abandon(error)
 
-    def abandon(self, error: Exception) -> NoReturn:
+    def _abandon(self, error: Exception) -> NoReturn:
         """Nothing may be written any more."""
         self._dead = error
         raise error
@@ -316,7 +333,7 @@ class FileJournal:
 
     def _roll(self, needed: int) -> None:
         """Go on in a new segment. Until its name is durable the old one stays the last, and nothing has happened."""
-        self.check_files()
+        self.check_owner()
         size = max(self._segment_bytes, HEADER_BYTES + needed)
         if size <= self._segment_bytes and not self.make_room():
             raise DiskFull(f"{self._folder}: no room for another journal segment of {size} bytes")

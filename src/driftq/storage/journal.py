@@ -1,7 +1,24 @@
-"""The seam between the broker and whatever keeps its frames: a local file, later a replicated log.
+"""The journal seam: a numbered sequence of frames that survives the process. `FileJournal` keeps it in local files,
+`MemoryJournal` in memory; a replicated journal is to follow.
 
-A journal is a numbered sequence of frames. A frame is the encoded facts of one command; its number is its lsn, dense
-from 1. Nothing outside `storage.file_journal` may assume that a journal is a local file.
+A frame holds the encoded facts of one command. Its number is its lsn: dense, from 1.
+
+    first_lsn                      closed_lsn          tail_lsn
+        |                               |                  |
+    [ frame | frame | ... | frame | frame | frame | frame ]   <- append(tail_lsn, frames)
+        trim(before_lsn) removes        only checkpoints
+        from this end                   up to here
+
+What the owner of a journal must do:
+
+1. Read everything above its snapshot with `replay`, once, before the first `append`.
+2. Call `append` with the tail it knows, one append at a time. The frames are durable when it returns. `WrongTail` and
+   `JournalUnavailable` mean that certainly nothing was stored. After any other exception the outcome is unknown: stop,
+   and let the next start find out.
+3. About once a second call `check_owner`, `save_watermark` and `make_room`, never while an append runs.
+4. After a checkpoint, call `trim` with the first lsn that a kept snapshot still needs.
+
+Nothing outside `storage.file_journal` may assume that a journal is a local file.
 """
 
 from __future__ import annotations
@@ -9,9 +26,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+import google_crc32c
+
+from driftq.storage.corruption import CorruptJournal
+
+ROOM_BYTES = 1 << 62  # the room of a journal that never fills up
+
 
 class WrongTail(Exception):
-    """Another writer moved the tail: certainly not stored."""
+    """Another writer moved the tail. Certainly not stored."""
 
     def __init__(self, expected_lsn: int, tail_lsn: int) -> None:
         super().__init__(f"expected the journal to end at lsn {expected_lsn}, it ends at {tail_lsn}")
@@ -19,67 +42,125 @@ class WrongTail(Exception):
         self.tail_lsn = tail_lsn
 
 
-class Unavailable(Exception):
-    """Refused before a byte was sent: certainly not stored."""
-
-
-class OutcomeUnknown(Exception):
-    """Stored now, stored later, or never: only a successful later append can tell."""
+class JournalUnavailable(Exception):
+    """Refused before a byte was written, for example because there is no space. Certainly not stored."""
 
 
 class Journal(Protocol):
-    """Frames in, in order; the same frames out after a restart."""
+    """Frames in, in order; the same frames out after a restart. Calls come from one thread at a time."""
+
+    def first_lsn(self) -> int:
+        """The lowest lsn that is still stored; `tail_lsn() + 1` if none is."""
 
     def tail_lsn(self) -> int:
         """The lsn of the last durable frame; 0 for an empty journal."""
 
-    def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
-        """Store all frames or none behind `expected_lsn` and return the new tail, durable.
+    def closed_lsn(self) -> int:
+        """The last lsn that a checkpoint may fold up to: another process can read the frames up to here."""
 
-        Called with one append in flight at a time, from any one thread.
+    def crc_at(self, lsn: int) -> int | None:
+        """A checksum over the whole history up to `lsn`; None where the journal does not know it. Two histories of the
+        same length differ in it. Known at the tail, and at the closed lsn where there is one."""
+
+    def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
+        """Store all frames or none after `expected_lsn`. Returns the new tail; everything up to it is durable.
+
+        Raises `WrongTail` or `JournalUnavailable` if nothing was stored.
         """
 
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
-        """Every frame with a greater lsn, in order."""
+        """Every frame above `after_lsn` up to the present tail, in order, with its lsn. Raises `CorruptJournal` if one
+        of them is damaged, missing or trimmed."""
 
     def trim(self, before_lsn: int) -> None:
-        """Forget frames below `before_lsn` where that is cheap (whole segments)."""
+        """Frames below `before_lsn` are no longer needed. May keep some of them: whole segments go."""
+
+    def save_watermark(self) -> None:
+        """Store durably that everything up to the tail is durable, so that the next start notices a loss."""
+
+    def make_room(self) -> bool:
+        """Reserve space ahead of need. False while there is none: refuse new work then."""
 
     def room_bytes(self) -> int:
-        """How many more bytes of frames can be stored without asking for space."""
+        """How many more bytes of frames can be stored in space that is already reserved."""
 
-    def close(self) -> None: ...
+    def check_owner(self) -> None:
+        """Raises if this process may no longer write: the journal was moved, replaced or taken over."""
 
-
-# --- A journal that keeps nothing: for brokers in memory and for tests. Frames are counted, given back by nobody ---
-
-
-ROOM_BYTES = 1 << 62
+    def close(self) -> None:
+        """Save the watermark and release everything. Nothing can be appended afterwards."""
 
 
 class MemoryJournal:
-    """The twin of `FileJournal` without files."""
+    """A journal in memory: for brokers that keep nothing, and for tests.
 
-    def __init__(self) -> None:
+    With `retains=False` it counts frames and drops them at once. A broker in memory never restarts, so there is nothing
+    to replay them for.
+    """
+
+    def __init__(self, *, retains: bool = True) -> None:
+        self._retains = retains
+        self._first_lsn = 1
         self._tail_lsn = 0
+        self._frames: list[bytes] = []  # those from `_first_lsn` to `_tail_lsn`
+        self._tail_crc = 0
+        self._closed = False
+
+    def first_lsn(self) -> int:
+        return self._first_lsn
 
     def tail_lsn(self) -> int:
         return self._tail_lsn
 
+    def closed_lsn(self) -> int:
+        """No other process can read this memory, so there is nothing to fold."""
+        return 0
+
+    def crc_at(self, lsn: int) -> int | None:
+        return self._tail_crc if self._retains and lsn == self._tail_lsn else None
+
     def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
+        if self._closed:
+            raise ValueError("the journal is closed")
         if expected_lsn != self._tail_lsn:
             raise WrongTail(expected_lsn, self._tail_lsn)
         self._tail_lsn += len(frames)
+        if self._retains:
+            self._frames += frames
+            for frame in frames:
+                self._tail_crc = google_crc32c.extend(self._tail_crc, len(frame).to_bytes(4, "little") + frame)
+        else:
+            self._first_lsn = self._tail_lsn + 1
         return self._tail_lsn
 
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
-        return iter(())
+        if after_lsn + 1 < self._first_lsn:
+            reason = f"lsn {after_lsn + 1} was requested; the journal begins at {self._first_lsn}"
+            raise CorruptJournal("memory", 0, after_lsn + 1, self._first_lsn - 1, reason)
+        return iter(list(enumerate(self._frames[after_lsn + 1 - self._first_lsn :], after_lsn + 1)))
 
     def trim(self, before_lsn: int) -> None:
+        count = min(before_lsn, self._tail_lsn + 1) - self._first_lsn
+        if count > 0:
+            del self._frames[:count]
+            self._first_lsn += count
+
+    def save_watermark(self) -> None:
         pass
+
+    def make_room(self) -> bool:
+        return True
 
     def room_bytes(self) -> int:
         return ROOM_BYTES
 
-    def close(self) -> None:
+    def check_owner(self) -> None:
         pass
+
+    def reopen(self) -> MemoryJournal:
+        """The journal as the next owner finds it."""
+        self._closed = False
+        return self
+
+    def close(self) -> None:
+        self._closed = True

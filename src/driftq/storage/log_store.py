@@ -28,9 +28,13 @@ Placed = tuple[int, int, bytes]  # first offset, number of records, the stamped 
 
 
 class SyncWork(Protocol):
-    """Syncs that touch nothing but the disk."""
+    """Syncs that touch nothing but the disk, so any thread may run them."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """All of them, one after the other."""
+
+    def stages(self) -> Iterator[list[Callable[[], None]]]:
+        """The same as calls. Those of one stage may run at the same time; the next stage starts when all are done."""
 
 
 class LogStore(Protocol):
@@ -83,6 +87,9 @@ class LogStore(Protocol):
 
     def is_full(self) -> bool:
         """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
+
+    def make_room(self) -> bool:
+        """Retry what a full disk refused. False while there is still no room."""
 
     def close(self) -> None: ...
 
@@ -162,11 +169,8 @@ class MemoryLogStore:
     def drop(self, log_id: int) -> None:
         self._logs.pop(log_id, None)
 
-    def begin_sync(self) -> MemoryLogStore:
-        return self
-
-    def run(self) -> None:
-        pass
+    def begin_sync(self) -> SyncWork:
+        return _NoSync()
 
     def sync(self) -> None:
         pass
@@ -180,8 +184,21 @@ class MemoryLogStore:
     def is_full(self) -> bool:
         return False
 
+    def make_room(self) -> bool:
+        return True
+
     def close(self) -> None:
         self._logs.clear()
+
+
+class _NoSync:
+    """The sync of a store that has no device."""
+
+    def run(self) -> None:
+        pass
+
+    def stages(self) -> Iterator[list[Callable[[], None]]]:
+        return iter(())
 
 
 class _MemoryLog:

@@ -37,7 +37,7 @@ class Snapshot:
 
     path: str
     lsn: int
-    chain_crc: int  # the journal's `tail_crc()` at that lsn, or 0 where nobody noted it
+    chain_crc: int  # the journal's `crc_at` that lsn, or 0 where it was not noted
     frame_count: int
 
 

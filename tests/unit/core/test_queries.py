@@ -83,7 +83,7 @@ def test_a_listing_is_in_order_and_knows_what_came_and_went():
 
 
 def test_nobody_is_told_of_an_end_that_is_not_durable():
-    sequencer = Sequencer(Desk().broker, MemoryLogStore(), 0, lambda: 1 << 40)
+    sequencer = Sequencer(Desk().broker, MemoryLogStore(), 0, 1 << 40)
     answers: list[object] = []
     sequencer.submit(c.CreateStream("s", "text/plain"), 0, answers.append)
     sequencer.submit(ReadStream("s", renews=False), 0, answers.append)

@@ -12,7 +12,6 @@ import pytest
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Produced, Rejected, Reply, TopicReady
 from driftq.engine.engine import Engine, EngineStopped
-from driftq.engine.inline_sync import InlineSync
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.data_folder import FolderInUse
 from driftq.storage.disk import DiskFailed, File, OsDisk
@@ -300,65 +299,18 @@ def test_a_stop_does_not_wait_for_ever_when_all_that_waited_is_refused() -> None
     in_memory(act)
 
 
-def test_a_lone_producer_is_told_before_readers_and_may_read_at_once() -> None:
+def test_a_producer_that_has_its_reply_can_read_its_message() -> None:
     async def act(engine: Engine) -> None:
-        order: list[str] = []
         (log_id,) = engine.latest_state.topics["t"].log_ids
-        engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
-        listened, told = asyncio.Event(), asyncio.Event()
+        seen: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
-        def only_listens(reply: Reply) -> None:
-            order.append("told")
-            listened.set()
+        def on_reply(reply: Reply) -> None:
+            seen.set_result((len(engine.read(log_id, 0, 9, 1_000)), engine.durable_end(log_id)))
 
-        def reads(reply: Reply) -> None:
-            found = engine.read(log_id, 0, 9, 1_000)
-            order.append(f"read {len(found)}, ends at {engine.durable_end(log_id)}")
-            told.set()
-
-        engine.submit_to(produce(), only_listens)
-        await listened.wait()
-        engine.submit_to(produce(), reads)
-        await told.wait()
-        assert order == ["told", "shown", "shown", "read 2, ends at 2"]
+        engine.submit_to(produce(), on_reply)
+        assert await seen == (1, 1)
 
     in_memory(act)
-
-
-class WatchedHaste(InlineSync):
-    """Lets the loop sync every second time, and writes down what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[str] = []
-
-    def allows(self, callers: int, frames: list[bytes]) -> bool:
-        return self.told.count("note False") > self.told.count("note True")
-
-    def begin(self) -> None:
-        self.told.append("begin")
-
-    def note(self, append_s: float, *, by_loop: bool) -> None:
-        self.told.append(f"note {by_loop}")
-
-    def note_read(self) -> None:
-        self.told.append("read")
-
-
-def test_who_decides_when_the_loop_syncs_is_told_of_syncs_and_reads(tmp_path: Path) -> None:
-    async def run() -> None:
-        engine = await Engine.open(str(tmp_path / "d"))
-        try:
-            engine._haste = haste = WatchedHaste()
-            await engine.submit(c.CreateTopic("t"))
-            await engine.submit(produce())
-            (log_id,) = engine.latest_state.topics["t"].log_ids
-            assert len(engine.read(log_id, 0, 9, 1_000)) == 1
-            assert haste.told == ["note False", "begin", "note True", "read"]
-        finally:
-            await engine.close()
-
-    asyncio.run(run())
 
 
 def test_what_is_asked_from_inside_a_reply_is_decided_after_what_the_reply_says() -> None:
@@ -374,13 +326,13 @@ def test_what_is_asked_from_inside_a_reply_is_decided_after_what_the_reply_says(
     in_memory(act)
 
 
-def test_two_callers_are_told_after_readers() -> None:
+def test_observers_get_the_facts_before_callers_get_their_replies() -> None:
     async def act(engine: Engine) -> None:
         order: list[str] = []
-        engine.sequencer.observers.append(lambda lsn, facts: order.append("shown"))
-        engine.submit_to(produce(), lambda _: order.append("told"))
+        engine.sequencer.observers.append(lambda lsn, facts: order.append("observed"))
+        engine.submit_to(produce(), lambda _: order.append("replied"))
         await engine.submit(produce())
-        order.append("told")
-        assert order == ["shown", "shown", "told", "told"]
+        order.append("replied")
+        assert order == ["observed", "observed", "replied", "replied"]
 
     in_memory(act)

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from driftq.storage.disk import Disk, DiskFailed
-from driftq.storage.journal import Journal, WrongTail
 from driftq.storage.log_store import LogStore
 from driftq.wire import records
 
@@ -88,39 +87,6 @@ def _check_names(disk: Disk, folder: str) -> None:
     assert disk.free_bytes(folder) > 0
 
 
-def check_journal(reopen: Callable[[], Journal]) -> None:
-    """`reopen` gives the same journal again; the first call makes it."""
-    journal = reopen()
-    assert journal.tail_lsn() == 0
-    assert list(journal.replay(0)) == []
-    assert journal.append(0, [b"one", b"two"]) == 2
-    with pytest.raises(WrongTail) as wrong:
-        journal.append(0, [b"never"])
-    assert (wrong.value.expected_lsn, wrong.value.tail_lsn) == (0, 2)
-    assert journal.append(2, []) == 2
-    assert journal.append(2, [b""]) == 3
-    frames = [b"one", b"two", b""]
-    for n in range(200):
-        added = [bytes([n]) * (n * 7 % 90) for _ in range(n % 4)]
-        frames += added
-        assert journal.append(journal.tail_lsn(), added) == len(frames)
-    assert list(journal.replay(0)) == list(enumerate(frames, 1))
-    assert list(journal.replay(150)) == list(enumerate(frames, 1))[150:]
-    assert list(journal.replay(len(frames))) == []
-    assert journal.room_bytes() > 0
-    journal.close()
-    journal = reopen()
-    assert journal.tail_lsn() == len(frames)
-    assert list(journal.replay(0)) == list(enumerate(frames, 1))
-    journal.trim(100)
-    assert list(journal.replay(99)) == list(enumerate(frames, 1))[99:], "what was not given up is still there"
-    journal.close()
-    journal = reopen()
-    assert list(journal.replay(99)) == list(enumerate(frames, 1))[99:]
-    assert journal.append(len(frames), [b"more"]) == len(frames) + 1
-    journal.close()
-
-
 def check_log_store(make: Callable[[], LogStore]) -> None:
     """`make` gives a new and empty store each time."""
     _check_appends_and_reads(make())
@@ -166,7 +132,11 @@ def _check_appends_and_reads(store: LogStore) -> None:
     assert all(a.end_offset == b.first_offset for a, b in pairwise(spans))
     assert spans[-1].last_ms == 1000 + 299 * 10
     assert not store.is_full()
+    assert store.make_room()
     store.sync()
+    for stage in store.begin_sync().stages():
+        for call in stage:
+            call()
     store.close()
 
 

@@ -10,10 +10,10 @@ import pytest
 from driftq.storage.corruption import CorruptJournal, FilesMoved, FormatTooNew
 from driftq.storage.disk import DiskFailed, OsDisk
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.journal import Journal, Unavailable
+from driftq.storage.journal import JournalUnavailable
 from driftq.storage.journal_files import HEADER_BYTES, checksum
 from tests.support.simdisk import Crash, Fault, SimDisk
-from tests.unit.storage.suites import STORE, check_journal
+from tests.unit.storage.suites import STORE
 
 SEGMENT = 8192
 FOLDER = "d/journal"
@@ -56,22 +56,6 @@ def lsns(journal: FileJournal, after: int = 0) -> list[int]:
 
 def segments(disk: SimDisk) -> list[str]:
     return [f"{FOLDER}/{name}" for name in disk.list(FOLDER) if name.endswith(".journal")]
-
-
-@pytest.mark.parametrize("where", ["simulated", "real"])
-def test_a_file_journal_is_a_journal(where: str, tmp_path: Path) -> None:
-    disk = new_disk() if where == "simulated" else OsDisk()
-    folder = FOLDER if where == "simulated" else f"{tmp_path}/journal"
-    made = False
-
-    def again() -> Journal:
-        nonlocal made
-        if made:
-            return FileJournal.open(disk, folder, STORE, segment_bytes=SEGMENT)
-        made = True
-        return FileJournal.create(disk, folder, STORE, segment_bytes=SEGMENT)
-
-    check_journal(again)
 
 
 def test_a_block_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
@@ -394,9 +378,9 @@ def test_a_full_disk_is_known_before_a_byte_is_written_and_service_returns_with_
     room = journal.room_bytes()
     assert room == 2 * (SEGMENT - HEADER_BYTES)
     disk.capacity_bytes = disk.used_bytes
-    tail = append_until(journal, Unavailable)
+    tail = append_until(journal, JournalUnavailable)
     files = disk.files()
-    with pytest.raises(Unavailable):
+    with pytest.raises(JournalUnavailable):
         journal.append(tail, [b"x" * 500])
     assert disk.files() == files, "the refused append wrote nothing"
     assert tail * 500 > room * 0.8
@@ -414,7 +398,7 @@ def test_a_large_block_that_finds_no_room_leaves_the_reserve_alone() -> None:
     journal = create(disk)
     disk.capacity_bytes = disk.used_bytes + 100
     room = journal.room_bytes()
-    with pytest.raises(Unavailable):
+    with pytest.raises(JournalUnavailable):
         journal.append(0, [b"x" * 20_000])
     assert journal.room_bytes() == room
     assert journal.append(0, [b"x" * 1000]) == 1
@@ -465,11 +449,11 @@ def test_files_that_are_in_place_are_found_there_and_others_are_not(tmp_path: Pa
         journal.close()
         journal = FileJournal.open(OsDisk(), folder, STORE, segment_bytes=SEGMENT)
     journal.make_room()
-    journal.check_files()
+    journal.check_owner()
     first = min(Path(folder).glob("*.journal"))
     first.rename(f"{tmp_path}/aside")
     with pytest.raises(FilesMoved, match=first.name):
-        journal.check_files()
+        journal.check_owner()
     with pytest.raises(FilesMoved):
         journal.append(60, [b"x"])
     journal.close()

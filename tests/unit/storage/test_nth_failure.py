@@ -15,7 +15,7 @@ from driftq.storage import snapshots
 from driftq.storage.data_folder import find_folder, finish_folder, new_folder
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.journal import Unavailable
+from driftq.storage.journal import JournalUnavailable
 from driftq.storage.segments import SegmentLogStore
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE, batch
@@ -64,7 +64,7 @@ class Broker:
         self.tried = max(self.tried, self.tail + 1)
         try:
             self.tail = self.journal.append(self.tail, [frame])
-        except Unavailable:
+        except JournalUnavailable:
             return
         self.acked = max(self.acked, self.tail)
         self.logs.append(1, self.tail - 1, 1, frame)

@@ -159,7 +159,7 @@ class Metrics(Collector):
         self._registry.register(self)
         engine.sequencer.observers.append(self.counts.observe)
         engine.sequencer.reply_observers.append(self.counts.hear)
-        engine.on_commit = self.counts.committed
+        engine.commits.on_commit = self.counts.committed
 
     async def page(self) -> bytes:
         """Everything, in the text format. A scrape does not wait for a stuck disk: then it shows what was durable."""
