@@ -25,7 +25,7 @@ from driftq.core.state.produced_keys import job_key
 from driftq.core.state.producers import SERVER_EPOCH
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy, encode_head
-from driftq.wire.records import Record, pack, pack_one
+from driftq.wire.records import Record, pack, pack_one, unpack
 from tests.simulation.op import Op
 from tests.simulation.world import World
 
@@ -93,7 +93,19 @@ class PlainProducer(Actor):
         partition = int(chance() * self.world.swarm.partitions) if chance() < 0.5 else None
         key = b"%d" % int(chance() * 50) if chance() < 0.5 else b""
         batch, count, size = self.batch(3, head)
-        self.ask(c.Produce(self.topic(), batch, count, size, key, partition))
+        topic = self.topic()
+        if self.world.swarm.coalesces and chance() < 0.7:
+            self.burst(topic, partition)
+        else:
+            self.ask(c.Produce(topic, batch, count, size, key, partition))
+
+    def burst(self, topic: str, partition: int | None) -> None:
+        """Single messages of many callers, in one turn of the event loop."""
+        chance = self.random.random
+        for _ in range(1 + int(chance() * 8)):
+            key = b"%d" % int(chance() * 50) if chance() < 0.5 else b""
+            (record,) = unpack(self.batch(1)[0])
+            self.world.produce(topic, record.value, key, partition, self)
 
 
 class IdempotentProducer(Actor):

@@ -7,6 +7,8 @@ from typing import Any
 from driftq.core.model.commands import Command
 from driftq.core.model.replies import Reply
 
+PLAIN = "plain message"  # the note of a message that may share an append with others
+
 
 class Op:
     """`lsn` is the last frame that existed when it was decided; `own` says that this frame is its own."""

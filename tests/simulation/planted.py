@@ -45,7 +45,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "log_names_not_synced": (
         Bug("storage.log_store:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
     ),
-    "journal_trimmed_too_far": (Bug("engine.checkpointer:first_needed_lsn", "known[0] + 1", "known[-1] + 10_000"),),
+    "journal_trimmed_too_far": (Bug("engine.checkpointer:first_needed_lsn", "lsns[0] + 1", "lsns[-1] + 10_000"),),
     "collected_too_early": (
         Bug(
             "storage.segments:SegmentLogStore.collect",
@@ -66,6 +66,22 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "answer = look()",
             "show, on_response = on_response, lambda _: show(look()); answer = None",
         ),
+    ),
+    "coalesced_offset_of_another": (
+        Bug("engine.group_commit:GroupCommit._reply_to_each", "reply.first_offset + index", "reply.first_offset"),
+    ),
+    "coalesced_keys_mixed_up": (
+        Bug(
+            "engine.group_commit:GroupCommit._submit_coalesced",
+            "pack_columns(values, keys)",
+            "pack_columns(values, keys[::-1])",
+        ),
+    ),
+    "commit_delayed_without_end": (
+        Bug("engine.group_commit:GroupCommit.is_delayed", "and now_s < self._delay_until_s", ""),
+    ),
+    "commit_delayed_by_a_slow_disk": (
+        Bug("engine.group_commit:GroupCommit.start_delay", "min(DELAY_MAX_S, append_s)", "append_s"),
     ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),

@@ -54,6 +54,7 @@ class Swarm:
     limits: BrokerLimits
     faults: FaultPlan
     checks_folds: bool
+    coalesces: bool  # plain producers send single messages, which may share an append; commits are delayed
 
 
 ACTORS = {
@@ -117,6 +118,7 @@ def draw(seed: int, operations: int) -> Swarm:
         limits=_with_idle_groups(_limits(chance, segment), seed),
         faults=_faults(chance, kind, seed),
         checks_folds=chance.random() < 0.3,
+        coalesces=Random(f"coalesces {seed}").random() < 0.4,  # drawn apart: the other seeds stay as they were
     )
     if kind == "plain" and RARE.get(swarm.faults.label) == "journal.sync":
         # Only a block of several sectors can be torn: commit much at once.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -18,9 +19,10 @@ from driftq.core.model.frames import decode
 from driftq.core.model.replies import Reply
 from driftq.engine import checkpointer
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
+from driftq.engine.group_commit import DELAY_MAX_S, GroupCommit, PlainMessage
 from driftq.engine.queries import Queries
 from driftq.engine.recovery import Opened, open_folder
-from driftq.engine.sequencer import NEW_WORK, CommitBatch, Sequencer
+from driftq.engine.sequencer import NEW_WORK, CommitBatch, OnReply, Sequencer
 from driftq.storage.corruption import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.journal import JournalUnavailable
@@ -29,7 +31,7 @@ from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.windows import Connection
 from tests.simulation.faults import Faults
-from tests.simulation.op import Op
+from tests.simulation.op import PLAIN, Op
 from tests.simulation.queries import Question, shown
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
@@ -61,6 +63,34 @@ class Keeps(Protocol):
     def keep(self) -> None: ...
 
 
+class OpReply:
+    """The reply callback of an operation."""
+
+    __slots__ = ("inbox", "op")
+
+    op: Op
+
+    def __init__(self, inbox: list[tuple[Op, Reply]], op: Op | None = None) -> None:
+        self.inbox = inbox
+        if op is not None:
+            self.op = op
+
+    def __call__(self, reply: Reply) -> None:
+        self.inbox.append((self.op, reply))
+
+
+class NotedSequencer(Sequencer):
+    """The real sequencer. It reports which operation was decided with which command."""
+
+    on_decided: Callable[[c.Command, list[Op], int], None]
+
+    def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
+        before_lsn = self.decided_lsn
+        super().submit(command, now_ms, on_reply)
+        callbacks = on_reply.args[0] if isinstance(on_reply, partial) else (on_reply,)  # a coalesced append has many
+        self.on_decided(command, [callback.op for callback in callbacks], before_lsn)
+
+
 class World:
     """A disk, a process on it, its clients, and whoever watches them."""
 
@@ -89,6 +119,7 @@ class World:
         self.full_until = 0
         self.connections: dict[Keeps, Connection] = {}
         self._moved: dict[Keeps, None] = {}  # connections whose windows changed in this commit
+        self._append_times = Random(f"append times {swarm.seed}")  # apart, so that other seeds stay as they were
         self._inbox: list[tuple[Op, Reply]] = []
         self._new_frames: deque[tuple[int, list[Fact]]] = deque()
 
@@ -130,7 +161,7 @@ class World:
         self._take_over(opened, tail)
         self.disk.on_call = hook
         self.now_ms = max(self.now_ms, opened.broker.state.last_ms)
-        self.sequencer = Sequencer(
+        self.sequencer = NotedSequencer(
             opened.broker,
             opened.store,
             tail,
@@ -139,6 +170,9 @@ class World:
             reserve_bytes=opened.options.reserve_bytes(),
             segment_bytes=opened.options.segment_room_bytes(),
         )
+        self.sequencer.on_decided = self._decided
+        self.group = GroupCommit(self.sequencer, lambda: self.now_ms)
+        self.committed_s = 0.0
         self.sequencer.observers.append(lambda lsn, facts: self._new_frames.append((lsn, facts)))
         self.windows = ConsumerWindows()
         self.connections.clear()
@@ -305,26 +339,46 @@ class World:
 
     def submit(self, command: c.Command, actor: object, note: object = None) -> Op:
         op = Op(command, actor, note, self.now_ms, self.steps, self.durable_lsn)
-        before = self.sequencer.decided_lsn
-        inbox = self._inbox
-        self.sequencer.submit(command, self.now_ms, lambda reply: inbox.append((op, reply)))
-        op.lsn = self.sequencer.decided_lsn
-        if op.lsn > before:
-            if isinstance(command, c.SetClock):
-                self.now_ms = command.at_ms
-                for connection in self.connections.values():
-                    connection.clock_moves += 1
-            op.own = True
-            self.op_at[op.lsn] = op
-        self.open_ops.append(op)
-        self.operations += 1
-        name = type(command).__name__
-        self.commands[name] += 1
-        if self.trace.talks:
-            self.trace.show(f"{self.steps}: {actor} {_short(command)}")
-        if inbox:
+        self._note(op)
+        self.group.submit(command, self.now_ms, OpReply(self._inbox, op))
+        if isinstance(command, c.SetClock) and op.own:
+            self.now_ms = command.at_ms
+            for connection in self.connections.values():
+                connection.clock_moves += 1
+        if self._inbox:
             self._hand_out()
         return op
+
+    def produce(self, topic: str, value: bytes, key: bytes, partition: int | None, actor: object) -> None:
+        """A plain message, as the server produces it: it may share an append with others."""
+        callback = OpReply(self._inbox)
+        message = PlainMessage(topic, value, key, callback, partition)
+        callback.op = op = Op(message.command(), actor, PLAIN, self.now_ms, self.steps, self.durable_lsn)
+        self._note(op)
+        self.group.produce(message)
+        self.counts["plain messages"] += 1
+        if self._inbox:
+            self._hand_out()
+
+    def _note(self, op: Op) -> None:
+        self.open_ops.append(op)
+        self.operations += 1
+        self.commands[type(op.command).__name__] += 1
+        if self.trace.talks:
+            self.trace.show(f"{self.steps}: {op.actor} {_short(op.command)}")
+
+    def _decided(self, command: c.Command, ops: list[Op], before_lsn: int) -> None:
+        """A command was decided, for one operation or for many plain messages together."""
+        lsn = self.sequencer.decided_lsn
+        for op in ops:
+            op.lsn, op.own = lsn, lsn > before_lsn
+        if lsn > before_lsn:
+            joined = ops[0]
+            if len(ops) > 1:
+                joined = Op(command, self, None, self.now_ms, self.steps, self.durable_lsn)
+                joined.lsn, joined.own = lsn, True
+                self.counts["coalesced appends"] += 1
+            self.op_at[lsn] = joined
 
     def query(self, question: Question, actor: object) -> None:
         """A read of the state, as the server does it. It is no operation: it leaves no trace in what is decided."""
@@ -380,9 +434,16 @@ class World:
     # ---------------------------------------------------------------------------------------- what the engine would do
 
     def commit(self, *, at_once: bool) -> None:
-        """One phase of a commit, or all of them: take, store, tell."""
+        """One phase of a commit, or all of them: take, append, report. It may be delayed before it starts."""
         if self.batch is None and self.stored_lsn is None:
-            self.batch = self.sequencer.take_batch()
+            if self.group.has_work() and self.group.is_delayed(self.now_ms / 1_000):
+                if self.now_ms / 1_000 > self.committed_s + DELAY_MAX_S:
+                    raise Violation(
+                        "delay", f"a commit still waits {self.now_ms / 1_000 - self.committed_s:.3f} s later"
+                    )
+                self.counts["commits delayed"] += 1
+                return
+            self._take_batch()
             if self.batch is None:
                 return
             assert self.batch.expected_lsn == len(self.frames)
@@ -402,12 +463,22 @@ class World:
         assert self.stored_lsn is not None
         lsn, self.stored_lsn = self.stored_lsn, None
         self.durable_lsn = lsn
-        self.sequencer.on_durable(lsn)
+        self.group.on_durable(lsn)
+        self.committed_s = self.now_ms / 1_000
+        if self.swarm.coalesces:
+            self.group.start_delay(self._append_times.choice((0.0, DELAY_MAX_S, 5 * DELAY_MAX_S)), self.committed_s)
         self._hand_out()
         self._see_frames()
 
+    def _take_batch(self) -> None:
+        self.batch = self.group.take_batch()
+        if self._inbox:
+            self._hand_out()  # plain messages that were refused at once
+
     def commit_all(self) -> None:
-        while self.batch is not None or self.stored_lsn is not None or self.sequencer.waiting_frames():
+        while self.batch is not None or self.stored_lsn is not None or self.group.has_work():
+            if self.batch is None and self.stored_lsn is None and self.group.is_delayed(self.now_ms / 1_000):
+                self.now_ms += 1 + int(1_000 * DELAY_MAX_S)
             self.commit(at_once=True)
 
     def sweep(self) -> None:
