@@ -32,7 +32,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     # --- the disk
     "nosync": (Bug("storage.file_journal:FileJournal._write", SYNC, "pass"),),
     "nodirsync": (
-        Bug("storage.file_journal:_name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),
+        Bug("storage.journal_files:name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),
     ),
     "retry_fsync": (Bug("storage.file_journal:FileJournal._write", SYNC, TWICE),),
     "crc_skip": (Bug("storage.blocks:scan", "!= crc:", "== -1:"),),

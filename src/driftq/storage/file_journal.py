@@ -23,9 +23,9 @@ from driftq.storage.journal_files import (
     Segment,
     SegmentHeader,
     Watermark,
-    scan_segment,
-    segment_numbers,
-    segment_path,
+    clear_unused,
+    name_segment,
+    replay_segments,
 )
 from driftq.storage.tail_recovery import JournalTail, Recovery, cut_torn_tail, find_tail, remove_leftovers, survey
 
@@ -92,7 +92,7 @@ class FileJournal:
         """An empty journal, behind the history that `prev_crc` stands for. Leftovers of an interrupted creation go; a
         journal that holds frames is refused."""
         disk.make_folder("journal.folder", folder)
-        _clear_unused(disk, folder)
+        clear_unused(disk, folder)
         watermark = Watermark(0, first_lsn - 1, 1, 1)
         marks = disk.create("journal.watermark.create", f"{folder}/{WATERMARK}.tmp", WATERMARK_BYTES)
         marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
@@ -101,7 +101,7 @@ class FileJournal:
         marks.path = f"{folder}/{WATERMARK}"
         file = disk.create("journal.allocate", f"{folder}/{_SPARE}", segment_bytes)
         header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
-        segment = _name_segment(disk, folder, file, header)
+        segment = name_segment(disk, folder, file, header)
         if parent is not None:
             disk.sync_folder("journal.parent.sync", parent)
         tail = JournalTail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1)
@@ -202,27 +202,7 @@ class FileJournal:
         if after_lsn + 1 < self.first_lsn():
             reason = f"lsn {after_lsn + 1} was requested; the journal begins at {self.first_lsn()}"
             raise CorruptJournal(self._segments[0].path, 0, after_lsn + 1, self.first_lsn() - 1, reason)
-        return self._replay(list(self._segments), after_lsn, self._tail_lsn)
-
-    def _replay(self, segments: list[Segment], after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
-        if after_lsn >= tail_lsn:
-            return
-        for index, segment in enumerate(segments):
-            following = segments[index + 1].header if index + 1 < len(segments) else None
-            if following and following.first_lsn <= after_lsn + 1:
-                continue
-            file = self._disk.open(segment.path)
-            try:
-                for base, found in scan_segment(file, segment):  # noqa: B007 -- the last pair is used behind the loop
-                    yield from _pairs(found, after_lsn, tail_lsn)
-                    if found.next_lsn > tail_lsn:
-                        return
-            finally:
-                file.close()
-            if following is None or (found.next_lsn, found.prev_crc) != (following.first_lsn, following.prev_crc):
-                last = max(found.next_lsn, following.first_lsn - 1 if following else tail_lsn)
-                at = base + found.position
-                raise CorruptJournal(segment.path, at, found.next_lsn, last, "the block is damaged or missing")
+        return replay_segments(self._disk, list(self._segments), after_lsn, self._tail_lsn)
 
     def trim(self, before_lsn: int) -> None:
         self._check_alive()
@@ -344,7 +324,7 @@ class FileJournal:
         number = self._segments[-1].header.number + 1
         header = SegmentHeader(self._store, number, self._tail_lsn + 1, size, self._prev_crc)
         try:
-            segment = _name_segment(self._disk, self._folder, file, header)
+            segment = name_segment(self._disk, self._folder, file, header)
         except DiskFull:
             if file is not self._spare:
                 file.close()
@@ -357,36 +337,3 @@ class FileJournal:
         self._file, self._seed, self._size, self._position = file, segment.seed, size, HEADER_BYTES
         self._save_watermark()
         self.make_room()
-
-
-def _name_segment(disk: Disk, folder: str, file: File, header: SegmentHeader) -> Segment:
-    """Fill a preallocated file's header and give it its name, durably. Only then may a block be written into it."""
-    page = header.encode()
-    file.write_at("journal.header", 0, page)
-    file.sync("journal.header.sync")
-    path = segment_path(folder, header.number)
-    disk.rename("journal.rename", file.path, path)
-    file.path = path
-    disk.sync_folder("journal.sync_folder", folder)
-    return Segment(path, header, header.seed())
-
-
-def _pairs(found: blocks.Scan, after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
-    skip = max(0, after_lsn + 1 - found.first_lsn)
-    take = max(0, min(len(found.frames), tail_lsn + 1 - found.first_lsn))
-    frames = found.frames if not skip and take == len(found.frames) else found.frames[skip:take]
-    return zip(range(found.first_lsn + skip, found.first_lsn + take), frames, strict=False)
-
-
-def _clear_unused(disk: Disk, folder: str) -> None:
-    for number in segment_numbers(disk, folder):
-        path = segment_path(folder, number)
-        file = disk.open(path)
-        begin = file.read_at(HEADER_BYTES, blocks.HEADER_BYTES)
-        file.close()
-        if begin.strip(b"\0") or number > 1:
-            reason = "a new journal was to be made here, but this one holds frames (is the FORMAT file missing?)"
-            raise CorruptJournal(path, HEADER_BYTES, 1, 0, reason)
-    for name in disk.list(folder):
-        if name == WATERMARK or name.endswith((".tmp", ".journal")):
-            disk.remove("journal.leftover.remove", f"{folder}/{name}")

@@ -186,6 +186,32 @@ def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn:
     return Segment(path, header, header.seed(), size if size < header.size_bytes else 0)
 
 
+def name_segment(disk: Disk, folder: str, file: File, header: SegmentHeader) -> Segment:
+    """Fill a preallocated file's header and give it its name, durably. Only then may a block be written into it."""
+    page = header.encode()
+    file.write_at("journal.header", 0, page)
+    file.sync("journal.header.sync")
+    path = segment_path(folder, header.number)
+    disk.rename("journal.rename", file.path, path)
+    file.path = path
+    disk.sync_folder("journal.sync_folder", folder)
+    return Segment(path, header, header.seed())
+
+
+def clear_unused(disk: Disk, folder: str) -> None:
+    for number in segment_numbers(disk, folder):
+        path = segment_path(folder, number)
+        file = disk.open(path)
+        begin = file.read_at(HEADER_BYTES, blocks.HEADER_BYTES)
+        file.close()
+        if begin.strip(b"\0") or number > 1:
+            reason = "a new journal was to be made here, but this one holds frames (is the FORMAT file missing?)"
+            raise CorruptJournal(path, HEADER_BYTES, 1, 0, reason)
+    for name in disk.list(folder):
+        if name == WATERMARK or name.endswith((".tmp", ".journal")):
+            disk.remove("journal.leftover.remove", f"{folder}/{name}")
+
+
 def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | None = None) -> Iterator[tuple[int, Scan]]:
     """The blocks of a segment in runs, each with the position its run starts at.
 
@@ -208,6 +234,35 @@ def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | Non
         prev_crc, next_lsn, want = found.prev_crc, found.next_lsn, READ_BYTES
         if not more:
             return
+
+
+def replay_segments(disk: Disk, segments: list[Segment], after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
+    """The frames above `after_lsn` up to `tail_lsn`, with their lsns. Raises `CorruptJournal` at the first damage."""
+    if after_lsn >= tail_lsn:
+        return
+    for index, segment in enumerate(segments):
+        following = segments[index + 1].header if index + 1 < len(segments) else None
+        if following and following.first_lsn <= after_lsn + 1:
+            continue
+        file = disk.open(segment.path)
+        try:
+            for base, scan in scan_segment(file, segment):  # noqa: B007 -- the last pair is used after the loop
+                yield from _pairs(scan, after_lsn, tail_lsn)
+                if scan.next_lsn > tail_lsn:
+                    return
+        finally:
+            file.close()
+        if following is None or (scan.next_lsn, scan.prev_crc) != (following.first_lsn, following.prev_crc):
+            last = max(scan.next_lsn, following.first_lsn - 1 if following else tail_lsn)
+            at = base + scan.position
+            raise CorruptJournal(segment.path, at, scan.next_lsn, last, "the block is damaged or missing")
+
+
+def _pairs(scan: Scan, after_lsn: int, tail_lsn: int) -> Iterator[tuple[int, bytes]]:
+    skip = max(0, after_lsn + 1 - scan.first_lsn)
+    take = max(0, min(len(scan.frames), tail_lsn + 1 - scan.first_lsn))
+    frames = scan.frames if not skip and take == len(scan.frames) else scan.frames[skip:take]
+    return zip(range(scan.first_lsn + skip, scan.first_lsn + take), frames, strict=False)
 
 
 def frames_between(
