@@ -1,7 +1,7 @@
-"""One bit turns around on the disk: it is detected or does no harm, and never is anything else read than was written.
+"""One bit flips on the disk: it is detected or harmless, and nothing is ever read that was not written.
 
-Every bit of a small journal and of small snapshots and log segments, and a sample of larger ones. `BIT_FLIPS` sets the
-size of the samples: 5,000 at every change, more before a release.
+Every bit of a small journal and of small snapshots and log segments, and a sample of larger ones and of a whole folder.
+`BIT_FLIPS` sets the size of the samples: 5,000 at every change, more before a release.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from driftq.core.model.limits import BrokerLimits
+from driftq.engine.clock import SystemChance
+from driftq.engine.recovery import StorageOptions, open_folder
+from driftq.repair.verify import digest, verify
 from driftq.storage import snapshots
-from driftq.storage.corruption import CorruptJournal, CorruptLog
+from driftq.storage.corruption import CorruptJournal, CorruptLog, Damaged, FormatTooNew
 from driftq.storage.file_journal import FileJournal
 from driftq.storage.segments import SegmentLogStore
 from driftq.wire import records
+from tests.support.damaged_folder import PATH, SEGMENT_BYTES, STORE, write_folder
+from tests.support.random_commands import RandomCommands
 from tests.support.simdisk import SimDisk
 
-STORE = bytes(range(16))
 SAMPLES = int(os.environ.get("BIT_FLIPS", "5000"))
 
 
@@ -30,7 +35,7 @@ def new_disk() -> SimDisk:
 
 
 def flip_each(disk: SimDisk, bits: Iterable[tuple[str, int]], read: Callable[[], str]) -> dict[str, int]:
-    """Turn each bit around, read everything, turn it back. Counts what `read` said about each."""
+    """Flip each bit, read everything, flip it back. Counts the verdicts of `read`."""
     verdicts: dict[str, int] = {}
     before = disk.files()
     for path, bit in bits:
@@ -71,8 +76,8 @@ def read_journal(disk: SimDisk, frames: list[bytes], segment_bytes: int, *, clea
         return "refused"
     if found == frames:
         return "harmless"
-    # Without a watermark nobody can tell damage to the very last block from a torn write: it is cut, and reported.
-    assert not clean, "acknowledged frames are gone without a word"
+    # Above the watermark, damage to the very last block looks like a torn write: it is cut, and reported.
+    assert not clean, "acknowledged frames are gone and nothing is reported"
     assert journal.recovery.torn is not None
     assert found == frames[: len(found)]
     assert len(frames) - len(found) <= 3
@@ -88,7 +93,7 @@ def test_every_bit_of_a_small_journal_with_its_watermark(clean: bool) -> None:
     paths = ["d/journal/00000001.journal", "d/journal/watermark"]
     used = len(disk.files()[paths[0]].rstrip(b"\0"))
     assert used > 4096 + 1500
-    # The whole header, every block, the first bytes behind the last one, and both slots of the watermark.
+    # The whole header, every block, the first bytes after the last one, and both slots of the watermark.
     areas = [(paths[0], 0, used + 16), (paths[1], 0, 64), (paths[1], 4096, 4160)]
     bits = [(path, bit) for path, begin, end in areas for bit in range(8 * begin, 8 * end)]
     verdicts = flip_each(disk, bits, lambda: read_journal(disk, frames, size, clean=clean))
@@ -166,10 +171,10 @@ def read_log(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> str:
     store.restore(1, 0, len(stored))
     found: list[bytes] = []
     try:
-        # A read gives what lies before the damage; only the next one meets it. So a reader must go on to the end.
+        # A read returns what is before the damage; only the next one meets it. So a reader must continue to the end.
         while len(found) < len(stored):
             more = store.read(1, len(found), len(stored), 1 << 30)
-            assert more, "records are missing without a word"
+            assert more, "records are missing and nothing is reported"
             found += more
             assert found == stored[: len(found)], "other bytes came back than were written"
     except CorruptLog:
@@ -197,3 +202,40 @@ def test_a_sample_of_larger_log_segments() -> None:
     assert len(paths) > 2
     bits = sampled(disk, paths, SAMPLES // 5)
     assert flip_each(disk, bits, lambda: read_log(disk, stored, 1 << 16)) == {"refused": len(bits)}
+
+
+# --------------------------------------------------------------------------------------------------------- whole folder
+
+
+def test_verify_notices_a_flipped_bit_anywhere_in_a_folder_or_the_folder_reads_as_written() -> None:
+    frames = RandomCommands(3).run(120)
+    disk = SimDisk(1)
+    write_folder(disk, frames, snapshot_lsn=60)
+    expected = read_folder(disk)
+    assert expected != "refused"
+
+    def read() -> str:
+        try:
+            findings = verify(disk, PATH).findings
+        except (Damaged, FormatTooNew):
+            return "noticed"
+        if findings:
+            return "noticed"
+        assert read_folder(disk) == expected, "verify noticed nothing, and the folder reads otherwise than written"
+        return "harmless"
+
+    paths = [path for path in disk.files() if path.endswith((".journal", ".snapshot", ".log", "watermark", "FORMAT"))]
+    verdicts = flip_each(disk, sampled(disk, paths, SAMPLES // 25), read)
+    assert set(verdicts) == {"noticed", "harmless"}
+    assert verdicts["noticed"] > SAMPLES // 80
+
+
+def read_folder(disk: SimDisk) -> str:
+    """The state and every record, as one fingerprint. The disk is copied: opening a folder may write to it."""
+    options = StorageOptions(journal_segment_bytes=SEGMENT_BYTES, log_segment_bytes=2_000)
+    opened = open_folder(disk.copy(1), PATH, STORE, BrokerLimits(), SystemChance(), options)
+    batches = {
+        log_id: [batch[:16] + batch[24:] for batch in opened.store.read(log_id, log.start, log.end, 1 << 30)]
+        for log_id, log in opened.broker.state.logs.items()
+    }
+    return f"{digest(opened.broker.snapshot())} {batches}"

@@ -4,6 +4,8 @@ Flips are tried on copies of the disk, so the run goes on unharmed. A folder wit
 exactly what was written, or the read that meets the damage says so. Only blocks above the saved watermark may be taken
 for a torn tail: that window is named in the documents.
 
+A refused folder is then repaired: salvage must find every record, and truncation must leave exactly a prefix.
+
 A lying device loses what it said was synced. Whatever the watermark or a snapshot vouch for must be missed at the next
 start; what nothing vouches for yet cannot be. In both cases the state that starts is the fold of a whole prefix.
 """
@@ -13,10 +15,12 @@ from __future__ import annotations
 from random import Random
 
 from driftq.core.broker import Broker
-from driftq.core.model.facts import Fact
+from driftq.core.model.facts import STAGING_LOG, Fact
 from driftq.core.model.frames import decode
 from driftq.engine import checkpointer
 from driftq.engine.recovery import Opened, open_folder
+from driftq.repair import salvage, truncate
+from driftq.repair.folder_reader import require_folder
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptLog, Damaged, FormatTooNew
 from driftq.wire.records import read_header
@@ -130,6 +134,8 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected
         opened = open_folder(disk, FOLDER, bytes(16), world.swarm.limits, NoChance(), world.swarm.options)
     except (Damaged, FormatTooNew):
         world.counts[f"{kind} refused" if kind == "flips" else "lies noticed"] += 1
+        if kind == "flips":
+            _repair(world, disk, what, expected)
         return
     except Exception as error:
         raise Violation(kind, f"{what}: the start failed with {type(error).__name__}: {error}") from error
@@ -148,6 +154,37 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected
         world.counts["flips found by a read"] += 1
     else:
         world.counts["flips in the open tail" if tail < world.durable_lsn else "flips harmless"] += 1
+
+
+def _repair(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
+    """A refused folder, repaired: salvage finds every record, and truncation leaves exactly a prefix that opens."""
+    try:
+        folder = require_folder(disk, FOLDER)
+        plan = truncate.plan(disk, FOLDER)
+    except (Damaged, FormatTooNew):
+        world.counts["flips beyond repair"] += 1
+        return
+    readable = salvage.ReadableRecords(disk, folder)
+    if len(world.frames) == world.audit.lsn:  # otherwise a log may be deleted by a frame that the audit has not seen
+        for log_id, log in world.audit.ledger.logs.items():
+            if log_id != STAGING_LOG and log.start < log.end:
+                found = [batch for _, batch in readable.batches(log_id)]
+                kept = log.covering(log.start, log.end)
+                same = _without_times(found)[-len(kept) :] == _without_times(kept)
+                demand(same, "flips", f"{what}: salvage does not find every record of log {log_id}")
+        world.counts["flips salvaged"] += 1
+    readable.close()
+    if not plan.is_needed:
+        return
+    truncate.execute(disk, plan)
+    opened = open_folder(disk, FOLDER, bytes(16), world.swarm.limits, NoChance(), world.swarm.options)
+    demand(opened.journal.tail_lsn() == plan.kept_lsn, "flips", f"{what}: truncated to another lsn than planned")
+    same = list(opened.broker.snapshot()) == expected.images(plan.kept_lsn)
+    demand(same, "flips", f"{what}: the truncated journal folds to another state than its prefix")
+    if plan.damage is not None and plan.damage.first_lsn <= plan.kept_lsn:
+        demand(plan.kept_lsn >= world.audit.watermark_lsn, "flips", f"{what}: more than the damage was cut")
+    _unreadable(world, opened, what, "flips")
+    world.counts["flips truncated"] += 1
 
 
 def _unreadable(world: World, opened: Opened, what: str, kind: str) -> bool:

@@ -57,6 +57,12 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("storage.journal_files:frames_between", "min(upto_lsn, after_lsn + 1)", "upto_lsn"),
         Bug("storage.journal_files:frames_between", "if after_lsn < upto_lsn:", "if 0:"),
     ),
+    "truncated_one_frame_too_short": (
+        Bug("repair.truncate:_write_prefix", "item.lsn <= plan.kept_lsn", "item.lsn < plan.kept_lsn"),
+    ),
+    "truncated_past_the_damage": (
+        Bug("repair.truncate:_fold_prefix", "item.lsn == kept_lsn + 1", "item.lsn > kept_lsn"),
+    ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
     "read_before_sync": (Bug("engine.sequencer:Sequencer.query", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
