@@ -90,6 +90,14 @@ TABLES: tuple[Table, ...] = (
         clicommands.rows,
     ),
     Table(
+        "codes",
+        "Codes",
+        "docs/reference/queue-api.md",
+        "driftq.wire.errors",
+        ("status", "`error`", "on streams", "what to do", "when"),
+        lambda module: module.table(),
+    ),
+    Table(
         "spark-columns",
         "Spark source and sink",
         "docs/reference/spark.md",

@@ -210,12 +210,12 @@ def stream_code_of(status: int) -> Code:
 
 
 def table() -> list[tuple[str, str, str, str, str]]:
-    """The rows of the table in the reference: code, status, status of streams, what to do, meaning."""
+    """The rows of the table in the reference: status, code, status of streams, what to do, when."""
     rows = [
-        (f"`{spec.error}`", str(spec.status), str(spec.stream_status), spec.remedy.value, spec.meaning)
+        (str(spec.status), f"`{spec.error}`", str(spec.stream_status), spec.remedy.value, spec.meaning)
         for spec in CODES.values()
     ]
-    return sorted(rows, key=lambda row: row[1])
+    return sorted(rows, key=lambda row: row[0])
 
 
 # --- errors of one kind -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from driftq.wire.fields import LEASE_MS_MAX, LEASE_MS_MIN
 from driftq.wire.message import RetryPolicy
 
 MIB = 1 << 20
@@ -27,8 +28,8 @@ class BrokerLimits(Struct, frozen=True):
     in_flight_max: int = 1_000
     claim_max: int = 10_000
     lease_ms: int = 30_000
-    lease_ms_min: int = 100
-    lease_ms_max: int = 12 * 3_600_000
+    lease_ms_min: int = LEASE_MS_MIN
+    lease_ms_max: int = LEASE_MS_MAX
     error_bytes: int = 1_024
     retry_ratio: float = 0.2
     ageing_ms: int = 60_000

@@ -16,6 +16,7 @@ from driftq.core.transitions.expiry import delete_stream
 from driftq.core.transitions.lookups import find_stream, sequence_refusal
 from driftq.wire.errors import Code
 from driftq.wire.records import pack_one
+from driftq.wire.streams import is_json, media_type
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
@@ -33,13 +34,9 @@ class Fork(NamedTuple):
     prefix_bytes: int = 0
 
 
-def _is_json(content_type: str) -> bool:
-    return content_type.partition(";")[0].strip().lower() == "application/json"
-
-
 def fork_of(ctx: DecisionContext, source: StreamRecord, command: CreateStream) -> Fork | Rejected:
-    wanted = command.content_type.partition(";")[0].strip().lower()
-    if wanted and wanted != source.created.content_type.partition(";")[0].strip().lower():
+    wanted = media_type(command.content_type)
+    if wanted and wanted != media_type(source.created.content_type):
         return Rejected(Code.CONFLICT, f"the source holds {source.created.content_type}, not {command.content_type}")
     end = ctx.state.logs[source.log_id].end
     anchor = command.fork_offset if command.fork_offset is not None else end
@@ -57,7 +54,7 @@ def _into(ctx: DecisionContext, source: StreamRecord, anchor: int, sub: int) -> 
     log_id, _, end = ctx.state.streams.resolve(source, anchor, ctx.state.logs[source.log_id].end)[0]
     if anchor >= ctx.reader.end(log_id):
         return Rejected(Code.INVALID_ARGUMENT, "the append behind the fork offset is not durable yet")
-    if _is_json(source.created.content_type):
+    if is_json(source.created.content_type):
         inside = min(end, ctx.reader.batch_end(log_id, anchor)) - anchor  # a fork may end in the middle of an append
         if sub > inside:
             return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {inside} messages, not {sub}")
@@ -75,11 +72,6 @@ def _into(ctx: DecisionContext, source: StreamRecord, anchor: int, sub: int) -> 
 
 
 DEFAULT_TYPE = "application/octet-stream"
-
-
-def media_type(content_type: str) -> str:
-    """Types are compared without parameters and without case."""
-    return content_type.partition(";")[0].strip().lower()
 
 
 # --- create ---

@@ -67,46 +67,46 @@ class ExplainHandlers:
             if query["group"] not in topic.groups:
                 return refusal(no_such_group(topic.name, query["group"]))
             groups = [topic.groups[query["group"]]]
-        wanted = ClaimFilter(query.get("task"), query.get("label"))
-        return json_response(Explainer(view, self._engine, topic, partition, offset, wanted).explain(groups))
+        claim_filter = ClaimFilter(query.get("task"), query.get("label"))
+        return json_response(Explainer(view, self._engine, topic, partition, offset, claim_filter).explain(groups))
 
 
 class Explainer:
-    """Explains one message of one partition at one moment."""
+    """Explains one message in one state."""
 
     def __init__(
-        self, view: StateView, engine: Engine, topic: Topic, partition: int, offset: int, wanted: ClaimFilter
+        self, view: StateView, engine: Engine, topic: Topic, partition: int, offset: int, claim_filter: ClaimFilter
     ) -> None:
         self._view = view
         self._engine = engine  # for records, which are durable
         self._topic = topic
         self._offset = offset
-        self._wanted = wanted
+        self._filter = claim_filter
         self._now_ms = view.now_ms
         self._limits = view.limits
         self._log: Log = view.state.logs[topic.log_ids[partition]]
 
     def explain(self, groups: list[Group]) -> Explanation:
         gates = self._message_gates()
-        views = [self._placed(group, self._group(group, gates)) for group in groups]
+        explanations = [self._group(group, gates) for group in groups]
         return Explanation(
-            self._topic.name, self._log.partition, self._offset, self._summary(gates, views), self._message(gates),
-            gates, views, self._backlog(),
+            self._topic.name, self._log.partition, self._offset, self._summary(gates, explanations),
+            self._message(), gates, explanations, self._backlog(),
         )  # fmt: skip
 
     def _backlog(self) -> BacklogInfo | None:
         backlog = backlog_in(self._view, self._log)
         return backlog_info(backlog) if backlog is not None and backlog.used >= NEARLY_FULL else None
 
-    def _summary(self, gates: list[Gate], views: list[GroupExplanation]) -> str:
+    def _summary(self, gates: list[Gate], groups: list[GroupExplanation]) -> str:
         if gates:
             return gates[0].why
-        if not views:
-            return "No group reads this topic yet: whoever claims first gets everything from the start."
-        if len(views) == 1:
-            return views[0].summary
-        ready = sum(view.claimable for view in views)
-        return f"{ready} of {len(views)} groups can claim this message now."
+        if not groups:
+            return "No group reads this topic yet. A new group starts at the first message, unless it asks otherwise."
+        if len(groups) == 1:
+            return groups[0].summary
+        ready = sum(group.claimable for group in groups)
+        return f"{ready} of {len(groups)} groups can claim this message now."
 
     # --- the message itself ---
 
@@ -128,7 +128,7 @@ class Explainer:
             return [Gate("deadline", why, NEVER)]
         return []
 
-    def _message(self, gates: list[Gate]) -> MessageFacts:
+    def _message(self) -> MessageFacts:
         if not self._exists():
             return MessageFacts()
         log, offset = self._log, self._offset
@@ -147,15 +147,16 @@ class Explainer:
 
     # --- a group ---
 
-    def _placed(self, group: Group, view: GroupExplanation) -> GroupExplanation:
-        progress = group.progress[self._log.partition]
-        return structs.replace(view, gaps=len(progress.settled))
-
     def _group(self, group: Group, shared: list[Gate]) -> GroupExplanation:
+        """`shared` are the gates of the message, which hold it back for all groups."""
         progress = group.progress[self._log.partition]
+        place, _, _ = progress.place_of(self._offset)
+        settled = place is MessageState.SETTLED
+        explanation = self._settled(group, shared) if settled else self._unsettled(group, shared, progress)
+        return structs.replace(explanation, gaps=len(progress.settled))
+
+    def _unsettled(self, group: Group, shared: list[Gate], progress: Progress) -> GroupExplanation:
         place, lease, entry = progress.place_of(self._offset)
-        if place is MessageState.SETTLED:
-            return self._settled(group, shared)
         gates = [*self._group_gates(group, progress, place), *self._place_gates(place, lease, entry)]
         state = "ready"
         if shared and not self._exists():
@@ -178,19 +179,23 @@ class Explainer:
     def _group_gates(self, group: Group, progress: Progress, place: MessageState) -> list[Gate]:
         gates: list[Gate] = []
         if group.paused:
-            gates.append(Gate("paused", f"Group {group.name} is paused: nobody gets anything.", "the group is resumed"))
-        if not self._wanted.admits(self._lane()):
+            gates.append(
+                Gate("paused", f"Group {group.name} is paused: no consumer gets messages.", "the group is resumed")
+            )
+        if not self._filter.admits(self._lane()):
             lane = self._lane()
             why = (
                 f"The claim asks for another task or label; this message has task {lane.task!r}, label {lane.label!r}."
             )
-            gates.append(Gate("filter", why, "somebody claims without this filter"))
+            gates.append(Gate("filter", why, "a consumer claims without this filter"))
         if place is MessageState.HELD:
             return gates
-        most = self._topic.config.in_flight_max or self._limits.in_flight_max
+        in_flight_max = self._topic.config.in_flight_max or self._limits.in_flight_max
         leases = progress.lease_heap
-        if progress.in_flight >= most and leases and leases[0][0] > self._now_ms:
-            why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({most})."
+        if progress.in_flight >= in_flight_max and leases and leases[0][0] > self._now_ms:
+            why = (
+                f"{progress.in_flight} messages of this partition are in flight, which is the limit ({in_flight_max})."
+            )
             gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(leases[0][0])))
         return gates
 
@@ -199,19 +204,19 @@ class Explainer:
             until = to_rfc3339(lease.until_ms)
             if lease.until_ms > self._now_ms:
                 why = f"{lease.owner!r} holds it until {until}."
-                return [Gate("leased", why, "it is settled or given back, or the lease ends", until)]
-            why = f"The lease of {lease.owner!r} ran out at {until}; the loss is about to be counted as a failure."
-            return [Gate("lease_ended", why, "the broker looks at it, at the next claim or within a moment", until)]
+                return [Gate("leased", why, "it is settled or released, or the lease ends", until)]
+            why = f"The lease of {lease.owner!r} ended at {until}. The broker is about to count it as a failure."
+            return [Gate("lease_ended", why, "the broker notices, at the next claim or sweep", until)]
         if place is MessageState.RESTING and entry is not None and entry.retry_at_ms > self._now_ms:
             at = to_rfc3339(entry.retry_at_ms)
             if entry.attempts == 0 and not entry.releases:
-                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)]
-            why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it rests until {at}."
-            return [Gate("resting", why, "its time comes", at)]
+                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "that time comes", at)]
+            why = f"Attempt {entry.attempts} ended ({entry.error or 'released'}). It waits in backoff until {at}."
+            return [Gate("resting", why, "that time comes", at)]
         return []
 
     def _ahead(self, progress: Progress) -> int:
-        """How many messages of the same lane are handed out before it, if all goes well."""
+        """How many messages of the same lane are delivered before it."""
         lane = self._log.lane_of(self._offset)
         if lane is None:
             return max(0, self._offset - max(progress.cursor, progress.floor))
@@ -240,7 +245,7 @@ class Explainer:
         return GroupExplanation(group.name, "settled", False, why, settled_as="acked, cancelled or skipped")
 
     def _letter(self, group: Group) -> DeadLetter | None:
-        """Its dead letter, if it is among the last ones."""
+        """Its dead letter, if that is among the last ones."""
         dead = self._view.state.topics.get(f"dlq.{self._topic.name}")
         if dead is None:
             return None
