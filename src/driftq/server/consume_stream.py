@@ -1,8 +1,20 @@
-"""Streams that stay open: NDJSON of claimed messages, with credit from the socket and from the connection's window.
+"""One open `/v1/consume`: claims messages and writes them as NDJSON, limited by the socket and the consumer window.
 
-Nothing is claimed for a socket that is full, nor for a connection that holds as much as it may: see
-`engine.consumer_window`, which also says whose leases are kept. What was claimed and not written goes back at once and
-counts no attempt. An idle stream carries bare newlines.
+Theory of operation. `run` repeats two steps until the client disconnects or the server stops:
+
+    _next ──> wait for room in the window ──> claim_or_wait ──> Claimed ──> _send ──> one JSON line per message
+      ▲        (at most one heartbeat)         (a claim, or a wait for                    │
+      └──────────────────────────────────────── the first message) <──────────────────────┘
+
+Credit comes from two places. The *socket*: nothing is claimed while it is full, and what was claimed and could not be
+written is released at once, without counting an attempt. The *window* (`engine.consumer_window`): how many unsettled
+messages this connection may hold. Settling a message makes room, which `_on_window_change` notices once per commit.
+
+Leases: while messages wait in the client behind others of the same connection, the server extends their leases. A timer
+runs when the next one is due. An idle stream sends a bare newline as a heartbeat.
+
+The size of a claim adapts: it doubles while the socket takes everything at once, up to `CLAIM_MAX`, and falls back to
+`CLAIM_MIN` when the socket is full.
 """
 
 from __future__ import annotations
@@ -28,8 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("driftq.consume")
 
 NDJSON = "application/x-ndjson; charset=utf-8"
-CLAIM_MIN, CLAIM_MAX = 64, 1_024  # a claim grows while the socket takes everything at once
-TOP_UP_S = 0.02  # how long a connection that is nearly full waits for more room, so that claims are not of one message
+CLAIM_MIN, CLAIM_MAX = 64, 1_024  # messages of one claim
+TOP_UP_S = 0.02  # a nearly full connection waits this long for more room, so that it does not claim single messages
 
 
 class ConsumeStream:
@@ -43,24 +55,24 @@ class ConsumeStream:
         self._claim = claim
         self._lease_ms = claim.lease_ms
         self._heartbeat_ms = heartbeat_ms
-        self._window = ConsumerWindow(claim.lease_ms, in_flight_max, prefetch, self._moved)
+        self._window = ConsumerWindow(claim.lease_ms, in_flight_max, prefetch, self._on_window_change)
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None  # for leases that end before the next settlement
-        self._moving = False
-        self._most = CLAIM_MIN
-        self._wanted = 0  # the room that `_has_room` waits for
+        self._timer: asyncio.TimerHandle | None = None  # for the next lease that has to be extended
+        self._check_scheduled = False  # `_check_window` runs in this turn of the loop
+        self._claim_max = CLAIM_MIN  # grows and shrinks, see above
+        self._room_needed = 0  # what `_has_room` waits for
         self._has_room: asyncio.Future[None] | None = None
-        self._asking: asyncio.Task[Claimed | Rejected | None] | None = None
+        self._claiming: asyncio.Task[Claimed | Rejected | None] | None = None  # cancelled when the stream is over
 
     async def run(self, stream: ResponseStream) -> None:
         await stream.start(200, content_type=NDJSON)
-        stream.on_over(self._stop_asking)
+        stream.on_over(self._stop_claiming)
         try:
             while not stream.over:
                 reply = await self._next(stream)
                 if isinstance(reply, Rejected):
                     logger.info("consume of %s by %s ends: %s", self._claim.topic, self._claim.group, reply.message)
-                    return  # the topic or the group is gone
+                    return  # the topic or the group was deleted
                 if reply is not None:
                     await self._send(stream, reply)
         except EngineStopped:
@@ -70,21 +82,21 @@ class ConsumeStream:
             if self._timer is not None:
                 self._timer.cancel()
 
-    def _stop_asking(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+    def _stop_claiming(self) -> None:
+        if self._claiming is not None:
+            self._claiming.cancel()
 
     async def _next(self, stream: ResponseStream) -> Claimed | Rejected | None:
-        """The next claim that brings something; a heartbeat goes out while there is none. None: look again."""
-        self._asking = self._loop.create_task(self._ask())
+        """The next claim with messages. Without one, a heartbeat is sent and None is returned: try again."""
+        self._claiming = self._loop.create_task(self._claim_next())
         try:
-            reply = await self._asking
+            reply = await self._claiming
         except asyncio.CancelledError:
             if not stream.over:
                 raise
             return None
         finally:
-            self._asking = None
+            self._claiming = None
         if isinstance(reply, Claimed) and reply.deliveries:
             self._take(reply)
             return reply
@@ -94,8 +106,8 @@ class ConsumeStream:
         await stream.drain()
         return None
 
-    async def _ask(self) -> Claimed | Rejected | None:
-        """Wait for room, then claim. None if there was no room for as long as a heartbeat."""
+    async def _claim_next(self) -> Claimed | Rejected | None:
+        """Wait for room, then claim. None if there was no room within a heartbeat."""
         quarter = max(1, self._window.size(self._engine.now_ms()) // 4)
         room = self._window.room(self._engine.now_ms())
         if not room and not await self._wait_for_room(1, self._heartbeat_ms / 1_000):
@@ -105,12 +117,12 @@ class ConsumeStream:
         return await claim_or_wait(self._engine, self._claim, self._heartbeat_ms, self._claim_size)
 
     def _claim_size(self) -> int:
-        return min(self._most, self._window.room(self._engine.now_ms()))
+        return min(self._claim_max, self._window.room(self._engine.now_ms()))
 
-    async def _wait_for_room(self, wanted: int, timeout_s: float) -> bool:
-        if self._window.room(self._engine.now_ms()) >= wanted:
+    async def _wait_for_room(self, needed: int, timeout_s: float) -> bool:
+        if self._window.room(self._engine.now_ms()) >= needed:
             return True
-        self._wanted = wanted
+        self._room_needed = needed
         self._has_room = self._loop.create_future()
         try:
             async with asyncio.timeout(timeout_s):
@@ -127,40 +139,40 @@ class ConsumeStream:
         group = self._engine.latest_state.groups.get(claimed.group_id)
         if group is None:
             return
-        taken = sum(each.end - each.first for each in claimed.deliveries)
-        if taken == self._most:
-            self._most = min(CLAIM_MAX, 2 * taken)
-        at_ms = min(claimed.until_ms - self._lease_ms, self._engine.now_ms())  # the clock may have been set since
+        taken = sum(delivery.end - delivery.first for delivery in claimed.deliveries)
+        if taken == self._claim_max:
+            self._claim_max = min(CLAIM_MAX, 2 * taken)
+        at_ms = min(claimed.until_ms - self._lease_ms, self._engine.now_ms())  # the clock may have been set
         until_ms = min(claimed.until_ms, at_ms + self._lease_ms)
-        for each in claimed.deliveries:
-            held = c.Held(each.partition, each.first, each.end, claimed.token)
-            end_ms = min(until_ms, each.until_ms or until_ms)
-            self._engine.watch.windows.deliver(self._window, group.progress[each.partition], held, end_ms, at_ms)
-        self._arm()
+        for delivery in claimed.deliveries:
+            held = c.Held(delivery.partition, delivery.first, delivery.end, claimed.token)
+            end_ms = min(until_ms, delivery.until_ms or until_ms)
+            self._engine.watch.windows.deliver(self._window, group.progress[delivery.partition], held, end_ms, at_ms)
+        self._set_timer()
 
-    def _moved(self) -> None:
-        """Messages of the window ended. All that one commit ends is looked at once."""
-        if not self._moving:
-            self._moving = True
-            self._loop.call_soon(self._look)
+    def _on_window_change(self) -> None:
+        """Messages of the window were settled. Everything that one commit settles is handled together."""
+        if not self._check_scheduled:
+            self._check_scheduled = True
+            self._loop.call_soon(self._check_window)
 
-    def _look(self) -> None:
-        self._moving = False
+    def _check_window(self) -> None:
+        self._check_scheduled = False
         waiting = self._has_room
-        if waiting is not None and not waiting.done() and self._window.room(self._engine.now_ms()) >= self._wanted:
+        if waiting is not None and not waiting.done() and self._window.room(self._engine.now_ms()) >= self._room_needed:
             waiting.set_result(None)
-        self._keep()
+        self._extend_leases()
 
-    def _keep(self) -> None:
-        """Extend the leases that are due, unless the engine has ended."""
+    def _extend_leases(self) -> None:
+        """Extend the leases that are due, unless the engine has stopped."""
         if self._engine.stopped.done():
             return
         for until_ms, held in self._window.extensions(self._engine.now_ms()):
             command = c.Keep(self._claim.topic, self._claim.group, tuple(held), until_ms)
             self._engine.submit_to(command, lambda _: None)
-        self._arm()
+        self._set_timer()
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         if self._timer is None:
             next_ms = self._window.next_ms()
             if next_ms is not None:
@@ -169,7 +181,7 @@ class ConsumeStream:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._keep()
+        self._extend_leases()
 
     # --- the socket ---
 
@@ -179,13 +191,13 @@ class ConsumeStream:
             try:
                 for line in lines(self._engine, delivery, claimed.token, claimed.until_ms):
                     if not stream.writable:
-                        self._most = CLAIM_MIN
+                        self._claim_max = CLAIM_MIN
                     if stream.over or not (stream.writable or await stream.drain()):
                         break
                     stream.write(line + b"\n")
                     sent += 1
             except CorruptLog as error:
-                logger.error("not delivered: %s", error)
+                logger.error("a message was not delivered: %s", error)
                 set_aside(self._engine, self._claim, c.Held(delivery.partition, sent, sent + 1, claimed.token))
                 sent += 1
             if sent < delivery.end:

@@ -42,16 +42,16 @@ def test_a_reader_that_joins_between_two_arrivals_of_one_turn_gets_the_second():
         early, late = Reading(0), Reading(1)
         tail.join(early)
         # Both become durable; the tail hears of them one after the other, and a reader comes in between.
-        moved = tail.moved
+        advance = tail.advance
         heard: list[int] = []
 
-        def moved_and_joined(end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
-            moved(end, closes=closes, gone=gone)
+        def advance_and_join(end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
+            advance(end, closes=closes, gone=gone)
             heard.append(end)
             if len(heard) == 1:
                 tail.join(late)
 
-        tail.moved = moved_and_joined
+        tail.advance = advance_and_join
         await asyncio.gather(engine.submit(append(b"a")), engine.submit(append(b"b")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -170,7 +170,7 @@ class StreamHandlers:
         served = view.start_offset <= at <= tail.end
         if served and live == "sse":
             reader = EventReader(self._engine, self._tails, tail, at, cursor, view.content_type)
-            return Streaming(partial(reader.run, last_s=self._settings.sse_ms / 1_000))
+            return Streaming(partial(reader.run, duration_s=self._settings.sse_ms / 1_000))
         if at == tail.end and not tail.closed and not tail.gone:
             respond = partial(_polled, request, view, tail, at, cursor)
             LongPoll(self._tails, tail, at, answer, respond).wait(request, self._settings.long_poll_ms / 1_000)

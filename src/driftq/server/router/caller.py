@@ -1,9 +1,20 @@
-"""Asking a router: in time, once for each idempotency key, and never at the expense of a message.
+"""Calls the router at produce: within its time limit, once per idempotency key, and never at the expense of a message.
 
-A message whose key is known already is not routed again: it goes where the first one went, and the broker answers
-"duplicate". Messages with the same key that arrive while the router thinks share one decision. A router that fails, is
-late, talks nonsense or names a place that is not there leaves the message as it is; that is counted and, now and then,
-logged. An invalid decision is also noted with the message.
+Theory of operation. A produce handler calls `then(messages, finish)`. For each message:
+
+    key known to the broker?  ──yes──> no call: the message goes where the first one went, and the broker answers
+         │no                           "duplicate"
+         ▼
+    key being routed now?     ──yes──> share that decision
+         │no
+         ▼
+    call the router           ──> decision ──> does its topic and partition exist? ──> envelope + routing ──> finish
+                                                        │no
+                                                        └──> invalid: noted with the message, which goes unrouted
+
+A router that fails, takes too long or returns something invalid leaves the message as it is. That is counted, and
+logged at a limited rate. An inline router (rules, or a function with `router.inline`) is called without a task. Others
+run concurrently, at most `CALLS_MAX` at a time, and `finish` is called when all messages have a decision.
 """
 
 from __future__ import annotations
@@ -36,14 +47,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("driftq.router")
 
 CALLS_MAX = 256
-ERROR = "router_error"  # in a message's routing: why its router's decision does not count
+ERROR = "router_error"  # key in the routing of a message: why the decision of the router was ignored
 ERROR_MAX = 256
 
-Asked = tuple[str, ProduceItem]  # the requested topic and the message
+RequestedItem = tuple[str, ProduceItem]  # the requested topic and the message
 
 
 class RouterVerdict(NamedTuple):
-    """What came of asking. `result` is routed, unrouted (no opinion), timeout, error or invalid."""
+    """The result of a call: `result` is routed, unrouted (no decision), timeout, error or invalid."""
 
     result: str
     decision: RouteDecision | None = None
@@ -51,7 +62,7 @@ class RouterVerdict(NamedTuple):
 
 
 class RoutedItem(NamedTuple):
-    """A message as it goes on: with the router's controls in its envelope, and what is stored of the decision."""
+    """A message with the decision in its envelope, and what is stored about the decision."""
 
     item: ProduceItem
     routing: Routing | None = None
@@ -61,7 +72,7 @@ UNROUTED = RouterVerdict("unrouted")
 
 
 class RouterCaller:
-    """Stands between the faces and a router."""
+    """Calls a router for the produce handlers."""
 
     def __init__(self, router: Router, engine: Engine, timeout_ms: int) -> None:
         self.router = router
@@ -69,89 +80,93 @@ class RouterCaller:
         self.results: defaultdict[str, int] = defaultdict(int)
         self.seconds = Histogram()
         self._engine = engine
-        self._open: dict[str, asyncio.Task[RouterVerdict]] = {}
-        self._room = asyncio.Semaphore(CALLS_MAX)
-        self._seldom = RateLimited(logger)
+        self._calls: dict[str, asyncio.Task[RouterVerdict]] = {}  # in progress, by idempotency scope
+        self._slots = asyncio.Semaphore(CALLS_MAX)
+        self._rate_limited = RateLimited(logger)
 
-    def then(self, asked: Sequence[Asked], finish: Callable[[list[RoutedItem]], Answer]) -> Answer:
-        """The answer of `finish`, which is called with the routes of all messages, in their order."""
+    def then(self, items: Sequence[RequestedItem], finish: Callable[[list[RoutedItem]], Answer]) -> Answer:
+        """Route the messages, then return the answer of `finish`, which gets them in their order."""
         if self.router.inline:
-            return finish([self._route_now(*each) for each in asked])
+            return finish([self._route_inline(topic, item) for topic, item in items])
         answer = Deferred()
-        task = asyncio.ensure_future(self._routes(asked, finish, answer))
+        task = asyncio.ensure_future(self._routes(items, finish, answer))
         task.add_done_callback(lambda done: answer.fail(error) if (error := _error_of(done)) is not None else None)
         return answer
 
-    def _route_now(self, topic: str, item: ProduceItem) -> RoutedItem:
+    def _route_inline(self, topic: str, item: ProduceItem) -> RoutedItem:
         scope = scope_of(topic, item)
-        known = self.known(scope) if scope else None
-        if known is not None:
-            return self._as_before(item, known)
+        first = self.known(scope) if scope else None
+        if first is not None:
+            return self._as_first(item, first)
         message = _message(topic, item)
-        return self._applied(topic, item, self._judge(message)) if message is not None else RoutedItem(item)
+        return self._applied(topic, item, self._call_inline(message)) if message is not None else RoutedItem(item)
 
-    def _judge(self, message: RouteInput) -> RouterVerdict:
-        """A router that answers at once."""
+    def _call_inline(self, message: RouteInput) -> RouterVerdict:
+        """Call a router that returns its decision at once."""
         start_s = time.perf_counter()
         try:
             decision = cast(RouteDecision | None, self.router.route(message))
         except Exception as error:
-            return self._noted(_failure(error, self.timeout_ms), start_s)
-        return self._noted(self._checked(message.topic, message.envelope, decision), start_s)
+            return self._recorded(_failure(error, self.timeout_ms), start_s)
+        return self._recorded(self._checked(message.topic, message.envelope, decision), start_s)
 
     async def _routes(
-        self, asked: Sequence[Asked], finish: Callable[[list[RoutedItem]], Answer], answer: Deferred
+        self, items: Sequence[RequestedItem], finish: Callable[[list[RoutedItem]], Answer], answer: Deferred
     ) -> None:
-        scopes = [scope_of(topic, item) for topic, item in asked]
+        scopes = [scope_of(topic, item) for topic, item in items]
         try:
-            routes = await asyncio.gather(*(self._route(*each, scope) for each, scope in zip(asked, scopes)))
+            routes = await asyncio.gather(
+                *(self._route(topic, item, scope) for (topic, item), scope in zip(items, scopes))
+            )
             _relay(finish([route() for route in routes]), answer)
         finally:
             for scope in scopes:
-                self._open.pop(scope, None)
+                self._calls.pop(scope, None)
 
     async def _route(self, topic: str, item: ProduceItem, scope: str) -> Callable[[], RoutedItem]:
-        """How to make the route, once all messages of the call have their answers."""
-        known = self.known(scope) if scope else None
-        if known is not None:
-            return partial(self._as_before, item, known)
+        """Wait for the decision. The result is applied later, once all messages of the request have theirs."""
+        first = self.known(scope) if scope else None
+        if first is not None:
+            return partial(self._as_first, item, first)
         message = _message(topic, item)
         if message is None:
             return partial(RoutedItem, item)
         if not scope:
             return partial(self._applied, topic, item, await self.ask(message))
-        task = self._open.get(scope)
+        task = self._calls.get(scope)
         if task is None:
-            task = self._open[scope] = asyncio.ensure_future(self.ask(message))
+            task = self._calls[scope] = asyncio.ensure_future(self.ask(message))
         return partial(self._applied, topic, item, await asyncio.shield(task))
 
     def _applied(self, topic: str, item: ProduceItem, verdict: RouterVerdict) -> RoutedItem:
-        """A topic may have been deleted since the router was asked."""
+        """Apply a decision; the topic may have been deleted since the router was called."""
         if verdict.result == "routed":
             verdict = self._checked(topic, item.envelope, verdict.decision)
         return applied(item, verdict)
 
     def _checked(self, topic: str, envelope: Envelope | None, decision: RouteDecision | None) -> RouterVerdict:
-        """Whether the place that a router names is there. If not, the decision counts as invalid."""
+        """Check that the topic and the partition of a decision exist. If not, it is invalid."""
         if decision is None:
             return UNROUTED
-        why = self._missing(topic, envelope or Envelope(), decision)
+        problem = self._problem(topic, envelope or Envelope(), decision)
         return (
-            RouterVerdict("invalid", error=f"the router's decision is invalid: {why}")
-            if why
+            RouterVerdict("invalid", error=f"the router's decision is invalid: {problem}")
+            if problem
             else RouterVerdict("routed", decision)
         )
 
-    def _missing(self, topic: str, envelope: Envelope, decision: RouteDecision) -> str:
+    def _problem(self, topic: str, envelope: Envelope, decision: RouteDecision) -> str:
         if not decision.target_topic and decision.partition_override is None:
             return ""
         topics = self._engine.latest_state.topics
         name = decision.target_topic or envelope.target_topic or topic
         target = topics.get(name)
         if target is None:
-            return f"there is no topic {name}" if decision.target_topic else ""  # what the client named is refused
-        told = topics.get(name.removesuffix(HISTORY_SUFFIX)) if name.endswith(HISTORY_SUFFIX) else None
-        if decision.target_topic and (target.dead_of or (told is not None and told.config.history)):
+            return (
+                f"there is no topic {name}" if decision.target_topic else ""
+            )  # the broker refuses a topic that the client named
+        source = topics.get(name.removesuffix(HISTORY_SUFFIX)) if name.endswith(HISTORY_SUFFIX) else None
+        if decision.target_topic and (target.dead_of or (source is not None and source.config.history)):
             return f"only the broker writes to {name}"
         partition = decision.partition_override
         if partition is None:
@@ -161,34 +176,34 @@ class RouterCaller:
         return ""
 
     async def ask(self, message: RouteInput) -> RouterVerdict:
-        """One call, with its limit; also for those who only want to know."""
+        """Call the router for one message, within the time limit. `/v1/route` uses it too, to show a decision."""
         if self.router.inline:
-            return self._judge(message)
+            return self._call_inline(message)
         start_s = time.perf_counter()
         try:
-            async with asyncio.timeout(self.timeout_ms / 1_000), self._room:
+            async with asyncio.timeout(self.timeout_ms / 1_000), self._slots:
                 decision = await cast(Awaitable[RouteDecision | None], self.router.route(message))
         except Exception as error:
-            return self._noted(_failure(error, self.timeout_ms), start_s)
-        return self._noted(self._checked(message.topic, message.envelope, decision), start_s)
+            return self._recorded(_failure(error, self.timeout_ms), start_s)
+        return self._recorded(self._checked(message.topic, message.envelope, decision), start_s)
 
-    def _noted(self, verdict: RouterVerdict, start_s: float) -> RouterVerdict:
+    def _recorded(self, verdict: RouterVerdict, start_s: float) -> RouterVerdict:
         self.results[verdict.result] += 1
         self.seconds.observe(time.perf_counter() - start_s)
         if verdict.error:
-            self._seldom.warn(verdict.result, "a message goes unrouted: %s", verdict.error)
+            self._rate_limited.warn(verdict.result, "a message was not routed: %s", verdict.error)
         return verdict
 
     # --- keys ---
 
     def known(self, scope: str) -> ProducedKey | None:
-        """Where the message of this key went, if it is still there."""
-        found = self._engine.latest_state.keys.find(scope, self._engine.now_ms())
-        return found if found is not None and found.log_id in self._engine.latest_state.logs else None
+        """Where the first message of this key went, if its log still exists."""
+        first = self._engine.latest_state.keys.find(scope, self._engine.now_ms())
+        return first if first is not None and first.log_id in self._engine.latest_state.logs else None
 
-    def _as_before(self, item: ProduceItem, known: ProducedKey) -> RoutedItem:
-        """To the place of the first, where the broker recognises the repeat."""
-        log = self._engine.latest_state.logs[known.log_id]
+    def _as_first(self, item: ProduceItem, first: ProducedKey) -> RoutedItem:
+        """To the partition of the first message, where the broker recognises the duplicate."""
+        log = self._engine.latest_state.logs[first.log_id]
         envelope = item.envelope or Envelope()
         envelope = msgspec.structs.replace(envelope, target_topic=log.topic, partition_override=log.partition)
         return RoutedItem(msgspec.structs.replace(item, envelope=envelope))
@@ -205,8 +220,7 @@ def scope_of(topic: str, item: ProduceItem) -> str:
 
 
 def applied(item: ProduceItem, verdict: RouterVerdict) -> RoutedItem:
-    """The router wins over the envelope, control by control; what it says is written there, as the envelope's readers
-    expect."""
+    """The message with a decision. Each control of the router (topic, partition) overrides the envelope's."""
     decision = verdict.decision
     if decision is None:
         return RoutedItem(
@@ -225,7 +239,7 @@ def applied(item: ProduceItem, verdict: RouterVerdict) -> RoutedItem:
 
 
 def _message(topic: str, item: ProduceItem) -> RouteInput | None:
-    """What the router sees; None for a message that will be refused anyway, by whoever comes next."""
+    """What the router gets; None for a malformed message, which the handler refuses."""
     try:
         return RouteInput(topic, value_of(item), item.key, item.envelope, item.task)
     except BadRequest:
@@ -241,7 +255,7 @@ def _failure(error: Exception, timeout_ms: int) -> RouterVerdict:
 
 
 class _Relay:
-    """Hands the outcome of one deferred answer to another."""
+    """Passes the result of one deferred reply to another."""
 
     def __init__(self, answer: Deferred) -> None:
         self._answer = answer
@@ -257,7 +271,7 @@ def _relay(inner: Answer, outer: Deferred) -> None:
     if isinstance(inner, Deferred):
         inner.bind(_Relay(outer))
     else:
-        assert isinstance(inner, Response | FileResponse | Streaming), "a routed answer needs no task of its own"
+        assert isinstance(inner, Response | FileResponse | Streaming), "the answer of a produce needs no task"
         outer.resolve(inner)
 
 

@@ -1,1 +1,1 @@
-"""What the streams face is made of: requests to commands, replies to responses, reading, live tails, parking, wakes."""
+"""Durable streams over HTTP: requests to commands, replies to responses, live readers, reordering, webhooks."""

@@ -1,7 +1,10 @@
-"""Readers at the live end of a log: a long-poll that waits for one answer, and an SSE connection that goes on.
+"""Readers at the live end of a log: a long poll, which waits for one response, and an SSE connection.
 
-Both hang on the shared `LiveTail`; what they send is encoded once for all of them. An SSE reader whose socket is full
-is not waited for: it reads on from the log when there is room again.
+Both join the shared `LiveTail`, see there. An SSE reader alternates between two modes:
+
+    catch up: read from the log, write, drain ──at the end of the log──> follow: the tail writes to the connection
+         ▲                                                                     │
+         └──────────────── the socket is full, or the log was closed ──────────┘
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ if TYPE_CHECKING:
     from driftq.server.http import Deferred, Request, Response, ResponseStream
     from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
 
-SSE_BYTES = 1 << 20  # a reader that catches up is given this much at a time
+SSE_BYTES = 1 << 20  # a reader that catches up reads this much at a time
 
 
 class LongPoll:
-    """One long-poll that waits. `respond` makes the answer of an arrival, or of None when nothing came."""
+    """One long poll that waits. `respond` builds the response to an arrival, or to None if nothing arrived in time."""
 
     def __init__(
         self,
@@ -43,28 +46,28 @@ class LongPoll:
 
     def wait(self, request: Request, wait_s: float) -> None:
         self._tail.join(self)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._late)
-        request.on_gone(self._gone)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._on_timeout)
+        request.on_gone(self._on_disconnect)
 
     def take(self, arrival: Arrival) -> bool:
-        self._settle(self._respond(arrival))
+        self._finish(self._respond(arrival))
         return False
 
     def end(self) -> None:
-        self._settle(self._respond(None))
+        self._finish(self._respond(None))
 
-    def _late(self) -> None:
-        self._settle(self._respond(None))
+    def _on_timeout(self) -> None:
+        self._finish(self._respond(None))
 
-    def _gone(self) -> None:
+    def _on_disconnect(self) -> None:
         self._leave()
 
-    def _settle(self, response: Response) -> None:
+    def _finish(self, response: Response) -> None:
         if self._leave():
             self._answer.resolve(response)
 
     def _leave(self) -> bool:
-        """True the first time: an answer is given once, and the client may have gone before."""
+        """True the first time: there is one response, and the client may have disconnected before it."""
         if self._timer is None:
             return False
         self._timer.cancel()
@@ -86,11 +89,11 @@ class EventReader:
         self.offset = offset
         self._cursor = cursor
         self._as_base64 = not w.is_text(content_type)
-        self._said_end = False
+        self._sent_end = False
         self._woken: asyncio.Future[None] | None = None
 
-    async def run(self, stream: ResponseStream, last_s: float) -> None:
-        """Until the log ends, the client goes or the time is up; whoever reconnects goes on where this ended."""
+    async def run(self, stream: ResponseStream, duration_s: float) -> None:
+        """Run until the log ends, the client disconnects or the time is up. A client resumes at its offset."""
         self._stream = stream
         headers = [*ON_ALL, ("Cache-Control", "no-cache")]
         if self._as_base64:
@@ -98,22 +101,22 @@ class EventReader:
         try:
             await stream.start(200, headers, w.SSE_TYPE)
             stream.on_over(self._wake)
-            await self._read_on(stream, asyncio.get_running_loop().time() + last_s)
+            await self._read(stream, asyncio.get_running_loop().time() + duration_s)
         finally:
             self._tails.leave(self._tail)
 
-    async def _read_on(self, stream: ResponseStream, until_s: float) -> None:
+    async def _read(self, stream: ResponseStream, until_s: float) -> None:
         tail = self._tail
         silent = True
         while not tail.gone and not stream.over:
             if self.offset < tail.end:
                 if not self._catch_up():
                     return
-            elif self._said_end:
+            elif self._sent_end:
                 return
             elif tail.closed or silent:
                 stream.write(control_event(self.offset, self._cursor, up_to_date=True, closed=tail.closed))
-                self._said_end = tail.closed
+                self._sent_end = tail.closed
             elif asyncio.get_running_loop().time() >= until_s:
                 return
             else:
@@ -128,13 +131,13 @@ class EventReader:
         try:
             chunk = read_chunk(self._engine, tail.view, tail.form, self.offset, tail.end, SSE_BYTES)
         except RecordsUnreadable:
-            return False  # the next request of this client is told
+            return False  # the next request of this client gets the error
         if chunk.end == self.offset:
             return False
         self.offset = chunk.end
         at_end = chunk.end == tail.end
-        self._said_end = at_end and tail.closed
-        self._stream.write(self._events(chunk, up_to_date=at_end, closed=self._said_end))
+        self._sent_end = at_end and tail.closed
+        self._stream.write(self._events(chunk, up_to_date=at_end, closed=self._sent_end))
         return True
 
     def _events(self, chunk: StreamChunk, *, up_to_date: bool, closed: bool) -> bytes:
@@ -142,7 +145,7 @@ class EventReader:
         return data + control_event(chunk.end, self._cursor, up_to_date=up_to_date, closed=closed)
 
     async def _follow(self, until_s: float) -> None:
-        """Hang on the tail, which writes to this connection by itself, until it needs attention."""
+        """Join the tail, which writes to this connection, until the reader has to act itself."""
         loop = asyncio.get_running_loop()
         self._woken = loop.create_future()
         timer = loop.call_at(until_s, self._wake)
@@ -168,7 +171,7 @@ class EventReader:
         assert isinstance(events, bytes)
         self._stream.write(events)
         self.offset = arrival.end
-        self._said_end = arrival.closed
+        self._sent_end = arrival.closed
         if arrival.closed:
             self._wake()
         return not arrival.closed

@@ -1,6 +1,6 @@
-"""Server-sent events as bytes: data in as many lines as it has, and the control event that follows it.
+"""Server-sent events (SSE) as bytes: a data event, and the control event that follows it.
 
-Pure. Text and JSON stand as they are; other bytes go as base64, each event for itself.
+Pure. Text and JSON are sent as they are, one `data:` line per line; other bytes as base64, each event on its own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def data_event(payload: bytes, *, as_base64: bool) -> bytes:
         return b"event: data\ndata:%b\n\n" % base64.b64encode(payload)
     if b"\n" not in payload and b"\r" not in payload:
         return b"event: data\n%b\n" % _line(payload)
-    # Whatever could end a line ends one here, so that no payload can speak for the server.
+    # Everything that a client could take for a line end is one here, so that a payload cannot inject events.
     lines = [_line(line) for line in _LINE_END.split(payload)]
     return b"event: data\n%b\n" % b"".join(lines)
 
 
 def _line(text: bytes) -> bytes:
-    """A reader drops one blank behind the colon, so a line that begins with one gets another."""
+    """A client drops one space after the colon, so a line that begins with a space gets another one."""
     return b"data: %b\n" % text if text[:1] == b" " else b"data:%b\n" % text
 
 

@@ -1,8 +1,8 @@
-"""Reads a piece of a log as the body of a response: bytes as they came, JSON messages joined into an array, or the
+"""Reads a range of a log as the body of a response: bytes as they were appended, JSON messages as an array, or the
 messages of a topic's partition as JSON objects.
 
-Knows where a fork's offsets are kept (its view says so) and how much one response may hold. Values are copied as
-little as possible and never parsed.
+Resolves the inherited ranges of a fork, and limits the size of a response. Values are copied as little as possible and
+never parsed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Part = bytes | memoryview
 
 
 class Form(Enum):
-    """What the records of a log are to a reader."""
+    """How the records of a log become a body."""
 
     BYTES = "one append is one record; a body is their concatenation"
     JSON = "one message is one record; a body is an array of them"
@@ -46,7 +46,7 @@ class StreamChunk(NamedTuple):
 
 
 class RecordsUnreadable(Exception):
-    """The record at the offset that was asked for cannot be read back; reading can go on at `next_offset`, if any."""
+    """The record at the requested offset cannot be read. Reading can resume at `next_offset`, if it is not None."""
 
     def __init__(self, message: str, next_offset: int | None) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class RecordsUnreadable(Exception):
 
 
 def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: int, max_bytes: int) -> StreamChunk:
-    """What lies from `offset` on, below `end`, whole batches up to about `max_bytes` at least one. Raises
+    """The records from `offset` to before `end`: whole batches, up to about `max_bytes`, at least one. Raises
     `RecordsUnreadable`."""
     reached = offset
     size = 0
@@ -65,7 +65,7 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
             while position < stop and (size < max_bytes or reached == offset):
                 batches = engine.read(log_id, position, stop, max(1, max_bytes - size))
                 if not batches:
-                    return StreamChunk(offset, reached, _framed(form, pieces))  # it was deleted meanwhile
+                    return StreamChunk(offset, reached, _framed(form, pieces))  # it was deleted in the meantime
                 for batch in batches:
                     header = records.read_header(batch)
                     last = min(stop, header.end_offset)
@@ -107,11 +107,11 @@ def _values(form: Form, batch: bytes, header: records.Header, first: int, end: i
 def _messages(batch: bytes, header: records.Header, low: int, high: int) -> bytes:
     stamp = b',"timestamp_ms":%d' % header.at_ms
     offset = header.first_offset + low
-    found = []
+    messages = []
     for record in records.unpack(batch, header, first=low, count=high - low):
-        found.append(b'{"offset":%d%b%b}' % (offset, stamp, content(record)))
+        messages.append(b'{"offset":%d%b%b}' % (offset, stamp, content(record)))
         offset += 1
-    return b",".join(found)
+    return b",".join(messages)
 
 
 def _framed(form: Form, pieces: list[Part]) -> list[Part]:

@@ -1,7 +1,25 @@
-"""The live end of a log, shared by everybody who reads there: what arrives is read and encoded once, and handed to all.
+"""The live end of a log, shared by all its readers: what arrives is read and encoded once and handed to each of them.
 
-A tail exists while somebody needs it and is fed with durable facts. It never waits for a reader: one whose socket is
-full leaves, catches up from the log by itself and comes back. Nothing is polled, and nothing is kept per reader.
+Theory of operation. A `LiveTail` exists while at least one request uses it. It follows durable facts, so a reader never
+sees what a crash could take back:
+
+    sync ──> facts ──> LiveTails.observe ──> LiveTail.advance(end)        remembers the new end, schedules one _deliver
+                                                  │  end of this turn of the loop: all facts of one sync together
+                                                  ▼
+                                              _deliver ──> read_chunk(from the last delivered offset to the end)
+                                                  │
+                                                  ├──> reader 1 .take(arrival)      long poll: responds and leaves
+                                                  ├──> reader 2 .take(arrival)      SSE: writes the event
+                                                  └──> reader 3 .take(arrival)      SSE, socket full: returns False
+
+Rules:
+
+    1. Only a reader that has read everything up to `end` may join: it waits for exactly the next offset.
+    2. The tail never waits for a reader. One whose socket is full leaves (`take` returns False), catches up from the
+       log on its own, and joins again. So the tail keeps no data and no position per reader.
+    3. `enter` comes before the question about the log: facts that become durable in between are not missed.
+
+Nothing is polled.
 """
 
 from __future__ import annotations
@@ -20,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Arrival:
-    """What moved a log: records, or only its end. `chunk` is None when there are no records to show."""
+    """News of a log: records, or that it was closed. `chunk` is None if there are no records."""
 
     __slots__ = ("chunk", "closed", "encoded", "end", "first")
 
@@ -29,100 +47,100 @@ class Arrival:
         self.end = end
         self.chunk = chunk
         self.closed = closed
-        self.encoded: dict[str, object] = {}  # for the readers: whatever they made of it, made once
+        self.encoded: dict[str, object] = {}  # what readers made of it, by their own keys, so that it is encoded once
 
 
 class Reader(Protocol):
-    """Somebody at the end of a log. `offset` is what they wait for."""
+    """A request that waits at the end of a log, for the record at `offset`."""
 
     offset: int
 
     def take(self, arrival: Arrival) -> bool:
-        """Handle what begins at `offset`. False: leave the tail, the reader goes on by itself."""
+        """Handle an arrival that begins at `offset`. False: the reader leaves the tail."""
 
     def end(self) -> None:
-        """The log is gone."""
+        """The log was deleted."""
 
 
 class LiveTail:
-    """One log's live end. `end` and `closed` are durable."""
+    """The live end of one log. `end` and `closed` are durable."""
 
     def __init__(self, engine: Engine, log_id: int, form: Form, max_bytes: int) -> None:
         self._engine = engine
         self._max_bytes = max_bytes
         self.log_id = log_id
         self.form = form
-        self.users = 0
+        self.users = 0  # requests that use this tail, see `LiveTails.enter`
         self.end = engine.durable_end(log_id)
         self.closed = False
-        self.gone = False
-        self.view: StreamView | None = None
-        self._shown = self.end  # readers were handed everything below
-        self._scheduled = False
+        self.gone = False  # deleted
+        self.view: StreamView | None = None  # where the records of the stream are kept
+        self._delivered = self.end  # readers were handed everything below
+        self._scheduled = False  # `_deliver` runs at the end of this turn of the loop
         self._readers: dict[Reader, None] = {}
 
     def know(self, view: StreamView) -> None:
-        """What a durable answer says about the log."""
+        """Take over what a durable reply reports about the log."""
         self.view = view
         self.end = max(self.end, view.end_offset)
         self.closed = self.closed or view.closed
 
     def join(self, reader: Reader) -> None:
-        assert reader.offset >= self.end and not self.closed, "only who has read everything may wait here"
-        if self._shown < self.end:
-            self._show()  # or what comes next would begin before this reader's offset, and pass it by for ever
+        assert reader.offset >= self.end and not self.closed, "a reader has to catch up before it joins"
+        if self._delivered < self.end:
+            self._deliver()  # otherwise the next arrival would begin before this reader's offset and skip it
         self._readers[reader] = None
 
     def leave(self, reader: Reader) -> None:
         self._readers.pop(reader, None)
 
-    def moved(self, end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
-        """A durable fact concerns this log. Everybody hears of it at the end of this turn of the loop: what one sync
-        made durable arrives together."""
+    def advance(self, end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
+        """A fact of this log became durable. Readers get it at the end of this turn of the loop, so that everything one
+        sync made durable arrives together."""
         self.closed = self.closed or closes
         self.gone = self.gone or gone
         self.end = max(self.end, end)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._show)
+            asyncio.get_running_loop().call_soon(self._deliver)
 
-    def _show(self) -> None:
+    def _deliver(self) -> None:
         self._scheduled = False
         if self.gone:
             readers, self._readers = self._readers, {}
             for reader in readers:
                 reader.end()
             return
-        while self._readers and self.view is not None and self._shown < self.end:
+        while self._readers and self.view is not None and self._delivered < self.end:
             try:
-                chunk = read_chunk(self._engine, self.view, self.form, self._shown, self.end, self._max_bytes)
+                chunk = read_chunk(self._engine, self.view, self.form, self._delivered, self.end, self._max_bytes)
             except RecordsUnreadable:
-                self._scatter()
+                self._release_all()
                 break
-            if chunk.end == self._shown:
+            if chunk.end == self._delivered:
                 break  # deleted in the same turn
-            self._shown = chunk.end
-            at_end = self._shown == self.end
-            self._hand(Arrival(chunk.first, chunk.end, chunk, self.closed and at_end))
-        self._shown = self.end
+            self._delivered = chunk.end
+            at_end = self._delivered == self.end
+            self._hand_out(Arrival(chunk.first, chunk.end, chunk, self.closed and at_end))
+        self._delivered = self.end
         if self.closed and self._readers:
-            self._hand(Arrival(self.end, self.end, None, True))
+            self._hand_out(Arrival(self.end, self.end, None, True))
 
-    def _hand(self, arrival: Arrival) -> None:
+    def _hand_out(self, arrival: Arrival) -> None:
         for reader in list(self._readers):
             if reader.offset == arrival.first and not reader.take(arrival):
                 self._readers.pop(reader, None)
 
-    def _scatter(self) -> None:
-        """Let everybody find out by themselves."""
-        arrival = Arrival(self._shown, self._shown, None, False)
+    def _release_all(self) -> None:
+        """Records cannot be read: let each reader read on its own and report the error."""
+        arrival = Arrival(self._delivered, self._delivered, None, False)
         readers, self._readers = self._readers, {}
         for reader in readers:
             reader.take(arrival)
 
 
 class LiveTails:
-    """The tails in use, by log. An observer of durable facts."""
+    """The tails in use, by log. Observes durable facts."""
 
     def __init__(self, engine: Engine, max_bytes: int) -> None:
         self._engine = engine
@@ -131,7 +149,7 @@ class LiveTails:
         engine.sequencer.observers.append(self.observe)
 
     def enter(self, log_id: int, form: Form) -> LiveTail:
-        """Begin to follow a log, before asking about it: nothing that becomes durable meanwhile is missed."""
+        """Follow a log. Called before asking about it, so that nothing that becomes durable in between is missed."""
         tail = self._by_log.get(log_id)
         if tail is None:
             tail = self._by_log[log_id] = LiveTail(self._engine, log_id, form, self._max_bytes)
@@ -150,21 +168,21 @@ class LiveTails:
             match fact:
                 case f.Appended():
                     closes = fact.along is not None and fact.along.closes
-                    self._moved(fact.log_id, fact.first_offset + fact.count, closes=closes)
+                    self._advance(fact.log_id, fact.first_offset + fact.count, closes=closes)
                 case StreamClosed():
-                    self._moved(fact.log_id, closes=True)
+                    self._advance(fact.log_id, closes=True)
                 case StreamDeleted():
-                    self._moved(fact.log_id, gone=True)
+                    self._advance(fact.log_id, gone=True)
                 case Published():
                     for part in fact.parts:
-                        self._moved(part.log_id, part.first_offset + part.count)
+                        self._advance(part.log_id, part.first_offset + part.count)
                 case f.TopicDeleted():
                     for log_id in fact.log_ids:
-                        self._moved(log_id, gone=True)
+                        self._advance(log_id, gone=True)
                 case _:
                     pass
 
-    def _moved(self, log_id: int, end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
+    def _advance(self, log_id: int, end: int = 0, *, closes: bool = False, gone: bool = False) -> None:
         tail = self._by_log.get(log_id)
         if tail is not None:
-            tail.moved(end, closes=closes, gone=gone)
+            tail.advance(end, closes=closes, gone=gone)

@@ -1,8 +1,9 @@
-"""Calls webhooks: one call at a time for each subscription, again after a failure, for as long as its wake lasts.
+"""Calls the webhooks of subscriptions: one call at a time for each, retried with backoff while its wake lasts.
 
-Follows durable facts. Whatever was under way when a server stopped is called again at its next start: a receiver may
-be called twice for a wake, and its generation tells. A call has a time limit in all, and a receiver a share of the
-calls that may be under way, so a slow one delays no other. Where a call may go is for `server.outbound`.
+Follows durable facts. Calls that were in progress when a server stopped are repeated after its next start, so a
+receiver may be called twice for a wake; the generation identifies the repeat. A call has one time limit from connecting
+to the end of the response. Each receiver has a share of the concurrent calls, so a slow one does not delay the others.
+Which addresses may be called is decided by `server.outbound`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ RETRY_MAX_S = 60.0
 
 
 class WebhookAnswer(NamedTuple):
-    """Of a receiver that took the call."""
+    """The response of a receiver that accepted the call."""
 
     done: bool
 
 
 def check_url(url: str, outbound: Outbound) -> Target:
-    """https to anywhere public; plain http only to this machine, for development. Raises `Refused`."""
+    """Check the URL of a webhook: https to public addresses; plain http only to this machine. Raises `Refused`."""
     target = target_of(url)
     address = literal(target.host)
     is_local = target.host == "localhost" or target.host.endswith(".localhost")
@@ -59,15 +60,15 @@ def check_url(url: str, outbound: Outbound) -> Target:
     return target
 
 
-class Slots:
-    """Room for calls. A receiver has a share of its own: one that is slow uses up that, and nobody else's."""
+class CallSlots:
+    """Limits concurrent calls, in all and per receiver, so that a slow receiver blocks only its own calls."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(CALLS_MAX)
         self._shares: dict[tuple[str, int], tuple[asyncio.Semaphore, list[None]]] = {}
 
     @asynccontextmanager
-    async def one(self, target: Target) -> AsyncIterator[None]:
+    async def acquire(self, target: Target) -> AsyncIterator[None]:
         key = (target.host, target.port)
         share, users = self._shares.setdefault(key, (asyncio.Semaphore(CALLS_PER_RECEIVER), []))
         users.append(None)
@@ -80,7 +81,7 @@ class Slots:
                 del self._shares[key]
 
 
-def _says_done(answer: bytes) -> bool:
+def _is_done(answer: bytes) -> bool:
     try:
         value = msgspec.json.decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -89,18 +90,18 @@ def _says_done(answer: bytes) -> bool:
 
 
 class Webhooks:
-    """The calls of one server."""
+    """Calls the webhooks of one server."""
 
     def __init__(self, engine: Engine, signer: Signer, outbound: Outbound, timeout_ms: int) -> None:
         self._engine = engine
         self._signer = signer
         self._outbound = outbound
         self._timeout_ms = timeout_ms
-        self._slots = Slots()
+        self._slots = CallSlots()
         self._tls = ssl.create_default_context()
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by subscription
         self._failures: dict[int, int] = {}
-        self._durable: dict[int, int] = {}  # the last generation of each subscription that no crash can take back
+        self._durable: dict[int, int] = {}  # the last durable generation of each subscription
         engine.sequencer.observers.append(self._observe)
         engine.stopped.add_done_callback(lambda _: self.stop())
         for subscription in engine.latest_state.subscriptions.by_number.values():
@@ -125,52 +126,52 @@ class Webhooks:
                 self._failures.pop(fact.number, None)
 
     def _start(self, number: int) -> None:
-        """At most one task for a subscription: it goes on for as long as there are wakes to call for."""
+        """At most one task for a subscription: it runs while there are wakes to call for."""
         subscription = self._engine.latest_state.subscriptions.by_number.get(number)
         if subscription is None or subscription.config.kind != WEBHOOK:
             return
         task = self._tasks.get(number)
         if task is None or task.done():
             task = self._tasks[number] = asyncio.ensure_future(self._serve(number))
-            task.add_done_callback(lambda over: self._forget(number, over))
+            task.add_done_callback(lambda over: self._remove(number, over))
 
-    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+    def _remove(self, number: int, task: asyncio.Task[None]) -> None:
         if self._tasks.get(number) is task:
             del self._tasks[number]
 
     async def _serve(self, number: int) -> None:
-        called = 0  # the last generation that was called for with success
+        called = 0  # the last generation whose call succeeded
         while True:
             subscription = self._engine.latest_state.subscriptions.by_number.get(number)
             if subscription is None or not subscription.wake_id:
                 return
             generation = subscription.generation
             if generation == called or generation != self._durable.get(number):
-                return  # nothing new, or not yet: then its fact starts the next task
+                return  # nothing new, or not durable yet: then its fact starts the next task
             answer = await self._call(subscription)
             if answer is None:
-                await asyncio.sleep(self._pause_s(number))
+                await asyncio.sleep(self._backoff_s(number))
                 continue
             self._failures.pop(number, None)
             called = generation
             if answer.done:
                 await self._finish(subscription, generation)
 
-    def _pause_s(self, number: int) -> float:
+    def _backoff_s(self, number: int) -> float:
         failures = self._failures[number] = self._failures.get(number, 0) + 1
-        pause_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 10))
-        return pause_s * uniform(0.8, 1.2)
+        backoff_s: float = min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 10))
+        return backoff_s * uniform(0.8, 1.2)
 
     async def _call(self, subscription: SubscriptionRecord) -> WebhookAnswer | None:
-        """The answer of a receiver that took the call; None if it has to be called again."""
+        """The response of a receiver that accepted the call; None if the call has to be retried."""
         try:
             target = check_url(subscription.config.url, self._outbound)
-            async with self._slots.one(target):
+            async with self._slots.acquire(target):
                 body = await self._engine.queries.result(lambda _: self._body(subscription))
                 async with asyncio.timeout(self._timeout_ms / 1_000):
                     return await self._post(target, body)
         except TimeoutError:
-            failure = f"no answer within {self._timeout_ms} ms"
+            failure = f"no response within {self._timeout_ms} ms"
         except (OSError, OutboundFailed, Refused) as error:
             failure = str(error)
         logger.info("webhook of %s failed: %s", subscription.created.subscription, failure)
@@ -182,7 +183,7 @@ class Webhooks:
         tls = self._tls if target.tls else None
         request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         status, answer = await self._outbound.post(target, tls, request)
-        return WebhookAnswer(_says_done(answer)) if 200 <= status < 300 else None
+        return WebhookAnswer(_is_done(answer)) if 200 <= status < 300 else None
 
     def _body(self, subscription: SubscriptionRecord) -> bytes:
         name = subscription.created.subscription
@@ -212,13 +213,12 @@ class Webhooks:
     async def _finish(self, subscription: SubscriptionRecord, generation: int) -> None:
         command = subscriptions.FinishWake(subscription.created.subscription, generation)
         try:
-            _: Reply = await self._engine.submit(command)  # a refusal means that the wake was over already
+            _: Reply = await self._engine.submit(command)  # a refusal means that the wake has ended already
         except EngineStopped:
             return
 
 
-# --- Signs webhooks with Ed25519 and makes the tokens of callbacks, both from one secret that the journal keeps ---
-
+# --- signatures (Ed25519) and callback tokens, both derived from one secret in the journal ---
 
 SEED_BYTES = 32
 
@@ -228,7 +228,7 @@ def _base64url(data: bytes) -> str:
 
 
 class Signer:
-    """One key pair and the key of tokens."""
+    """The key pair for signatures, and the key for tokens."""
 
     def __init__(self, seed: bytes) -> None:
         self._private = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(b"webhook signing" + seed).digest())
@@ -251,7 +251,7 @@ class Signer:
         return f"{generation}.{_base64url(proof)}"
 
     def generation_of(self, token: str, subscription: str) -> int | None:
-        """The generation a token of ours was made for; None for any other."""
+        """The generation of a token; None if it is not one of ours."""
         number = token.partition(".")[0]
         if not (number.isascii() and number.isdigit() and len(number) < 16):
             return None
