@@ -31,8 +31,8 @@ PREPARES = {
     "handlers/subscriptions.py:SubscriptionHandlers._ack",
     "handlers/topics.py:TopicsHandlers.change",
     "handlers/groups.py:GroupsHandlers.seek",
-    "router/caller.py:RouterCaller._as_before",
-    "router/caller.py:RouterCaller._missing",
+    "router/caller.py:RouterCaller._as_first",
+    "router/caller.py:RouterCaller._problem",
     "router/caller.py:RouterCaller.known",
     "streams/reorder_buffer.py:ReorderBuffer._is_early",
 }

@@ -29,6 +29,7 @@ from driftq.engine.checkpointer import Checkpointer, FolderSnapshots, NoSnapshot
 from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
 from driftq.engine.commit_loop import CommitLoop
 from driftq.engine.committer import Committer, InlineCommitter, OnFailure, Post, ThreadCommitter
+from driftq.engine.errors import EngineStopped
 from driftq.engine.group_commit import GroupCommit, PlainMessage
 from driftq.engine.maintenance import Maintenance
 from driftq.engine.projection import StoreReader
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     from driftq.core.state.state import State
 
 logger = logging.getLogger("driftq.engine")
-
-
-class EngineStopped(Exception):
-    """The engine was closed, or a disk failure stopped it: the outcome of unanswered commands is unknown."""
 
 
 class Engine:

@@ -28,13 +28,14 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.consumer_window import ConsumerWindow
-from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.errors import EngineStopped
 from driftq.engine.waiters import claim_or_wait
 from driftq.server.held_messages import give_back, set_aside
 from driftq.server.message_json import lines
 from driftq.storage.corruption import CorruptLog
 
 if TYPE_CHECKING:
+    from driftq.engine.engine import Engine
     from driftq.server.http import ResponseStream
 
 logger = logging.getLogger("driftq.consume")

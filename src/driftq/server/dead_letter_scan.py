@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.groups import DEAD_PREFIX, Topic
 from driftq.core.transitions.lookups import no_such_topic
+from driftq.wire.dead_letters import REDRIVE_GROUP
 from driftq.wire.message import DeadLetter, Head, read_head
 from driftq.wire.records import Record, read_header, unpack
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from driftq.core.state.state import State
     from driftq.engine.engine import Engine
 
-REDRIVE_GROUP = "driftq.redrive"
 READ_BYTES = 1 << 16
 
 Place = tuple[int, int]  # partition and offset

@@ -9,6 +9,8 @@ from msgspec import Meta, Struct
 from driftq.wire.fields import Body, Natural
 from driftq.wire.message import StoredMessage
 
+REDRIVE_GROUP = "driftq.redrive"  # the broker's own group: letters that it has settled were sent back
+
 
 class LetterFilter(Body, frozen=True):
     """Selects dead letters; all given conditions must hold. `error` is a part of the last error, `since` and `until`

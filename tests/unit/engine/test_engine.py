@@ -11,7 +11,8 @@ import pytest
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Produced, Rejected, Reply, TopicReady
-from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.engine import Engine
+from driftq.engine.errors import EngineStopped
 from driftq.engine.recovery import StorageOptions
 from driftq.storage.data_folder import FolderInUse
 from driftq.storage.disk import DiskFailed, File, OsDisk

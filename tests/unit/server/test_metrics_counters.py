@@ -8,8 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from driftq.core.model.limits import BrokerLimits
-from driftq.server.metrics.counters import Counters, Histogram
+from driftq.server.metrics.counters import Counters
 from driftq.server.metrics.gauges import Gauges
+from driftq.server.metrics.histogram import Histogram
 from driftq.server.metrics.registry import METRICS
 from tests.support.handler_fixture import FaceDesk, desk
 

@@ -18,7 +18,6 @@ from driftq.core.model.facts import RecordSchedule
 from driftq.core.model.replies import Produced, Rejected
 from driftq.server.dead_letter_scan import (
     BEFORE_ALL,
-    REDRIVE_GROUP,
     Letter,
     Place,
     dead_topic,
@@ -30,6 +29,7 @@ from driftq.server.http import BadRequest, Request, Response
 from driftq.server.message_json import content
 from driftq.server.produced_message import mark_of
 from driftq.wire.dead_letters import (
+    REDRIVE_GROUP,
     ErrorKind,
     ErrorKindsReply,
     LetterFilter,

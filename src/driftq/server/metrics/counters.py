@@ -6,9 +6,8 @@ One thread writes each of them. A reader in another thread may see a count a mom
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
@@ -17,44 +16,14 @@ from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Pu
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled
 from driftq.core.model.replies import Produced, Rejected, Reply, Settlement
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
-from driftq.server.dead_letter_scan import REDRIVE_GROUP
+from driftq.server.metrics.histogram import Histogram
+from driftq.wire.dead_letters import REDRIVE_GROUP
 from driftq.wire.message import read_head
 from driftq.wire.records import unpack
 
 if TYPE_CHECKING:
     from driftq.core.state.state import State
     from driftq.wire.errors import Code
-
-# From a tenth of a millisecond (a fast disk) to ten seconds (a disk that should be replaced).
-SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-
-
-class Histogram:
-    """How many observations fell below each bound, and their sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, count up to it) as Prometheus wants them, the last for everything."""
-        found: list[tuple[str, float]] = []
-        running = 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            running += count
-            found.append(("+Inf" if bound == float("inf") else repr(bound), running))
-        return found
-
-
-# --- observers: one counts durable facts, the other refusals and repeats ---
-
 
 NAMES_MAX = 1_000
 OTHER = "other"

@@ -14,9 +14,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.backlog import lag_of
-from driftq.server.dead_letter_scan import REDRIVE_GROUP, waiting_count
+from driftq.server.dead_letter_scan import waiting_count
 from driftq.server.handlers.backlog import backlog_in
 from driftq.server.metrics.counters import OTHER
+from driftq.wire.dead_letters import REDRIVE_GROUP
 
 if TYPE_CHECKING:
     from driftq.core.state.groups import Topic

@@ -16,8 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import driftq
-from driftq.server.metrics.counters import Counters, Histogram
+from driftq.server.metrics.counters import Counters
 from driftq.server.metrics.gauges import Gauges, GaugeSample
+from driftq.server.metrics.histogram import Histogram
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.core.state.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.server.http import Answer, BadRequest, Deferred, FileResponse, Response, Streaming
 from driftq.server.logs import RateLimited
-from driftq.server.metrics.counters import Histogram
+from driftq.server.metrics.histogram import Histogram
 from driftq.server.produced_message import value_of
 from driftq.wire.message import Envelope, Routing
 from driftq.wire.produce import ProduceItem

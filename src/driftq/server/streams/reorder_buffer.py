@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.replies import Reply
 from driftq.core.state.producers import SequenceVerdict
-from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.errors import EngineStopped
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import AppendStream
+    from driftq.engine.engine import Engine
 
 PER_PRODUCER_MAX = 16  # parked appends of one producer of one stream
 BYTES_MAX = 64 << 20  # parked bytes in all

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from driftq.core.model import subscriptions
 from driftq.core.model.stream_facts import WEBHOOK, SubscriptionDeleted, WakeMade
-from driftq.engine.engine import Engine, EngineStopped
+from driftq.engine.errors import EngineStopped
 from driftq.server.outbound import Outbound, OutboundFailed, Refused, Target, literal, target_of
 from driftq.wire import streams as w
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from driftq.core.model.facts import Fact
     from driftq.core.model.replies import Reply
     from driftq.core.state.subscriptions import SubscriptionRecord
+    from driftq.engine.engine import Engine
 
 logger = logging.getLogger("driftq.webhooks")
 

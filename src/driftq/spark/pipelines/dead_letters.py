@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from driftq.client.api import DriftQ
 
 DEAD_PREFIX = "dlq."
-REDRIVE_GROUP = "driftq.redrive"  # the broker's own: what it has settled was sent back
 SLICE_MAX = 500
 _HEAD = (
     "dlq STRUCT<topic: STRING, partition: INT, offset: BIGINT, `group`: STRING, attempts: INT, lease_losses: INT, "

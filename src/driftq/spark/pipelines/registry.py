@@ -23,6 +23,7 @@ from driftq.spark.pipelines.query_monitor import Say, Stop
 from driftq.spark.pipelines.replay import finish_replay
 from driftq.spark.pipelines.settings import Configuration
 from driftq.wire import router_rules
+from driftq.wire.dead_letters import REDRIVE_GROUP
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -143,10 +144,10 @@ def _letters(spark: SparkSession, configuration: Configuration, broker: DriftQ, 
     dead = dead_letters.DEAD_PREFIX + topic
     found = options(configuration, [dead]) | {"includeHead": "true"}
     try:
-        broker.groups.describe(dead, dead_letters.REDRIVE_GROUP)
+        broker.groups.describe(dead, REDRIVE_GROUP)
     except NotFound:
         return dead_letters.letters(spark.read.format("driftq").options(**found).load())
-    rows = spark.read.format("driftq").options(**found, queueState=dead_letters.REDRIVE_GROUP).load()
+    rows = spark.read.format("driftq").options(**found, queueState=REDRIVE_GROUP).load()
     return dead_letters.letters(rows.where("queue_state != 'settled'"))
 
 
