@@ -67,7 +67,7 @@ def test_every_command_that_is_written_is_offered():
         assert isinstance(cli.main.get_command(context, name), click.Command)
     for name in written:
         if isinstance(getattr(importlib.import_module(f"driftq.cli.{name}"), "command", None), click.Command):
-            assert name in listed, f"driftq.cli.{name} is a command that nobody can call"
+            assert name in listed, f"driftq.cli.{name} is a command that is not offered"
 
 
 @pytest.mark.parametrize("name", LEAVES)
