@@ -314,19 +314,19 @@ def test_a_client_that_nobody_closes_leaves_no_socket_to_the_collector(server):
 def test_closing_an_async_client_closes_the_sockets_of_calls_that_are_under_way(server, broker, topic):
     async def talk() -> None:
         client = driftq.connect_async(f"http://127.0.0.1:{server.port}")
-        claiming = asyncio.ensure_future(client.claim(topic, "g", wait_ms=30_000))
+        claim = asyncio.ensure_future(client.claim(topic, "g", wait_ms=30_000))
         transport = client._transport
         await until(lambda: _connected(transport), 10)
         await client.close()
-        assert not transport._wires
+        assert not transport._connections
         with pytest.raises(driftq.errors.DriftQError):
-            await claiming
+            await claim
 
     asyncio.run(talk())
 
 
 async def _connected(transport) -> bool:
-    return bool(transport._wires)
+    return bool(transport._connections)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

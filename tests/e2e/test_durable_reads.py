@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.handler_fixture import desk
+from tests.support.handler_fixture import handler_fixture
 from tests.support.held_sync import HeldServer, compiled
 from tests.support.server import Reply, Server, running
 from tests.support.wait import until_now
@@ -96,7 +96,7 @@ JSON = {"Content-Type": "application/json"}
 
 def test_every_route_is_asked_here_or_said_to_be_no_read():
     async def table() -> set[str]:
-        async with desk() as at:
+        async with handler_fixture() as at:
             exact = {f"{m} {path.decode()}" for path, methods in at.app._exact.items() for m in methods}
             patterns = {f"{m} /{'/'.join(parts)}" for parts, methods in at.app._patterns for m in methods}
             return exact | patterns | {f"* {prefix.decode()}*" for prefix, _ in at.app._prefixes}

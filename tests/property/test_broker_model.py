@@ -28,7 +28,7 @@ from driftq.core.state.progress import MessageState
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.property.model import FRESH, HELD, RESTING, SETTLED, Message, Model
-from tests.support.broker_fixture import Desk, produce
+from tests.support.broker_fixture import BrokerFixture, produce
 
 TOPICS = ("t", "dlq.t")
 GROUPS = ("g", "h")
@@ -65,7 +65,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(LIMITS, held_back=True)
+        self.desk = BrokerFixture(LIMITS, held_back=True)
         self.model = Model()
         self.floors: dict[tuple[int, int], int] = {}
         self.keys: dict[str, tuple[int, Produced]] = {}
@@ -452,7 +452,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=short_ms, sweep=st.booleans())
     def time_passes(self, milliseconds, sweep) -> None:
-        self.desk.clock.pass_ms(milliseconds)
+        self.desk.clock.move(milliseconds)
         for _ in range(200):
             command = self.desk.broker.due(self.desk.now_ms) if sweep else None
             if command is None:
@@ -465,7 +465,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """Whatever a sweep leaves over is looked at again soon: half a second later no lease is overdue."""
         cut_ms = self.desk.now_ms
         for _ in range(50):
-            self.desk.clock.pass_ms(10)
+            self.desk.clock.move(10)
             for _ in range(200):
                 command = self.desk.broker.due(self.desk.now_ms)
                 if command is None:

@@ -18,7 +18,7 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected
 from driftq.core.state.produced_keys import job_key
-from tests.support.broker_fixture import Desk, packed, produce
+from tests.support.broker_fixture import BrokerFixture, packed, produce
 
 LIMITS = BrokerLimits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
 
@@ -144,13 +144,13 @@ commands = st.one_of(
 )  # fmt: skip
 
 
-def images(desk: Desk) -> bytes:
+def images(desk: BrokerFixture) -> bytes:
     return encode(list(desk.broker.snapshot()))
 
 
 @given(st.lists(commands, min_size=20, max_size=80))
 def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
-    steady, restarting = Desk(LIMITS), Desk(LIMITS)
+    steady, restarting = BrokerFixture(LIMITS), BrokerFixture(LIMITS)
     for desk in (steady, restarting):
         desk.topic("t", 2)
         desk.do(c.CreateStream("/a"))
@@ -159,8 +159,8 @@ def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
         assert images(steady) == images(restarting)
         if isinstance(step, int):
             said["time"] += 1
-            steady.pass_ms(step)
-            restarting.pass_ms(step)
+            steady.advance(step)
+            restarting.advance(step)
             assert steady.journal == restarting.journal
             continue
         before = images(steady)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.scenarios.language import BUILDERS
 from tests.scenarios.transcript import Stage
-from tests.support.broker_fixture import Desk
+from tests.support.broker_fixture import BrokerFixture
 
 FOLDER = Path(__file__).parent
 FILES = sorted(FOLDER.glob("*/*.txt"))
@@ -32,7 +32,7 @@ def test_the_transcript_is_what_the_broker_says(path, rewrite):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_restart_before_every_command_changes_no_answer(path):
-    def restart(desk: Desk) -> None:
+    def restart(desk: BrokerFixture) -> None:
         desk.broker = desk.restarted()
 
     text = path.read_text(encoding="utf-8")

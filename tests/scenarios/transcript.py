@@ -17,10 +17,11 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import OutcomeRecorded
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected
+from driftq.testing.clock import START_MS
 from driftq.wire.message import RetryPolicy, decode_head
 from driftq.wire.records import unpack
 from tests.scenarios.language import Line, command_of
-from tests.support.broker_fixture import START_MS, Desk
+from tests.support.broker_fixture import BrokerFixture
 
 TIMES = {
     "at_ms", "from_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms",
@@ -33,9 +34,9 @@ HASHES = {"outcome", "digest"}
 class Stage:
     """A desk and the text that it gives."""
 
-    def __init__(self, between: Callable[[Desk], None] | None = None) -> None:
+    def __init__(self, between: Callable[[BrokerFixture], None] | None = None) -> None:
         self.limits = BrokerLimits()
-        self.desk = Desk(self.limits)
+        self.desk = BrokerFixture(self.limits)
         self.between = between
 
     def play(self, text: str) -> Iterator[str]:
@@ -59,7 +60,7 @@ class Stage:
             case "wait":
                 yield from self._wait(int(line.words[0]))
             case "later":
-                self.desk.pass_ms(int(line.words[0]), sweep=False)
+                self.desk.advance(int(line.words[0]), sweep=False)
             case "clock":
                 yield from self._set_clock(START_MS + int(line.words[0]))
             case "show":
@@ -73,7 +74,7 @@ class Stage:
 
     def _set_clock(self, at_ms: int) -> Iterator[str]:
         decision = self.desk.take(c.SetClock(at_ms))
-        self.desk.clock.now_ms = at_ms
+        self.desk.clock.set_to(at_ms)
         yield from (f"  + {shown(fact)}" for fact in decision.facts)
 
     def _limit(self, line: Line) -> None:
@@ -85,7 +86,7 @@ class Stage:
             attempts, backoff, cap, jitter = line.options["retry"].split("/")
             whole["retry"] = RetryPolicy(int(attempts), int(backoff), int(cap), jitter)  # type: ignore[arg-type]
         self.limits = msgspec.structs.replace(self.limits, **whole)
-        self.desk = Desk(self.limits)
+        self.desk = BrokerFixture(self.limits)
 
     def _wait(self, milliseconds: int) -> Iterator[str]:
         """Time passes as it does for an engine: it stops wherever something is due."""
@@ -94,14 +95,14 @@ class Stage:
             next_ms = self.desk.broker.next_deadline_ms()
             if next_ms is None or next_ms > end_ms:
                 break
-            self.desk.clock.now_ms = max(next_ms, self.desk.now_ms)
+            self.desk.clock.set_to(max(next_ms, self.desk.now_ms))
             command = self.desk.broker.due(self.desk.now_ms)
             if command is not None:
                 facts = self.desk.take(command).facts
                 if facts:
                     yield f"  at @{self.desk.now_ms - START_MS}"
                 yield from (f"  + {shown(fact)}" for fact in facts)
-        self.desk.clock.now_ms = end_ms
+        self.desk.clock.set_to(end_ms)
 
     def _show(self, topic: str, group: str) -> Iterator[str]:
         """Where every offset is, seen from a group."""

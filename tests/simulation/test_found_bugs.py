@@ -22,12 +22,12 @@ from driftq.wire.errors import Code
 from driftq.wire.message import RetryPolicy
 from driftq.wire.records import stamp
 from tests.simulation.checks.restarts import NoChance
-from tests.support.broker_fixture import Desk, SeededChance, held, offsets, packed, produce
+from tests.support.broker_fixture import BrokerFixture, SeededChance, held, offsets, packed, produce
 from tests.support.simdisk import Crash, Fault, SimDisk
 
 
 def test_a_group_with_gaps_still_gives_out_everything():
-    desk = Desk(BrokerLimits())
+    desk = BrokerFixture(BrokerLimits())
     desk.topic()
     urgent = f.RecordSchedule(0, priority=9)
     for number in range(8):
@@ -44,11 +44,11 @@ def test_a_group_with_gaps_still_gives_out_everything():
 
 
 def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
-    desk = Desk(BrokerLimits(effect_lease_ms=100))
+    desk = BrokerFixture(BrokerLimits(effect_lease_ms=100))
     key = c.EffectKey("", "t", "g", "e")
     begun = desk.do(c.BeginEffect(key, "w"))
     assert isinstance(begun, EffectBegun)
-    desk.pass_ms(1_000)
+    desk.advance(1_000)
     desk.topic()  # a fact at a later time
     commit = c.CommitEffect(key, begun.fence, b"result")
     for broker in (desk.broker, desk.restarted(), desk.replayed()):
@@ -56,7 +56,7 @@ def test_an_effect_whose_lease_ran_out_can_be_committed_after_a_restart_too():
 
 
 def test_states_that_folded_the_same_facts_give_the_same_snapshot():
-    desk = Desk(BrokerLimits(key_ttl_ms=100_000))
+    desk = BrokerFixture(BrokerLimits(key_ttl_ms=100_000))
     desk.do(c.CreateStream("s"))
     desk.topic()  # its logs have higher numbers than the stream's, and are restored before it
 
@@ -67,7 +67,7 @@ def test_states_that_folded_the_same_facts_give_the_same_snapshot():
         keyed(f"long{number}")
     keyed("short", 50)
     keyed("last")
-    desk.pass_ms(100)
+    desk.advance(100)
     keyed("another")
     beside, done = desk.restarted(), len(desk.journal)  # folded from a snapshot in which one key is over
     keyed("short")

@@ -26,6 +26,7 @@ from driftq.engine.sequencer import NEW_WORK, CommitBatch, OnReply, Sequencer
 from driftq.storage.corruption import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.journal import JournalUnavailable
+from driftq.testing.clock import START_MS
 from driftq.wire.errors import Code
 from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
@@ -38,7 +39,6 @@ from tests.simulation.trace import Trace
 from tests.support.simdisk import Crash, SimDisk
 
 FOLDER = "d"
-START_MS = 1_700_000_000_000
 STARTS_MAX = 12
 
 

@@ -1,8 +1,8 @@
-"""The broker on a desk: everything around it in memory, so that a test can say a command and look at what became true.
+"""A broker without an engine: a test submits commands and looks at the facts, the reply and the state.
 
-A `Desk` decides, applies and feeds what was appended to the reader, as an engine does, but with a clock turned by hand
-and chance that repeats. With `held_back=True` appends become durable only at `commit()`. It
-knows no rule of the broker.
+A `BrokerFixture` decides, applies and gives appended records to the reader, as an engine does, but with a clock that
+the test moves and seeded randomness. With `held_back=True`, appends become durable only at `commit()`. It contains no
+rule of the broker.
 """
 
 from __future__ import annotations
@@ -20,25 +20,13 @@ from driftq.core.model.frames import decode, encode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Decision, Rejected, Reply
 from driftq.core.model.stream_facts import StreamDeleted
+from driftq.testing.clock import HandClock
 from driftq.wire.message import Head, encode_head
 from driftq.wire.records import Record, pack, stamp, unpack
 
-START_MS = 1_700_000_000_000  # 2023-11-14T22:13:20+00:00
-
-
-class HandClock:
-    """Time that passes when told to."""
-
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self.now_ms = now_ms
-
-    def pass_ms(self, milliseconds: int) -> int:
-        self.now_ms += milliseconds
-        return self.now_ms
-
 
 class SeededChance:
-    """Chance that repeats: tokens are t1, t2 and so on; `fixed` pins the uniform number."""
+    """Seeded randomness: tokens are t1, t2 and so on; `fixed` pins the uniform number."""
 
     def __init__(self, seed: int = 1, fixed: float | None = None) -> None:
         self.fixed = fixed
@@ -124,8 +112,8 @@ class MemoryReader:
         return [(piece.first, piece.end, len(piece.batch), piece.at_ms) for piece in self.pieces.get(log_id, [])]
 
 
-class Desk:
-    """A broker and all it needs, in memory."""
+class BrokerFixture:
+    """A broker and all that it needs, in memory."""
 
     def __init__(
         self, limits: BrokerLimits | None = None, *, seed: int = 1, chance: float | None = None, held_back: bool = False
@@ -141,11 +129,11 @@ class Desk:
 
     @property
     def now_ms(self) -> int:
-        return self.clock.now_ms
+        return self.clock.now_ms()
 
     def decide(self, command: c.Command) -> Decision:
-        """What would happen; nothing does."""
-        return self.broker.decide(command, self.clock.now_ms)
+        """Decide without applying."""
+        return self.broker.decide(command, self.clock.now_ms())
 
     def take(self, command: c.Command) -> Decision:
         """Decide and apply. The facts are the ones that came back from their encoded frame."""
@@ -167,22 +155,22 @@ class Desk:
         return self.take(command).reply
 
     def commit(self) -> None:
-        """Everything said so far is durable."""
+        """Everything so far becomes durable."""
         self.reader.feed(self._waiting)
         self._waiting.clear()
 
     def sweep(self) -> list[f.Fact]:
-        """What time has ended by now, until nothing is left."""
-        found: list[f.Fact] = []
+        """Run what is due now until nothing is left; returns the facts."""
+        facts: list[f.Fact] = []
         for _ in range(1_000):
-            command = self.broker.due(self.clock.now_ms)
+            command = self.broker.due(self.clock.now_ms())
             if command is None:
-                return found
-            found += self.take(command).facts
-        raise AssertionError("a thousand sweeps at one moment: something is due for ever")
+                return facts
+            facts += self.take(command).facts
+        raise AssertionError("a thousand sweeps at one moment: something stays due")
 
-    def pass_ms(self, milliseconds: int, *, sweep: bool = True) -> None:
-        self.clock.pass_ms(milliseconds)
+    def advance(self, milliseconds: int, *, sweep: bool = True) -> None:
+        self.clock.move(milliseconds)
         if sweep:
             self.sweep()
 
@@ -203,7 +191,7 @@ class Desk:
                 broker.apply(fact)
         return broker
 
-    # --- short ways to say common things ---
+    # --- shorthands ---
 
     def topic(self, topic: str = "t", partitions: int = 1, config: f.TopicConfig | None = None) -> None:
         reply = self.do(c.CreateTopic(topic, partitions, config or f.TopicConfig()))
@@ -212,8 +200,10 @@ class Desk:
     def produce(self, *values: str | bytes, topic: str = "t", partition: int | None = 0, **more: object) -> Reply:
         return self.do(produce(*values, topic=topic, partition=partition, **more))
 
-    def claim(self, most: int = 10, *, topic: str = "t", group: str = "g", owner: str = "w", **more: object) -> Claimed:
-        reply = self.do(c.Claim(topic, group, owner, most, **more))  # type: ignore[arg-type]
+    def claim(
+        self, max_count: int = 10, *, topic: str = "t", group: str = "g", owner: str = "w", **more: object
+    ) -> Claimed:
+        reply = self.do(c.Claim(topic, group, owner, max_count, **more))  # type: ignore[arg-type]
         assert isinstance(reply, Claimed), reply
         return reply
 
@@ -248,6 +238,6 @@ def offsets(claimed: Claimed) -> list[int]:
 
 
 def held(*runs: int | tuple[int, int], partition: int = 0, token: str = "") -> tuple[c.Held, ...]:
-    """Offsets, or runs of them, that somebody says they hold."""
+    """Offsets, or runs of them, that a caller claims to hold."""
     pairs = [(run, run + 1) if isinstance(run, int) else run for run in runs]
     return tuple(c.Held(partition, first, end, token) for first, end in pairs)

@@ -7,7 +7,7 @@ import random
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.replies import Claimed, Rejected
-from tests.support.broker_fixture import Desk, held, packed, produce
+from tests.support.broker_fixture import BrokerFixture, held, packed, produce
 
 
 class RandomCommands:
@@ -15,7 +15,7 @@ class RandomCommands:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.desk = Desk(seed=seed)
+        self.desk = BrokerFixture(seed=seed)
         self.claims: list[tuple[str, str, Claimed]] = []
         self.seqs: dict[str, int] = {}
         self.values = 0
@@ -106,4 +106,4 @@ class RandomCommands:
         self.desk.do(command)
 
     def wait(self) -> None:
-        self.desk.pass_ms(self.random.choice([1, 100, 1_500]))
+        self.desk.advance(self.random.choice([1, 100, 1_500]))

@@ -1,12 +1,12 @@
-"""For the tests of your own code: the real broker in memory, a clock that moves by hand, and deliveries gone wrong.
+"""For the tests of your own code: the real broker in memory, a clock that you move, and bad deliveries on purpose.
 
     def test_an_order_is_charged_once(driftq_broker):
         driftq_broker.topics.create("orders")
         driftq_broker.send("orders", {"id": 1})
-        driftq_broker.chaos(charge, seed=1)          # twice, late, in another order
+        driftq_broker.chaos(charge, seed=1)          # duplicates, lost acks, another order
         assert gateway.charges == ["1"]
 
-Nothing is imported before it is used: the pytest plugin lives here, and is loaded by every test run that has driftq.
+Nothing is imported before it is used: the pytest plugin is in this package, and every test run with driftq loads it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from driftq.testing.broker import HandClock as HandClock
     from driftq.testing.broker import MemoryBroker as MemoryBroker
     from driftq.testing.broker import memory_broker as memory_broker
     from driftq.testing.chaos import Chaos as Chaos
     from driftq.testing.chaos import Report as Report
+    from driftq.testing.clock import HandClock as HandClock
 
 __all__ = ["memory_broker", "MemoryBroker", "HandClock", "Chaos", "Report"]
 
@@ -27,5 +27,5 @@ __all__ = ["memory_broker", "MemoryBroker", "HandClock", "Chaos", "Report"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'driftq.testing' has no attribute {name!r}")
-    place = "chaos" if name in ("Chaos", "Report") else "broker"
-    return getattr(importlib.import_module(f"driftq.testing.{place}"), name)
+    module = {"Chaos": "chaos", "Report": "chaos", "HandClock": "clock"}.get(name, "broker")
+    return getattr(importlib.import_module(f"driftq.testing.{module}"), name)

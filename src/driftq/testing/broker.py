@@ -1,6 +1,6 @@
-"""A broker for other people's tests: the real engine in memory behind the real HTTP layer, on a thread of this process.
+"""A broker for tests: the real engine in memory with the real HTTP layer, on a thread of this process.
 
-Its time stands still until `advance`: leases, retries and delays come when the test says so, and no test sleeps.
+Its clock stands still until `advance`: leases end and retries become due when the test says so, and no test sleeps.
 """
 
 from __future__ import annotations
@@ -14,50 +14,25 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from driftq.client.api import DriftQ
 from driftq.client.worker.worker import Worker, run_async
 from driftq.core.model.replies import Swept
-from driftq.engine.clock import ClockReading
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
 from driftq.server.handlers.context import Context
 from driftq.server.handlers.responses import bad_request, internal_error
 from driftq.server.http.listener import serve
 from driftq.server.settings import load
-from driftq.testing.chaos import Chaos, Report, chaotic
+from driftq.testing.chaos import Chaos, Report, run_chaos
+from driftq.testing.clock import HandClock as HandClock
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import WorkerCounts
 
 T = TypeVar("T")
 
-START_MS = 1_700_000_000_000
 START_S = 10.0
 
 
-class HandClock:
-    """Time that moves when it is told to."""
-
-    def __init__(self, at_ms: int = START_MS) -> None:
-        self._now_ms = at_ms
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def start_at(self, at_ms: int) -> None:
-        self._now_ms = max(self._now_ms, at_ms)
-
-    def read(self) -> ClockReading:
-        return ClockReading(self._now_ms, self._now_ms, False)
-
-    def set_to(self, at_ms: int) -> None:
-        self._now_ms = at_ms
-
-    def move(self, by_ms: int) -> None:
-        if by_ms < 0:
-            raise ValueError("time goes one way")
-        self._now_ms += by_ms
-
-
 class MemoryBroker(DriftQ):
-    """A client of a broker that it carries with it."""
+    """A blocking client with a broker of its own."""
 
     def __init__(self, *settings: str) -> None:
         self.clock = HandClock()
@@ -71,7 +46,7 @@ class MemoryBroker(DriftQ):
         )
         self._thread.start()
         if not self._ready.wait(START_S) or not self._port:
-            raise RuntimeError("the broker did not start; the thread's traceback says why")
+            raise RuntimeError("the broker did not start; see the traceback of its thread")
         super().__init__(f"http://127.0.0.1:{self._port}", owner="test")
 
     async def _serve(self, assignments: tuple[str, ...]) -> None:
@@ -89,12 +64,12 @@ class MemoryBroker(DriftQ):
             await listener.stop(0.1)
             await engine.close()
 
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _run_on_broker(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def advance(self, ms: int) -> None:
         """Let time pass: leases end, retries and delayed messages become due."""
-        self._on_loop(self._advance(ms))
+        self._run_on_broker(self._advance(ms))
 
     async def _advance(self, ms: int) -> None:
         engine = self._engine
@@ -107,24 +82,24 @@ class MemoryBroker(DriftQ):
                     engine.watch.wake_group(group_id, 1)
 
     def drain(self, *workers: Worker[Any, Any]) -> list[WorkerCounts]:
-        """Run workers until nothing is left for them now. What rests stays at rest: `advance`, and drain again."""
+        """Run workers until nothing is left to claim. Messages in backoff stay there: `advance`, then drain again."""
         return self._run(run_async(*workers, broker=self, drain=True))
 
     def chaos(self, worker: Worker[Any, Any], *, seed: int = 1, chaos: Chaos | None = None, rounds: int = 50) -> Report:
-        """Deliver everything badly, until all of it is settled: see `Chaos`. The same seed does the same."""
-        return self._run(chaotic(self, worker, chaos or Chaos(), seed, rounds))
+        """Run a worker with bad deliveries until all is settled: see `Chaos`. The same seed gives the same run."""
+        return self._run(run_chaos(self, worker, chaos or Chaos(), seed, rounds))
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On a loop of its own, in a thread if the caller has one running."""
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """On a loop of its own; on a thread of its own if the caller runs a loop."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(work)
-        found: list[T] = []
-        thread = threading.Thread(target=lambda: found.append(asyncio.run(work)))
+            return asyncio.run(coroutine)
+        results: list[T] = []
+        thread = threading.Thread(target=lambda: results.append(asyncio.run(coroutine)))
         thread.start()
         thread.join()
-        return found[0]
+        return results[0]
 
     def close(self) -> None:
         super().close()
@@ -139,7 +114,7 @@ class MemoryBroker(DriftQ):
 
 @contextmanager
 def memory_broker(*settings: str) -> Iterator[MemoryBroker]:
-    """A broker for the time of a block; settings as on the command line: "queue.in_flight_max=10"."""
+    """A broker for the duration of a block; settings as on the command line: "queue.in_flight_max=10"."""
     broker = MemoryBroker(*settings)
     try:
         yield broker

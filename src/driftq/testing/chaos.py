@@ -1,7 +1,7 @@
-"""Deliveries gone wrong, on purpose and from a seed: whoever survives them is idempotent.
+"""Bad deliveries on purpose, from a seed: a worker that passes is idempotent.
 
-Everything here happens to real workers of a real broker on a bad day. The broker is not told to misbehave; the worker
-around the handler is: it runs a message twice, dies after the work and before the ack, takes messages out of order.
+All of it happens to real workers of a real broker sooner or later. The broker behaves as always; the worker loop around
+the handler does not: it runs a message twice, drops the ack after the work, and takes messages out of order.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 
-LONG_MS = 24 * 3_600_000
+DAY_MS = 24 * 3_600_000
 
 
 class Chaos(NamedTuple):
-    """How often what goes wrong, each between 0 and 1."""
+    """How likely each fault is, between 0 and 1."""
 
-    duplicates: float = 0.3  # the handler gets the message a second time, at the same time or later
-    lost_leases: float = 0.2  # the work is done, and the ack comes too late
-    reordering: float = 0.5  # a claim's messages come in another order
-    chances_max: int = 3  # after so many deliveries a message is left in peace
+    duplicates: float = 0.3  # the handler is called with a copy of the message, too
+    lost_leases: float = 0.2  # the handler succeeds, and the ack is lost
+    reordering: float = 0.5  # the messages of a claim are shuffled
+    chances_max: int = 3  # after so many deliveries a message has no more faults
 
 
 class Report(NamedTuple):
-    """What was done to the messages. `calls` counts the handler's calls for each, by topic:partition:offset."""
+    """What happened. `calls` counts the handler's calls per message, by topic:partition:offset."""
 
     calls: Counter[str]
     counts: WorkerCounts
@@ -47,37 +47,37 @@ class Report(NamedTuple):
         return [name for name, times in self.calls.items() if times > 1]
 
 
-async def chaotic(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, seed: int, rounds: int) -> Report:
-    """Drain, and let a day pass between the rounds, until nothing comes any more."""
+async def run_chaos(broker: MemoryBroker, worker: Worker[Any, Any], chaos: Chaos, seed: int, rounds: int) -> Report:
+    """Drain in rounds, with a day between them, until nothing is delivered any more."""
     calls: Counter[str] = Counter()
     total = WorkerCounts()
-    took = 0
+    round_count = 0
     client = broker.asynchronous()
     try:
-        while took < rounds:
-            took += 1
+        while round_count < rounds:
+            round_count += 1
             before = calls.total()
-            working = ChaoticWorkerLoop(worker, client, chaos, seed, calls)
-            counts = await working.run(asyncio.Event(), drain=True)
+            loop = ChaoticWorkerLoop(worker, client, chaos, seed, calls)
+            counts = await loop.run(asyncio.Event(), drain=True)
             for name in WorkerCounts.__slots__:
                 setattr(total, name, getattr(total, name) + getattr(counts, name))
             if calls.total() == before:
                 break
-            for _ in range(2):  # leases end, and what rests after that comes again
-                await asyncio.to_thread(broker.advance, LONG_MS)
+            for _ in range(2):  # first leases end, then backoffs
+                await asyncio.to_thread(broker.advance, DAY_MS)
     finally:
         await client.close()
-    return Report(calls, total, took)
+    return Report(calls, total, round_count)
 
 
 class ChaoticWorkerLoop(WorkerLoop):
-    """A worker on a bad day."""
+    """A worker loop with faults."""
 
     def __init__(self, worker: Worker[Any, Any], client: Any, chaos: Chaos, seed: int, calls: Counter[str]) -> None:
         self._inner = worker.handler()
         self._chaos = chaos
         self._seed = seed
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
         self._calls = calls
         self._copies: set[AnyMessage] = set()
         handler: Handler = self._call_async if worker.is_async else self._call
@@ -94,27 +94,27 @@ class ChaoticWorkerLoop(WorkerLoop):
     def _enqueue(self, messages: list[AnyMessage]) -> None:
         messages = list(messages)
         for message in list(messages):
-            if self._strikes("twice", message, self._chaos.duplicates):
+            if self._has_fault("twice", message, self._chaos.duplicates):
                 # A second delivery never has the token of the first.
                 delivered = msgspec.structs.replace(message.delivered, token=f"{message.delivered.token}-copy")
                 copy = self._message(delivered, message.holder._replace(owner="another worker"))
                 self._copies.add(copy)
-                messages.insert(self._chance.randint(0, len(messages)), copy)
-        if messages and self._chance.random() < self._chaos.reordering:
-            self._chance.shuffle(messages)
+                messages.insert(self._random.randint(0, len(messages)), copy)
+        if messages and self._random.random() < self._chaos.reordering:
+            self._random.shuffle(messages)
         super()._enqueue(messages)
 
     def _queue_settlement(self, message: AnyMessage, settlement: Settlement) -> None:
         if message in self._copies:
-            self._release_slot(message)  # a copy ends in silence: its original has the word
-        elif settlement.verb == "ack/batch" and self._strikes("lost", message, self._chaos.lost_leases):
+            self._release_slot(message)  # a copy is not settled: the original is
+        elif settlement.verb == "ack/batch" and self._has_fault("lost", message, self._chaos.lost_leases):
             self.counts.lost += 1
-            self._release_slot(message)  # nobody hears of it: the lease ends, and the message comes again
+            self._release_slot(message)  # not settled: the lease ends, and the message is redelivered
         else:
             super()._queue_settlement(message, settlement)
 
-    def _strikes(self, what: str, message: AnyMessage, likelihood: float) -> bool:
-        """What happens to a delivery depends on the seed and on the delivery, not on who came first."""
+    def _has_fault(self, fault: str, message: AnyMessage, probability: float) -> bool:
+        """Decided by the seed and the delivery, not by the order of events, so that a seed repeats."""
         if message.attempts > self._chaos.chances_max:
             return False
-        return random.Random(f"{self._seed} {what} {message.name} {message.attempts}").random() < likelihood
+        return random.Random(f"{self._seed} {fault} {message.name} {message.attempts}").random() < probability

@@ -1,4 +1,4 @@
-"""The pytest plugin: `driftq_broker` is a fresh broker in memory for each test, with a clock that moves by hand."""
+"""The pytest plugin: `driftq_broker` is a new in-memory broker for each test, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def driftq_broker() -> Iterator[MemoryBroker]:
-    """A broker with nothing in it. `advance` moves its time, `drain` runs workers, `chaos` runs them badly."""
-    from driftq.testing.broker import memory_broker  # noqa: PLC0415  # only those who use it pay for it
+    """An empty broker. `advance` moves its clock, `drain` runs workers, `chaos` runs them with bad deliveries."""
+    from driftq.testing.broker import memory_broker  # noqa: PLC0415  # costs time: only for tests that use it
 
     with memory_broker() as broker:
         yield broker

@@ -10,7 +10,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.state.backlog import lag_of
 from driftq.core.state.jobs import claims
-from tests.support.broker_fixture import Desk, held, offsets, produce
+from tests.support.broker_fixture import BrokerFixture, held, offsets, produce
 
 TASKS = ("", "mail", "sms")
 
@@ -18,7 +18,7 @@ TASKS = ("", "mail", "sms")
 @pytest.mark.parametrize("seed", range(20))
 def test_lag_is_what_a_count_of_every_message_says(seed):
     random = Random(seed)
-    desk = Desk(seed=seed)
+    desk = BrokerFixture(seed=seed)
     desk.topic()
     for _ in range(120):
         match random.randrange(5):
@@ -34,7 +34,7 @@ def test_lag_is_what_a_count_of_every_message_says(seed):
                     group = desk.broker.state.groups[claimed.group_id].name
                     desk.do(c.Ack("t", group, "w", held(*offsets(claimed), token=claimed.token)))
             case _:
-                desk.pass_ms(20)
+                desk.advance(20)
         state = desk.broker.state
         for group in state.groups.values():
             progress = group.progress[0]

@@ -8,29 +8,29 @@ from driftq.core.model.replies import Rejected
 from driftq.core.model.stream_facts import StreamTouched
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.log_store import MemoryLogStore
-from tests.support.broker_fixture import Desk, packed
+from tests.support.broker_fixture import BrokerFixture, packed
 
 
-def append(desk: Desk, path: str, *values: str) -> None:
+def append(desk: BrokerFixture, path: str, *values: str) -> None:
     batch, count, payload_bytes = packed(*values)
     assert not isinstance(desk.do(c.AppendStream(path, "text/plain", batch, count, payload_bytes)), Rejected)
 
 
 def test_a_stream_forgets_what_is_older_than_it_keeps():
-    desk = Desk()
+    desk = BrokerFixture()
     desk.do(c.CreateStream("s", "text/plain", retention_ms=1_000))
     desk.do(c.CreateStream("all", "text/plain"))
     for path in ("s", "all"):
         append(desk, path, "a", "b")
-    desk.pass_ms(600)
+    desk.advance(600)
     append(desk, "s", "c")
-    desk.pass_ms(600)
+    desk.advance(600)
     desk.do(c.Sweep(retention=True))
     assert (desk.do(ReadStream("s")).start_offset, desk.do(ReadStream("all")).start_offset) == (2, 0)
 
 
 def test_a_stream_forgets_what_is_more_than_it_keeps_but_never_its_last_append():
-    desk = Desk()
+    desk = BrokerFixture()
     desk.do(c.CreateStream("s", "text/plain", retention_bytes=1))
     for value in ("a", "b", "c"):
         append(desk, "s", value)
@@ -39,7 +39,7 @@ def test_a_stream_forgets_what_is_more_than_it_keeps_but_never_its_last_append()
 
 
 def test_the_beginning_of_a_chain_of_forks_is_found_through_its_sources():
-    desk = Desk()
+    desk = BrokerFixture()
     desk.do(c.CreateStream("a", "text/plain"))
     append(desk, "a", "1", "2", "3", "4")
     desk.do(c.CreateStream("b", source="a", fork_offset=3))
@@ -55,18 +55,18 @@ def test_the_beginning_of_a_chain_of_forks_is_found_through_its_sources():
 
 
 def test_looking_renews_nothing_and_reading_does_once_in_a_while():
-    desk = Desk()
+    desk = BrokerFixture()
     desk.do(c.CreateStream("s", "text/plain", ttl_s=10))
-    desk.pass_ms(2_000)
+    desk.advance(2_000)
     assert not desk.take(ReadStream("s", renews=False)).facts
     assert [type(fact) for fact in desk.take(ReadStream("s")).facts] == [StreamTouched]
     assert not desk.take(ReadStream("s")).facts
-    desk.pass_ms(9_000)
+    desk.advance(9_000)
     assert not isinstance(desk.do(ReadStream("s")), Rejected)
 
 
 def test_a_listing_is_in_order_and_knows_what_came_and_went():
-    desk = Desk()
+    desk = BrokerFixture()
     for number in range(3_000):
         desk.do(c.CreateStream(f"x/{number:04d}", "text/plain"))
         if number >= 5:
@@ -83,7 +83,7 @@ def test_a_listing_is_in_order_and_knows_what_came_and_went():
 
 
 def test_nobody_is_told_of_an_end_that_is_not_durable():
-    sequencer = Sequencer(Desk().broker, MemoryLogStore(), 0, 1 << 40)
+    sequencer = Sequencer(BrokerFixture().broker, MemoryLogStore(), 0, 1 << 40)
     answers: list[object] = []
     sequencer.submit(c.CreateStream("s", "text/plain"), 0, answers.append)
     sequencer.submit(ReadStream("s", renews=False), 0, answers.append)

@@ -17,8 +17,9 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Rejected, Reply
+from driftq.testing.clock import START_MS, HandClock
 from driftq.wire.records import Record, pack_one
-from tests.support.broker_fixture import START_MS, HandClock, SeededChance
+from tests.support.broker_fixture import SeededChance
 
 # What compares times runs alone: a busy neighbour empties the caches of the larger case only.
 compares_times = pytest.mark.serial
@@ -67,7 +68,7 @@ class Bench:
         self.do(c.CreateGroup("t", "g"))
 
     def do(self, command: c.Command) -> Reply:
-        facts, reply = self.broker.decide(command, self.clock.now_ms)
+        facts, reply = self.broker.decide(command, self.clock.now_ms())
         for fact in facts:
             self.broker.apply(fact)
         assert not isinstance(reply, Rejected), reply

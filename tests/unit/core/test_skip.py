@@ -8,8 +8,9 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Done, EffectBegun
+from driftq.testing.clock import START_MS
 from driftq.wire.message import Envelope, Head
-from tests.support.broker_fixture import START_MS, Desk, held, offsets, packed
+from tests.support.broker_fixture import BrokerFixture, held, offsets, packed
 
 TTL_MS = 1_000
 
@@ -22,7 +23,7 @@ def keyed(key: str, *, once: bool = True, tenant: str = "", value: str = "v") ->
     )
 
 
-def commit(desk: Desk, key: str, *, offset: int | None = None, tenant: str = "", group: str = "g") -> None:
+def commit(desk: BrokerFixture, key: str, *, offset: int | None = None, tenant: str = "", group: str = "g") -> None:
     name = c.EffectKey(tenant, "t", group, key)
     partition = 0 if offset is not None else None
     begun = desk.do(c.BeginEffect(name, "w", partition=partition, offset=offset))
@@ -31,14 +32,14 @@ def commit(desk: Desk, key: str, *, offset: int | None = None, tenant: str = "",
 
 
 @pytest.fixture
-def desk() -> Desk:
-    desk = Desk(BrokerLimits(lease_ms=1_000, effect_ttl_ms=60_000))
+def desk() -> BrokerFixture:
+    desk = BrokerFixture(BrokerLimits(lease_ms=1_000, effect_ttl_ms=60_000))
     desk.topic()
     desk.do(c.CreateGroup("t", "g"))
     return desk
 
 
-def skipped(desk: Desk) -> list[int]:
+def skipped(desk: BrokerFixture) -> list[int]:
     """What a state folded from the journal, and one from a snapshot, agree to be settled."""
     found = [broker.state.groups[1].progress[0] for broker in (desk.broker, desk.restarted(), desk.replayed())]
     settled = [[n for n in range(10) if progress.is_settled(n)] for progress in found]
@@ -78,7 +79,7 @@ def test_a_second_message_under_the_key_is_skipped_too(desk):
     desk.do(keyed("k"))
     commit(desk, "k", offset=0)
     assert offsets(desk.claim(9)) == []
-    desk.pass_ms(TTL_MS + 1)  # the produce is forgotten, the effect is not
+    desk.advance(TTL_MS + 1)  # the produce is forgotten, the effect is not
     desk.do(keyed("k"))
     assert offsets(desk.claim(9)) == []
     assert skipped(desk) == [0, 1]
@@ -112,15 +113,15 @@ def test_an_effect_that_failed_or_is_pending_skips_nothing(desk):
     assert isinstance(begun, EffectBegun)
     assert offsets(desk.claim(1)) == [0]
     desk.do(c.FailEffect(name, begun.fence, "no"))
-    desk.pass_ms(1_000)
+    desk.advance(1_000)
     desk.do(c.Sweep((("group", 1, 1),)))
-    desk.pass_ms(1_000)
+    desk.advance(1_000)
     assert offsets(desk.claim(1)) == [0]
 
 
 def test_an_effect_that_is_over_skips_nothing(desk):
     commit(desk, "k")
-    desk.pass_ms(60_001)
+    desk.advance(60_001)
     desk.do(keyed("k"))
     assert offsets(desk.claim(1)) == [0]
 

@@ -11,7 +11,7 @@ from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected
 from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig, WakeMade
 from driftq.core.state.subscriptions import matches
-from tests.support.broker_fixture import Desk, packed
+from tests.support.broker_fixture import BrokerFixture, packed
 
 
 @pytest.mark.parametrize(
@@ -35,30 +35,30 @@ def test_a_pattern_names_whole_segments(pattern, path, expected):
     assert matches(pattern, path) is expected
 
 
-def create(desk: Desk, path: str, *values: str) -> None:
+def create(desk: BrokerFixture, path: str, *values: str) -> None:
     batch = packed(*values) if values else (b"", 0, 0)
     reply = desk.do(c.CreateStream(path, "application/json", batch=batch[0], count=batch[1], payload_bytes=batch[2]))
     assert not isinstance(reply, Rejected), reply
 
 
-def append(desk: Desk, path: str, *values: str) -> list[f.Fact]:
+def append(desk: BrokerFixture, path: str, *values: str) -> list[f.Fact]:
     batch, count, payload_bytes = packed(*values)
     return desk.take(c.AppendStream(path, "application/json", batch, count, payload_bytes)).facts
 
 
-def subscribe(desk: Desk, name: str = "s", **config: object) -> None:
+def subscribe(desk: BrokerFixture, name: str = "s", **config: object) -> None:
     settings = {"kind": PULL_WAKE, "pattern": "events/*", "wake_stream": "wake", "lease_ms": 1_000, **config}
     reply = desk.do(w.CreateSubscription(name, SubscriptionConfig(**settings), "http://here"))
     assert isinstance(reply, w.SubscriptionView), reply
 
 
-def of(desk: Desk, name: str = "s"):
+def of(desk: BrokerFixture, name: str = "s"):
     return desk.broker.state.subscriptions.by_name[name]
 
 
 @pytest.fixture
-def desk() -> Desk:
-    made = Desk()
+def desk() -> BrokerFixture:
+    made = BrokerFixture()
     create(made, "wake")
     return made
 
@@ -116,7 +116,7 @@ def test_one_worker_holds_a_wake_and_a_late_one_is_fenced_off(desk):
     refused = desk.do(w.ClaimWake("s", "two"))
     assert reason(refused) == "ALREADY_CLAIMED"
     assert refused.details["current_holder"] == "one"
-    desk.pass_ms(1_001)
+    desk.advance(1_001)
     second = desk.do(w.ClaimWake("s", "two"))
     assert second.generation > first.generation
     late = w.AckWake("s", first.generation, first.wake_id, (("events/a", 1),), done=True)
@@ -129,9 +129,9 @@ def test_a_heartbeat_keeps_the_lease_and_what_was_acked(desk):
     create(desk, "events/a", "1", "2")
     held = desk.do(w.ClaimWake("s", "one"))
     for _ in range(3):
-        desk.pass_ms(900)
+        desk.advance(900)
         assert desk.do(w.AckWake("s", held.generation, held.wake_id, (("events/a", 1),))) == w.WakeAckReply(False)
-    desk.pass_ms(1_001)
+    desk.advance(1_001)
     assert not of(desk).holder
     assert of(desk).links["events/a"].acked == 1
 
@@ -158,7 +158,7 @@ def test_a_webhook_that_does_not_answer_is_woken_again_when_its_lease_ends(desk)
     subscribe(desk, kind=WEBHOOK, url="https://example.org/hook", wake_stream="")
     create(desk, "events/a", "1")
     first = of(desk).generation
-    desk.pass_ms(1_001)
+    desk.advance(1_001)
     assert of(desk).generation == first + 1
     assert of(desk).wake_id
 
@@ -178,7 +178,7 @@ def test_an_expired_stream_and_its_successor_in_one_frame_wake_those_who_named_i
     desk.do(c.CreateStream("named", "application/json", ttl_s=1))
     append(desk, "named", "1", "2")
     subscribe(desk, pattern="", streams=("named",))
-    desk.pass_ms(2_000, sweep=False)
+    desk.advance(2_000, sweep=False)
     create(desk, "named", "3")
     assert dict(of(desk).tails) == {"named": 1}
 

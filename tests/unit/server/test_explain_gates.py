@@ -8,10 +8,10 @@ import pytest
 
 from driftq.core.model.commands import TrimTopic
 from driftq.core.model.limits import BrokerLimits
+from driftq.testing.clock import START_MS
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import RetryPolicy
-from tests.support.broker_fixture import START_MS
-from tests.support.handler_fixture import FaceDesk, desk
+from tests.support.handler_fixture import HandlerFixture, handler_fixture
 
 ONE_AT_A_TIME = BrokerLimits(in_flight_max=1)
 STEADY = BrokerLimits(retry=RetryPolicy(0, 500, 30_000, "none"))
@@ -21,18 +21,18 @@ def run(coroutine):
     return asyncio.run(coroutine)
 
 
-async def prepared(at: FaceDesk, *messages: dict) -> None:
+async def prepared(at: HandlerFixture, *messages: dict) -> None:
     await at.call("POST", "/v1/topics", {"name": "t"})
     for message in messages:
         assert (await at.call("POST", "/v1/produce", {"topic": "t", "value": "v", **message})).status == 200
 
 
-async def claim(at: FaceDesk, group: str = "g", most: int = 1, **more) -> list[dict]:
+async def claim(at: HandlerFixture, group: str = "g", most: int = 1, **more) -> list[dict]:
     body = {"topic": "t", "group": group, "owner": "ann", "max": most, "lease_ms": 1_000, **more}
     return (await at.call("POST", "/v1/claim", body)).body["messages"]
 
 
-async def explained(at: FaceDesk, offset: int, group: str = "g", more: str = "") -> dict:
+async def explained(at: HandlerFixture, offset: int, group: str = "g", more: str = "") -> dict:
     shown = await at.call("GET", f"/v1/explain?topic=t&partition=0&offset={offset}&group={group}{more}")
     assert shown.status == 200, shown
     (view,) = shown.body["groups"]
@@ -45,7 +45,7 @@ def gates(view: dict) -> list[str]:
 
 def test_a_message_that_is_held_says_by_whom_and_until_when():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {})
             await claim(at)
             view = await explained(at, 0)
@@ -53,7 +53,7 @@ def test_a_message_that_is_held_says_by_whom_and_until_when():
             (gate,) = view["gates"]
             assert (gate["gate"], gate["opens_at"]) == ("leased", to_rfc3339(START_MS + 1_000))
             assert "'ann'" in gate["why"]
-            at.clock.at_ms += 1_001
+            at.clock.move(1_001)
             assert gates(await explained(at, 0)) == ["lease_ended"]
 
     run(check())
@@ -61,7 +61,7 @@ def test_a_message_that_is_held_says_by_whom_and_until_when():
 
 def test_a_message_that_failed_rests_with_its_history():
     async def check():
-        async with desk(limits=STEADY) as at:
+        async with handler_fixture(limits=STEADY) as at:
             await prepared(at, {})
             await claim(at)
             nack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0, "reason": "no luck"}
@@ -72,7 +72,7 @@ def test_a_message_that_failed_rests_with_its_history():
                 ("resting", to_rfc3339(START_MS + 500))
             ]
             assert "no luck" in view["summary"]
-            at.clock.at_ms += 500
+            at.clock.move(500)
             view = await explained(at, 0)
             assert (view["claimable"], gates(view)) == (True, [])
             assert [m["offset"] for m in await claim(at)] == [0]
@@ -82,7 +82,7 @@ def test_a_message_that_failed_rests_with_its_history():
 
 def test_a_delayed_message_names_its_time():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {"delay_ms": 60_000})
             await claim(at)
             view = await explained(at, 0)
@@ -94,7 +94,7 @@ def test_a_delayed_message_names_its_time():
 
 def test_all_gates_are_told_at_once():
     async def check():
-        async with desk(limits=ONE_AT_A_TIME) as at:
+        async with handler_fixture(limits=ONE_AT_A_TIME) as at:
             await prepared(at, {}, {"task": "mail"})
             await claim(at)
             await at.call("POST", "/v1/topics/t/groups/g/pause")
@@ -108,11 +108,11 @@ def test_all_gates_are_told_at_once():
 
 def test_a_deadline_that_has_passed_never_opens():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {"envelope": {"deadline": to_rfc3339(START_MS + 1_000)}})
             await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
             assert (await explained(at, 0))["claimable"] is True
-            at.clock.at_ms += 1_000
+            at.clock.move(1_000)
             view = await explained(at, 0)
             assert (gates(view), view["claimable"]) == (["deadline"], False)
             assert view["gates"][0]["opens_when"] == "never"
@@ -126,7 +126,7 @@ def test_a_deadline_that_has_passed_never_opens():
 
 def test_gaps_are_shown_and_hold_nothing_back():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, *[{} for _ in range(6)])
             await claim(at, most=5)
             for offset in (1, 3):
@@ -142,7 +142,7 @@ def test_gaps_are_shown_and_hold_nothing_back():
 
 def test_the_past_and_the_future_are_told_apart():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {}, {})
             await claim(at)
             (future,) = (await explained(at, 2))["gates"]
@@ -156,7 +156,7 @@ def test_the_past_and_the_future_are_told_apart():
 
 def test_the_place_in_line_counts_the_own_lane_only():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {}, {"task": "a"}, {}, {"task": "a"}, {})
             await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
             assert (await explained(at, 3))["ahead"] == 1
@@ -167,7 +167,7 @@ def test_the_place_in_line_counts_the_own_lane_only():
 
 def test_without_a_group_all_of_them_are_told():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {})
             alone = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
             assert alone.body["groups"] == []
@@ -196,7 +196,7 @@ def test_without_a_group_all_of_them_are_told():
 )
 def test_a_question_that_makes_no_sense_is_refused(query, status):
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at)
             assert (await at.call("GET", f"/v1/explain?{query}")).status == status
 
@@ -207,7 +207,7 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
     """The explanation and the rule that hands out are two pieces of code; they must not disagree."""
 
     async def check():
-        async with desk(limits=BrokerLimits(in_flight_max=3, retry=STEADY.retry)) as at:
+        async with handler_fixture(limits=BrokerLimits(in_flight_max=3, retry=STEADY.retry)) as at:
             shapes = [{}, {"delay_ms": 700}, {"task": "a"}, {"priority": 9}, {"envelope": {"tenant_id": "x"}}, {}]
             await prepared(at, *shapes)
             await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
@@ -222,14 +222,14 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
                     body = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": m["offset"]}
                     if (step + number) % 4:
                         await at.call("POST", path, body)
-                at.clock.at_ms += 300
+                at.clock.move(300)
 
     run(check())
 
 
 def test_a_time_beyond_all_dates_is_shown_as_the_last_one():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {"delay_ms": 2**53 - 1}, {"id": "j", "delay_ms": 2**53 - 1})
             await claim(at)
             assert (await explained(at, 0))["gates"][0]["opens_at"] == "9999-12-31T23:59:59.999+00:00"
@@ -244,7 +244,7 @@ def test_a_time_beyond_all_dates_is_shown_as_the_last_one():
 @pytest.mark.parametrize("place", ["t:0:" + "9" * 5_000, "t:" + "9" * 5_000 + ":0", "t:0:٣", "t:0:"])
 def test_a_job_called_by_an_impossible_place_is_unknown(place):
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {})
             assert (await at.call("GET", f"/v1/jobs/t/{place}")).status == 404
 
@@ -253,7 +253,7 @@ def test_a_job_called_by_an_impossible_place_is_unknown(place):
 
 def test_the_end_of_a_job_is_remembered():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await prepared(at, {"id": "a", "task": "x"}, {"id": "b", "task": "x"})
             await claim(at)
             ack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0}

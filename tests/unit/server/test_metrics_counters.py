@@ -12,14 +12,14 @@ from driftq.server.metrics.counters import Counters
 from driftq.server.metrics.gauges import Gauges
 from driftq.server.metrics.histogram import Histogram
 from driftq.server.metrics.registry import METRICS
-from tests.support.handler_fixture import FaceDesk, desk
+from tests.support.handler_fixture import HandlerFixture, handler_fixture
 
 
 def run(coroutine):
     return asyncio.run(coroutine)
 
 
-async def scraped(at: FaceDesk) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+async def scraped(at: HandlerFixture) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     page = (await at.call("GET", "/v1/metrics")).body.decode()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -32,7 +32,7 @@ def value(found, name, **labels):
     return found.get((name, tuple(sorted(labels.items()))))
 
 
-async def story(at: FaceDesk) -> None:
+async def story(at: HandlerFixture) -> None:
     """A bit of everything: produced, repeated, refused, delivered, acked, nacked, lost, buried, given back."""
     await at.call("POST", "/v1/topics", {"name": "t", "partitions": 1})
     for number in range(5):
@@ -52,13 +52,13 @@ async def story(at: FaceDesk) -> None:
     items = [{"partition": 0, "offset": 2}]
     await at.call("POST", "/v1/extend", {"topic": "t", "group": "g", "owner": "o", "messages": items, "lease_ms": 500})
     await at.call("POST", "/v1/release", {"topic": "t", "group": "g", "owner": "o", "messages": items})
-    at.clock.at_ms += 2_000
+    at.clock.move(2_000)
     assert (await at.call("POST", "/v1/claim", {**claim, "max": 1})).status == 200  # the lease of offset 3 has run out
 
 
 def test_what_happened_is_counted():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await story(at)
             found = await scraped(at)
             group = {"topic": "t", "group": "g"}
@@ -85,9 +85,9 @@ def test_what_happened_is_counted():
 
 def test_what_is_so_now_is_shown():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await story(at)
-            at.clock.at_ms += 3_000
+            at.clock.move(3_000)
             found = await scraped(at)
             place = {"topic": "t", "group": "g", "partition": "0"}
             assert value(found, "driftq_consumer_lag_messages", **place) == value(found, "consumer_lag", **place) == 4
@@ -106,7 +106,7 @@ def test_what_is_so_now_is_shown():
 
 def test_a_redriven_letter_is_no_dead_letter_any_more():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await story(at)
             await at.call("POST", "/v1/dlq/t/redrive", {})
             found = await scraped(at)
@@ -118,7 +118,7 @@ def test_a_redriven_letter_is_no_dead_letter_any_more():
 
 def test_every_metric_of_the_list_is_on_the_page_and_no_other():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await story(at)
             page = (await at.call("GET", "/v1/metrics")).body.decode()
             kinds = {line.split()[2]: line.split()[3] for line in page.splitlines() if line.startswith("# TYPE")}
@@ -132,7 +132,7 @@ def test_every_metric_of_the_list_is_on_the_page_and_no_other():
 
 def test_names_past_the_bound_are_counted_together():
     async def check():
-        async with desk(limits=BrokerLimits(topics_max=50)) as at:
+        async with handler_fixture(limits=BrokerLimits(topics_max=50)) as at:
             counts = Counters(at.engine.latest_state, names_max=3)
             at.engine.sequencer.observers.append(counts.observe)
             for number in range(6):
@@ -155,7 +155,7 @@ def test_names_past_the_bound_are_counted_together():
 
 def test_counters_outlive_the_topic_and_its_group():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await story(at)
             await at.call("DELETE", "/v1/topics/t")
             found = await scraped(at)
@@ -168,7 +168,7 @@ def test_counters_outlive_the_topic_and_its_group():
 
 def test_a_name_cannot_break_out_of_its_label():
     async def check():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await at.call("POST", "/v1/produce", {"topic": 'x"} 1\nevil 1', "value": "v"})
             page = (await at.call("GET", "/v1/metrics")).body.decode()
             assert "\nevil" not in page

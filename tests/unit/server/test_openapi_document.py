@@ -12,12 +12,12 @@ import pytest
 
 from driftq.server.openapi import page
 from driftq.server.openapi.document import DOCUMENTED, Undocumented, document, entries
-from tests.support.handler_fixture import desk
+from tests.support.handler_fixture import handler_fixture
 
 
 def fetched() -> tuple[dict, list[tuple[str, str]]]:
     async def fetch():
-        async with desk() as at:
+        async with handler_fixture() as at:
             found = (await at.call("GET", "/v1/openapi.json")).body
             # The table behind the app: exact paths, patterns and prefixes.
             app = at.app

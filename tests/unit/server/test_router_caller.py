@@ -15,7 +15,7 @@ from driftq.server.router.webhook_router import WebhookRouter
 from driftq.server.settings import Settings
 from driftq.settings.loader import SettingsError
 from driftq.wire.router import RouteDecision
-from tests.support.handler_fixture import FaceDesk, desk
+from tests.support.handler_fixture import HandlerFixture, handler_fixture
 
 TO_TASKS = '[[rule]]\nname = "tasks"\nmatch = { topic = "inbox" }\nroute = { target_topic = "tasks", label = "work" }'
 
@@ -37,7 +37,7 @@ def test_the_router_wins_over_the_envelope_which_wins_over_the_hash():
     """
 
     async def story():
-        async with desk(parse(rules)) as at:
+        async with handler_fixture(parse(rules)) as at:
             await topics(at, "inbox", "tasks", "other")
             envelope = {"target_topic": "other", "partition_override": 0}
             plain = await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "v", "envelope": envelope})
@@ -52,7 +52,7 @@ def test_the_router_wins_over_the_envelope_which_wins_over_the_hash():
 
 def test_the_decision_is_stored_and_its_label_can_be_claimed():
     async def story():
-        async with desk(parse(TO_TASKS)) as at:
+        async with handler_fixture(parse(TO_TASKS)) as at:
             await topics(at, "tasks")
             await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "v"})
             claim = {"topic": "tasks", "group": "g", "owner": "o"}
@@ -66,7 +66,7 @@ def test_the_decision_is_stored_and_its_label_can_be_claimed():
 
 def test_an_unknown_target_of_the_envelope_is_refused_and_leaves_no_key_behind():
     async def story():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await topics(at, "inbox")
             body = {"topic": "inbox", "value": "v", "envelope": {"idempotency_key": "k", "target_topic": "tasks"}}
             refused = await at.call("POST", "/v1/produce", body)
@@ -92,19 +92,19 @@ def test_a_topic_that_is_deleted_while_the_router_thinks_hurts_no_message():
 
     async def story():
         nonlocal at
-        async with desk(Slow()) as at:
+        async with handler_fixture(Slow()) as at:
             await topics(at, "inbox", "tasks")
             done = await at.call("POST", "/v1/produce", {"topic": "inbox", "value": "v"})
             assert (done.status, done.body["routed_topic"]) == (200, "inbox")
 
-    at: FaceDesk | None = None
+    at: HandlerFixture | None = None
 
     run(story())
 
 
 def test_every_way_to_produce_passes_the_router():
     async def story():
-        async with desk(parse(TO_TASKS)) as at:
+        async with handler_fixture(parse(TO_TASKS)) as at:
             await topics(at, "tasks")
             batch = await at.call("POST", "/v1/produce/batch", {"topic": "inbox", "messages": [{"value": "1"}, {}]})
             assert [r.get("routed_topic", r["status"]) for r in batch.body["results"]] == ["tasks", 400]
@@ -128,7 +128,7 @@ def test_a_duplicate_does_not_ask_again_and_goes_where_the_first_went(inline):
         return RouteDecision(target_topic=next(targets))
 
     async def story():
-        async with desk(PythonRouter(route, inline=inline)) as at:
+        async with handler_fixture(PythonRouter(route, inline=inline)) as at:
             await topics(at, "tasks", "other")
             body = {"topic": "inbox", "value": "v", "envelope": {"idempotency_key": "k"}}
             first = await at.call("POST", "/v1/produce", body)
@@ -152,7 +152,7 @@ def test_messages_with_one_key_share_one_decision_while_the_router_thinks():
             await gate.wait()
             return RouteDecision(label=f"call {asked}")
 
-        async with desk(PythonRouter(route), timeout_ms=20_000) as at:
+        async with handler_fixture(PythonRouter(route), timeout_ms=20_000) as at:
             await topics(at, "inbox")
             body = {"topic": "inbox", "value": "v", "envelope": {"idempotency_key": "k"}}
             calls = [asyncio.ensure_future(at.call("POST", "/v1/produce", body)) for _ in range(3)]
@@ -178,7 +178,7 @@ def test_a_router_that_fails_leaves_the_message_as_it_is(kind, result, caplog):
         return {"lable": "x"} if kind == "nonsense" else None
 
     async def story():
-        async with desk(PythonRouter(route), timeout_ms=20) as at:
+        async with handler_fixture(PythonRouter(route), timeout_ms=20) as at:
             await topics(at, "inbox")
             with caplog.at_level(logging.WARNING, "driftq.router"):
                 for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_plain_function_that_hangs_is_given_up_on():
         return RouteDecision(label="too late")
 
     async def story():
-        async with desk(PythonRouter(route, threads=1), timeout_ms=20) as at:
+        async with handler_fixture(PythonRouter(route, threads=1), timeout_ms=20) as at:
             await topics(at, "inbox")
             for value in ("stuck", "in line behind it"):
                 assert (await at.call("POST", "/v1/produce", {"topic": "inbox", "value": value})).status == 200
@@ -220,7 +220,7 @@ def test_the_messages_of_a_batch_keep_their_order_whatever_the_router_takes():
             await asyncio.sleep(0)
 
     async def story():
-        async with desk(PythonRouter(route), timeout_ms=20_000) as at:
+        async with handler_fixture(PythonRouter(route), timeout_ms=20_000) as at:
             await topics(at, "inbox", partitions=1)
             messages = [{"value": str(n)} for n in range(10)]
             await at.call("POST", "/v1/produce/batch", {"topic": "inbox", "messages": messages})

@@ -17,7 +17,7 @@ from driftq.wire.dead_letters import LettersReply
 from driftq.wire.message import StoredMessage
 from driftq.wire.produce import BatchReply, ProduceReply
 from driftq.wire.topics import MessagesReply
-from tests.support.handler_fixture import desk
+from tests.support.handler_fixture import handler_fixture
 
 MODULES = [
     importlib.import_module(f"driftq.wire.{module.name}") for module in pkgutil.iter_modules(driftq.wire.__path__)
@@ -49,7 +49,7 @@ def strictly(value: dict, body: type) -> None:
 
 def test_bodies_that_handlers_write_by_hand_are_their_structs():
     async def run():
-        async with desk() as at:
+        async with handler_fixture() as at:
             await at.call("POST", "/v1/topics", {"name": "t"})
             produced = (await at.call("POST", "/v1/produce", {"topic": "t", "value": "plain"})).body
             strictly(produced, ProduceReply)
