@@ -19,7 +19,7 @@ from driftq.repair.verify import digest, verify
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptJournal, CorruptLog, Damaged, FormatTooNew
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.segments import SegmentLogStore
+from driftq.storage.file_log_store import FileLogStore
 from driftq.wire import records
 from tests.support.damaged_folder import PATH, SEGMENT_BYTES, STORE, write_folder
 from tests.support.random_commands import RandomCommands
@@ -159,7 +159,7 @@ def batches(count: int, size_bytes: int) -> list[bytes]:
 
 
 def log_on(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> None:
-    store = SegmentLogStore(disk, "d/logs", segment_bytes, store=STORE)
+    store = FileLogStore(disk, "d/logs", segment_bytes, store=STORE)
     for offset, batch in enumerate(stored):
         store.append(1, offset, 1, batch)
     store.sync()
@@ -167,7 +167,7 @@ def log_on(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> None:
 
 
 def read_log(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> str:
-    store = SegmentLogStore(disk, "d/logs", segment_bytes, store=STORE)
+    store = FileLogStore(disk, "d/logs", segment_bytes, store=STORE)
     store.restore(1, 0, len(stored))
     found: list[bytes] = []
     try:

@@ -41,14 +41,14 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("storage.snapshots:save", 'disk.rename("snapshot.rename", f"{path}.tmp", path)', "pass"),
     ),
     "snapshot_not_synced": (Bug("storage.snapshots:save", 'file.sync("snapshot.sync")', "pass"),),
-    "snapshot_without_log_sync": (Bug("storage.log_store:LogSync._sync_file", 'file.sync("log.sync")', "pass"),),
+    "snapshot_without_log_sync": (Bug("storage.log_sync:LogSync._sync_file", 'file.sync("log.sync")', "pass"),),
     "log_names_not_synced": (
-        Bug("storage.log_store:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
+        Bug("storage.log_sync:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
     ),
     "journal_trimmed_too_far": (Bug("engine.checkpointer:first_needed_lsn", "lsns[0] + 1", "lsns[-1] + 10_000"),),
     "collected_too_early": (
         Bug(
-            "storage.segments:SegmentLogStore.collect",
+            "storage.file_log_store:FileLogStore.collect",
             "self._given_up[0].lsn <= safe_lsn",
             "True",
         ),

@@ -16,8 +16,8 @@ from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.corruption import CorruptJournal
 from driftq.storage.file_journal import FileJournal
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.log_store import MemoryLogStore
-from driftq.storage.segments import SegmentLogStore
 from driftq.wire.errors import Code
 from driftq.wire.message import RetryPolicy
 from driftq.wire.records import stamp
@@ -143,7 +143,7 @@ def test_segments_go_only_when_the_watermark_that_gives_them_up_is_durable():
 def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start():
     disk = SimDisk()
     disk.make_folder("t", "d")
-    store = SegmentLogStore(disk, "d/logs", 4_000, store=bytes(16))
+    store = FileLogStore(disk, "d/logs", 4_000, store=bytes(16))
     batches = [packed(f"{number}".ljust(100, "."))[0] for number in range(3)]
     for number, batch in enumerate(batches):
         store.append(1, number, 1, batch[:8] + number.to_bytes(8, "little") + batch[16:])
@@ -152,7 +152,7 @@ def test_an_index_that_promises_more_than_the_file_holds_does_not_stop_a_start()
     kept = disk.files()[f"d/logs/1/{name}"][: 64 + len(batches[0])]
     disk.put(f"d/logs/1/{name}", kept)  # a cut that became durable, and nothing that was written behind it
 
-    again = SegmentLogStore(disk, "d/logs", 4_000, store=bytes(16))
+    again = FileLogStore(disk, "d/logs", 4_000, store=bytes(16))
     again.restore(1, 0, 1)  # all that the snapshot knows: the journal brings the rest again
     again.append(1, 1, 1, batches[1])
     assert again.read(1, 1, 2, 1) == [batches[1]]
@@ -188,7 +188,7 @@ def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
 def test_a_time_is_found_in_a_log_whose_last_segment_a_full_disk_left_empty():
     disk = SimDisk()
     disk.make_folder("t", "d")
-    store = SegmentLogStore(disk, "d/logs", 300, store=bytes(16))
+    store = FileLogStore(disk, "d/logs", 300, store=bytes(16))
     batches = [stamp(packed(f"{number}".ljust(150, "."))[0], number, number) for number in range(3)]
     for number in range(2):
         store.append(1, number, 1, batches[number])

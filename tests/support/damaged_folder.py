@@ -12,8 +12,8 @@ from driftq.repair.journal_scan import JournalFrame, scan_journal
 from driftq.storage import snapshots
 from driftq.storage.data_folder import DataFolder, finish_folder, new_folder
 from driftq.storage.file_journal import FileJournal
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.journal_files import HEADER_BYTES
-from driftq.storage.segments import SegmentLogStore
 from tests.support.simdisk import SimDisk
 
 PATH = "d"
@@ -27,7 +27,7 @@ def write_folder(
     """The folder that a broker leaves when it has committed these frames, one block each, and stopped cleanly."""
     folder = new_folder(disk, PATH, STORE)
     journal = FileJournal.create(disk, folder.journal, STORE, segment_bytes=SEGMENT_BYTES, parent=PATH)
-    store = SegmentLogStore(disk, folder.logs, 2_000, store=STORE)
+    store = FileLogStore(disk, folder.logs, 2_000, store=STORE)
     broker = new_broker()
     for lsn, frame in enumerate(frames, 1):
         journal.append(lsn - 1, [frame])

@@ -16,8 +16,8 @@ from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptSnapshot
 from driftq.storage.data_folder import DataFolder, find_folder, finish_folder, new_folder
 from driftq.storage.file_journal import FileJournal
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.journal_files import HEADER_BYTES
-from driftq.storage.segments import SegmentLogStore
 
 if TYPE_CHECKING:
     from driftq.core.context import Chance
@@ -78,7 +78,7 @@ class Opened:
     options: StorageOptions
     broker: Broker
     journal: FileJournal
-    store: SegmentLogStore
+    store: FileLogStore
     report: RecoveryReport
 
 
@@ -136,8 +136,8 @@ def _create(
     return Opened(disk, folder, options, broker, journal, store, RecoveryReport(True, 0, 0, 0, journal.recovery))
 
 
-def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> SegmentLogStore:
-    return SegmentLogStore(
+def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> FileLogStore:
+    return FileLogStore(
         disk,
         folder.logs,
         options.log_segment_bytes,

@@ -20,9 +20,9 @@ from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptJournal, CorruptLog, CorruptSnapshot
 from driftq.storage.data_folder import DataFolder, find_folder
 from driftq.storage.disk import Disk, ReadOnlyDisk
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.journal_files import HEADER_BYTES, load_segment, load_watermark, segment_numbers, segment_path
 from driftq.storage.log_store import MemoryLogStore
-from driftq.storage.segments import SegmentLogStore
 from driftq.wire import records
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class LogFiles:
     def __init__(self, disk: Disk, folder: DataFolder) -> None:
         self._disk = disk
         self._folder = folder
-        self._store = SegmentLogStore(
+        self._store = FileLogStore(
             ReadOnlyDisk(disk), folder.logs, store=folder.store, cache_bytes=4 << 20, open_files=16
         )
 

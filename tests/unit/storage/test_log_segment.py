@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from driftq.storage.corruption import CorruptLog
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.log_segment import LogSegment, encode_index, read_index
-from driftq.storage.segments import SegmentLogStore
 from driftq.wire.records import stamp
 from tests.support.broker_fixture import packed
 from tests.support.simdisk import SimDisk, SimFile
@@ -33,7 +33,7 @@ def disk():
     """Twelve batches, two in each segment, synced."""
     disk = NotedDisk()
     disk.make_folder("t", "d")
-    store = SegmentLogStore(disk, "d/logs", 500, store=STORE)
+    store = FileLogStore(disk, "d/logs", 500, store=STORE)
     for number, batch in enumerate(BATCHES):
         store.append(1, number, 1, batch)
     store.sync()
@@ -41,8 +41,8 @@ def disk():
     return disk
 
 
-def reopened(disk: SimDisk) -> SegmentLogStore:
-    store = SegmentLogStore(disk, "d/logs", 500, store=STORE)
+def reopened(disk: SimDisk) -> FileLogStore:
+    store = FileLogStore(disk, "d/logs", 500, store=STORE)
     store.restore(1, 0, COUNT)
     return store
 

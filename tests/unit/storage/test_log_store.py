@@ -10,19 +10,19 @@ import pytest
 
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.disk import DiskFull, OsDisk
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.log_store import LogStore, MemoryLogStore
-from driftq.storage.segments import SegmentLogStore
 from tests.support.simdisk import SimDisk
 from tests.unit.storage.suites import STORE, batch, check_log_store
 
 SEGMENT = 4096
 
 
-def files_on(disk: SimDisk, **settings: int) -> SegmentLogStore:
-    return SegmentLogStore(disk, "d/logs", SEGMENT, store=STORE, **settings)
+def files_on(disk: SimDisk, **settings: int) -> FileLogStore:
+    return FileLogStore(disk, "d/logs", SEGMENT, store=STORE, **settings)
 
 
-def filled(disk: SimDisk, log_id: int = 1, records: int = 100, **settings: int) -> SegmentLogStore:
+def filled(disk: SimDisk, log_id: int = 1, records: int = 100, **settings: int) -> FileLogStore:
     store = files_on(disk, **settings)
     for offset in range(records):
         store.append(log_id, offset, 1, batch(offset, at_ms=offset, size_bytes=100))
@@ -38,7 +38,7 @@ def test_every_log_store_does_what_a_log_store_does(kind: str, tmp_path: Path) -
     numbers = count()
     makers: dict[str, Callable[[], LogStore]] = {
         "memory": MemoryLogStore,
-        "real files": lambda: SegmentLogStore(OsDisk(), f"{tmp_path}/{next(numbers)}", SEGMENT),
+        "real files": lambda: FileLogStore(OsDisk(), f"{tmp_path}/{next(numbers)}", SEGMENT),
         "simulated files": lambda: files_on(SimDisk()),
         "no cache, one open file": lambda: files_on(SimDisk(), cache_bytes=0, open_files=1),
     }

@@ -15,8 +15,8 @@ from driftq.storage import snapshots
 from driftq.storage.data_folder import find_folder, finish_folder, new_folder
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.file_journal import FileJournal
+from driftq.storage.file_log_store import FileLogStore
 from driftq.storage.journal import JournalUnavailable
-from driftq.storage.segments import SegmentLogStore
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE, batch
 
@@ -32,7 +32,7 @@ class Broker:
     tried: int = 0
     tail: int = 0
     journal: FileJournal | None = field(default=None, repr=False)
-    logs: SegmentLogStore | None = field(default=None, repr=False)
+    logs: FileLogStore | None = field(default=None, repr=False)
 
     def start(self) -> None:
         folder = find_folder(self.disk, "d")
@@ -45,7 +45,7 @@ class Broker:
         assert newest.damaged == ()
         base = newest.base_lsn()
         self.journal = FileJournal.open(self.disk, folder.journal, STORE, segment_bytes=SEGMENT, known_lsn=base)
-        self.logs = SegmentLogStore(self.disk, folder.logs, 1500, store=STORE)
+        self.logs = FileLogStore(self.disk, folder.logs, 1500, store=STORE)
         if newest.snapshot is not None:
             (state,) = snapshots.read_frames(self.disk, newest.snapshot, STORE)
             assert state == b"%d" % base

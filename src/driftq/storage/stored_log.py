@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from driftq.storage.log_store import Placed
 
 
-class OpenLog:
+class StoredLog:
     """One log. Not `opened` means: the files were not looked at yet, only [start, end) is known."""
 
     __slots__ = ("dirty", "end", "folder", "log_id", "new_names", "opened", "segments", "start", "unwritten", "written")
@@ -52,7 +52,7 @@ class GivenUp(NamedTuple):
     """What frames up to `lsn` gave up: it goes when no snapshot is older than that."""
 
     lsn: int
-    trimmed: list[tuple[OpenLog, int]]  # with the start the log had
+    trimmed: list[tuple[StoredLog, int]]  # with the start the log had
     dropped: list[int]
 
 

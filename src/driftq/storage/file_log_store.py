@@ -1,4 +1,4 @@
-"""The records of every log in segment files: `SegmentLogStore`.
+"""The records of every log in segment files: `FileLogStore`.
 
 Owns `logs/<log_id>/<first_offset>.log` and the index beside each. An append is one write into the page cache; `sync`
 makes everything durable before a snapshot relies on it. A log is opened when it is first touched, and whatever lies
@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.disk import Disk, DiskFull
 from driftq.storage.log_segment import LogSegment, encode_header, encode_index, index_path, load, read_run
-from driftq.storage.log_store import LogSync, Placed, SegmentSpan, batch_ms
-from driftq.storage.open_log import GivenUp, OpenFiles, OpenLog, RunCache
+from driftq.storage.log_store import Placed, SegmentSpan, batch_ms
+from driftq.storage.log_sync import LogSync
+from driftq.storage.stored_log import GivenUp, OpenFiles, RunCache, StoredLog
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
@@ -24,7 +25,7 @@ OPEN_FILES = 256
 AGED_MS = 60_000  # a segment is not closed by age sooner than this
 
 
-class SegmentLogStore:
+class FileLogStore:
     """Logs as segment files under one folder. Called from one thread at a time."""
 
     def __init__(
@@ -41,12 +42,12 @@ class SegmentLogStore:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._store = store
-        self._logs: dict[int, OpenLog] = {}
+        self._logs: dict[int, StoredLog] = {}
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
-        self._dirty: dict[int, OpenLog] = {}
-        self._waiting: dict[int, OpenLog] = {}
-        self._trimmed: dict[int, OpenLog] = {}
+        self._dirty: dict[int, StoredLog] = {}
+        self._waiting: dict[int, StoredLog] = {}
+        self._trimmed: dict[int, StoredLog] = {}
         self._dropped: dict[int, None] = {}
         self._given_up: list[GivenUp] = []
         self._new_folders = False
@@ -102,15 +103,15 @@ class SegmentLogStore:
     def sync(self) -> None:
         self.begin_sync().run()
 
-    def _new_log(self, log_id: int, first_offset: int) -> OpenLog:
-        log = self._logs[log_id] = OpenLog(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
+    def _new_log(self, log_id: int, first_offset: int) -> StoredLog:
+        log = self._logs[log_id] = StoredLog(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
         # Whatever has this number on disk is from before a crash, and the journal brings it again.
         self._remove_files(log.folder)
         self._dropped.pop(log_id, None)
         log.opened = True
         return log
 
-    def _write_waiting(self, log: OpenLog) -> bool:
+    def _write_waiting(self, log: StoredLog) -> bool:
         while log.unwritten:
             try:
                 written = self._write(log)
@@ -120,7 +121,7 @@ class SegmentLogStore:
         self._waiting.pop(log.log_id, None)
         return True
 
-    def _write(self, log: OpenLog) -> int:
+    def _write(self, log: StoredLog) -> int:
         """Write as many of the waiting batches as belong into one run, at once; returns how many."""
         if not log.opened:
             self._open_log(log)
@@ -149,7 +150,7 @@ class SegmentLogStore:
         self._dirty[log.log_id] = log
         return len(batches)
 
-    def _new_segment(self, log: OpenLog, first_offset: int) -> LogSegment:
+    def _new_segment(self, log: StoredLog, first_offset: int) -> LogSegment:
         path = f"{log.folder}/{first_offset:020d}.log"
         if not log.segments:
             self._disk.make_folder("log.folder", log.folder)
@@ -196,7 +197,7 @@ class SegmentLogStore:
             offset = run_end
         return found
 
-    def _batches_at(self, log: OpenLog, offset: int) -> tuple[list[int], list[bytes], int]:
+    def _batches_at(self, log: StoredLog, offset: int) -> tuple[list[int], list[bytes], int]:
         """The batches of the run that holds an offset, and the offset behind that run."""
         if log.unwritten and offset >= log.unwritten[0][0]:
             return [entry[0] for entry in log.unwritten], [entry[2] for entry in log.unwritten], log.end
@@ -255,7 +256,7 @@ class SegmentLogStore:
     # ---------------------------------------------------------------------------------------- beginning and ending
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
-        self._logs[log_id] = OpenLog(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
+        self._logs[log_id] = StoredLog(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
 
     def trim(self, log_id: int, start_offset: int) -> None:
         log = self._logs.get(log_id)
@@ -293,7 +294,7 @@ class SegmentLogStore:
         self._dropped = {}
         return noted
 
-    def _remove_below(self, log: OpenLog, start: int) -> None:
+    def _remove_below(self, log: StoredLog, start: int) -> None:
         if self._logs.get(log.log_id) is not log:
             return
         if not log.opened:
@@ -309,7 +310,7 @@ class SegmentLogStore:
 
     # ----------------------------------------------------------------------------------------------- opening a log
 
-    def _open_log(self, log: OpenLog) -> None:
+    def _open_log(self, log: StoredLog) -> None:
         """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
         end = log.written
         firsts = [int(name[:-4]) for name in self._disk.list(log.folder) if name.endswith(".log")]
@@ -330,12 +331,12 @@ class SegmentLogStore:
         if len(log.segments) > 1 and log.segments[1].first_offset <= log.start:
             self._trimmed[log.log_id] = log
 
-    def _load(self, log: OpenLog, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
+    def _load(self, log: StoredLog, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
         if load(self._disk, self._files[segment.path], self._store, log.log_id, segment, end, is_last=is_last):
             log.dirty[segment.path] = segment
             self._dirty[log.log_id] = log
 
-    def _loaded(self, log: OpenLog) -> list[LogSegment]:
+    def _loaded(self, log: StoredLog) -> list[LogSegment]:
         """All segments of a log, with their runs."""
         if not log.opened:
             self._open_log(log)
