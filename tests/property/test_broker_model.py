@@ -495,7 +495,7 @@ class BrokerMachine(RuleBasedStateMachine):
             counts: dict[int, collections.Counter[str]] = collections.defaultdict(collections.Counter)
             for _, log_id, offset, message in self.model.of(group_id):
                 progress = state.progress_of(group_id, log_id)
-                place, _, entry = progress.place_of(offset)
+                place, _, entry = progress.state_of(offset)
                 assert place is PLACES[message.state], f"log {log_id} offset {offset}: {place}, not {message.state}"
                 if message.state == RESTING:
                     assert entry is not None

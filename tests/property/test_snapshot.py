@@ -144,7 +144,7 @@ commands = st.one_of(
 )  # fmt: skip
 
 
-def images(desk: BrokerFixture) -> bytes:
+def snapshot_of(desk: BrokerFixture) -> bytes:
     return encode(list(desk.broker.snapshot()))
 
 
@@ -156,16 +156,16 @@ def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
         desk.do(c.CreateStream("/a"))
     for step in steps:
         restarting.broker = restarting.restarted()
-        assert images(steady) == images(restarting)
+        assert snapshot_of(steady) == snapshot_of(restarting)
         if isinstance(step, int):
             said["time"] += 1
             steady.advance(step)
             restarting.advance(step)
             assert steady.journal == restarting.journal
             continue
-        before = images(steady)
+        before = snapshot_of(steady)
         answer = steady.decide(step)
-        assert images(steady) == before, "decide changed something"
+        assert snapshot_of(steady) == before, "decide changed something"
         assert not (isinstance(answer.reply, Rejected) and answer.facts), "a refusal has no facts"
         assert decode(encode(answer.facts)) == answer.facts
         assert restarting.decide(step) == answer
@@ -174,7 +174,7 @@ def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
             restarting.fold(encode(answer.facts))
         said[type(step).__name__] += 1
         said["refused"] += isinstance(answer.reply, Rejected)
-    assert encode(list(steady.replayed().snapshot())) == images(steady), "the journal folds to another state"
+    assert encode(list(steady.replayed().snapshot())) == snapshot_of(steady), "the journal folds to another state"
 
 
 def test_what_was_said_reached_every_rule():

@@ -109,7 +109,7 @@ class Stage:
         state = self.desk.broker.state
         for progress in state.topics[topic].groups[group].progress:
             end = state.logs[progress.log_id].end
-            places = [f"{offset}:{progress.place_of(offset)[0].name.lower()}" for offset in range(progress.floor, end)]
+            places = [f"{offset}:{progress.state_of(offset)[0].name.lower()}" for offset in range(progress.floor, end)]
             partition = state.logs[progress.log_id].partition
             yield f"  partition {partition}: floor {progress.floor} {' '.join(places)}".rstrip()
 

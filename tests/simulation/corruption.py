@@ -45,7 +45,7 @@ class Expected:
         """The run went on: frames that were not durable may be others now."""
         self._images.clear()
 
-    def images(self, lsn: int) -> list[Fact]:
+    def snapshot(self, lsn: int) -> list[Fact]:
         found = self._images.get(lsn)
         if found is None:
             found = self._images[lsn] = list(self._at(lsn).snapshot())
@@ -106,7 +106,7 @@ def _fold(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
     if newest is None or newest.lsn != lsn:
         return
     found = [fact for frame in snapshots.read_frames(disk, newest, opened.folder.store) for fact in decode(frame)]
-    demand(found == expected.images(lsn), "flips", f"{what}: a checkpoint over damage is wrong")
+    demand(found == expected.snapshot(lsn), "flips", f"{what}: a checkpoint over damage is wrong")
     world.counts["folds right"] += 1
 
 
@@ -145,7 +145,7 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected
     demand(tail <= len(world.frames), kind, f"{what}: {tail} frames, more than were written")
     for lsn in range(world.audit.lsn + 1, tail + 1):  # stored, and nobody had been told yet
         world.audit.frame(lsn, decode(world.frames[lsn - 1]), world.op_at[lsn])
-    same = list(opened.broker.snapshot()) == expected.images(tail)
+    same = list(opened.broker.snapshot()) == expected.snapshot(tail)
     demand(same, kind, f"{what}: another state was started")
     unread = _unreadable(world, opened, what, kind)
     if kind == "lies":

@@ -92,7 +92,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),
     # --- dedup
-    "dedup_not_persisted": (Bug("core.state.producers:ProducerTable.images", "self.states.items()", "()"),),
+    "dedup_not_persisted": (Bug("core.state.producers:ProducerTable.snapshot", "self.states.items()", "()"),),
     "stale_epoch_accepted": (Bug("core.state.producers:ProducerTable.judge", "if by.epoch < state.epoch:", "if 0:"),),
     "gap_accepted": (
         Bug(
@@ -114,7 +114,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "key_ttl_restarted": (
-        Bug("core.state.produced_keys:ProducedKeyTable.place", "image.expires_ms", "image.expires_ms + 60_000"),
+        Bug("core.state.produced_keys:ProducedKeyTable.restore", "fact.expires_ms", "fact.expires_ms + 60_000"),
     ),
     "key_forgotten": (
         Bug("core.state.produced_keys:ProducedKeyTable.find", "self._until_ms(found, now_ms) > now_ms", "False"),
@@ -153,7 +153,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "retry_share_not_carried": (Bug("core.state.progress:Progress.lease", "fact.retry_debt", "0"),),
     "attempts_not_persisted": (
         Bug(
-            "core.state.progress:Progress.place_entry", "Entry.placed(image)", "Entry.placed(image); entry.attempts = 0"
+            "core.state.progress:Progress.restore_entry",
+            "Entry.restored(fact)",
+            "Entry.restored(fact); entry.attempts = 0",
         ),
     ),
     "version_not_raised": (Bug("core.state.progress:Progress.lease", "entry.version += 1", "pass"),),
@@ -188,7 +190,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "clock_ends_backoffs": (Bug("core.state.clock_correction:_shift_progress", "if entry.was_delivered():", "if 0:"),),
     "lost_wake_up": (
-        Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._look_again_ms(subject, now_ms))", "pass"),
+        Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))", "pass"),
     ),
     "idle_too_early": (
         Bug("core.rules.sweep:_find_idle_groups", "group.active_ms > since_ms", "group.active_ms > ctx.now_ms"),
@@ -208,7 +210,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "timed_out = False and is_timeout(",
         ),
     ),
-    "timeout_forgotten": (Bug("core.state.logs:Log.place", 'array("q", image.timeout_offsets)', 'array("q")'),),
+    "timeout_forgotten": (Bug("core.state.logs:Log.restore", 'array("q", fact.timeout_offsets)', 'array("q")'),),
     # --- what a connection holds
     "oldest_kept_too": (
         Bug(
@@ -234,7 +236,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     # --- streams, stages, effects
     "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
     "close_lost": (
-        Bug("core.state.streams:StreamTable.place", "image.closed, image.closed_by", "False, image.closed_by"),
+        Bug("core.state.streams:StreamTable.restore", "fact.closed, fact.closed_by", "False, fact.closed_by"),
     ),
     "stream_seq_ignored": (Bug("core.rules.streams:_conditions", "if command.stream_seq and", "if 0 and"),),
     "published_twice": (
@@ -269,7 +271,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.rules.settle:_sort_one", "elif found.fenced and entry is not None and not entry.lost:", "elif 0:"),
     ),
     "outcome_forgotten": (Bug("core.rules.outcome:outcome", "if known is not None:", "if 0:"),),
-    "outcomes_not_persisted": (Bug("core.state.outcomes:Outcomes.images", "self._known.items()", "()"),),
+    "outcomes_not_persisted": (Bug("core.state.outcomes:Outcomes.snapshot", "self._known.items()", "()"),),
     "outcome_kept_too_long": (Bug("core.state.outcomes:Outcomes.find", "and known.expires_ms > now_ms", ""),),
     "other_outcome_called_a_repeat": (
         Bug("core.rules.outcome:_repeated", "known.digest == outcomes.digest(command)", "True"),

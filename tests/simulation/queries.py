@@ -46,7 +46,7 @@ def _groups(state: State) -> object:
 def _messages(state: State) -> object:
     """Where the first messages are that a group has not settled."""
     return [
-        [progress.place_of(offset)[0] for offset in range(progress.floor, progress.floor + 8)]
+        [progress.state_of(offset)[0] for offset in range(progress.floor, progress.floor + 8)]
         for group in state.groups.values()
         for progress in group.progress
     ]
@@ -56,12 +56,12 @@ PARTS: dict[str, Callable[[State], object]] = {
     "topics": _topics,
     "groups": _groups,
     "messages": _messages,
-    "keys": lambda state: list(state.keys.images()),
-    "effects": lambda state: list(state.effects.images()),
-    "jobs": lambda state: list(state.job_attempts.images()),
-    "streams": lambda state: list(state.streams.images()),
-    "stages": lambda state: list(state.stages.images()),
-    "subscriptions": lambda state: list(state.subscriptions.images()),
+    "keys": lambda state: list(state.keys.snapshot()),
+    "effects": lambda state: list(state.effects.snapshot()),
+    "jobs": lambda state: list(state.job_attempts.snapshot()),
+    "streams": lambda state: list(state.streams.snapshot()),
+    "stages": lambda state: list(state.stages.snapshot()),
+    "subscriptions": lambda state: list(state.subscriptions.snapshot()),
 }
 
 

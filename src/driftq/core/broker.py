@@ -1,8 +1,22 @@
-"""Commands in, facts out. `decide` reads and answers; `apply` is the only thing that changes state.
+"""The broker: a deterministic state machine. `decide` turns a command into facts and a reply, `apply` folds facts.
 
-The broker knows the rules. It does not know files, sockets, the clock or chance: records come from a reader, time and
-chance are arguments. Whoever drives it applies the facts of a decision before the next one, and lets the reply go
-when they are durable.
+It does no I/O and knows no clock: records come from a reader, time and randomness are arguments. What drives it (the
+engine, or the simulation) must do the following:
+
+1. **Recover.** Apply the facts of the newest snapshot, then those of the journal after it, in order, with `apply_all`.
+2. **Decide.** Call `decide(command, now_ms)` for one command at a time. It changes nothing.
+3. **Append and apply.** Append the facts to the journal as one frame and call `apply_all` with them, before the next
+   `decide`. If there is no room for the frame, drop the decision: nothing has changed yet.
+4. **Sync, then reply.** Send a reply only after every frame up to its lsn is durable, also if the reply has no facts of
+   its own: it may show what an earlier frame did.
+5. **Publish the ends.** Move `LogReader.end` of each log when its records are durable. Claims and reads stop there.
+6. **Keep time.** When `next_deadline_ms` has passed, call `due(now_ms)` and decide the sweep that it returns. A late
+   call delays an expiry and breaks nothing.
+7. **Snapshot.** Write `snapshot()` to disk now and then, between two commands; the journal before it can be trimmed.
+
+    command --decide--> facts + reply --append--> journal --sync--> reply to the caller
+                          |
+                          +--apply--> state
 """
 
 from __future__ import annotations
@@ -34,7 +48,7 @@ if TYPE_CHECKING:
     from driftq.core.model.facts import Fact
     from driftq.core.model.limits import BrokerLimits
 
-LOOK_AGAIN_MS = 100
+SWEEP_AGAIN_MS = 100  # what a sweep had no room for is swept again after this time
 
 Rule = Callable[[DecisionContext, Any], Reply]
 
@@ -89,7 +103,7 @@ RULES: dict[type[c.Command], Rule] = {
 
 
 class Broker:
-    """The state machine."""
+    """The state machine: its state, the rules by type of command and the folds by type of fact."""
 
     def __init__(self, limits: BrokerLimits, reader: LogReader, chance: Chance) -> None:
         self.limits = limits
@@ -99,7 +113,7 @@ class Broker:
         self.folds = {**Fold(self.state).folds, **SnapshotRestore(self.state).folds}
 
     def decide(self, command: c.Command, now_ms: int) -> Decision:
-        """What becomes true because of a command, and what to answer. A refusal has no facts."""
+        """The facts of a command and the reply to it. A refusal has no facts."""
         ctx = DecisionContext(self.state, self.limits, self.reader, self.chance, now_ms, RULES)
         reply = RULES[type(command)](ctx, command)
         if isinstance(reply, Rejected):
@@ -113,7 +127,7 @@ class Broker:
         return Decision(ctx.facts, reply)
 
     def apply(self, fact: Fact) -> None:
-        """Fold a fact. Never fails on one that `decide` produced."""
+        """Fold a fact. Never fails on a fact that `decide` returned."""
         self.folds[type(fact)](fact)
 
     def apply_all(self, facts: list[Fact]) -> None:
@@ -131,10 +145,10 @@ class Broker:
         return self.state.deadlines.next_ms()
 
     def due(self, now_ms: int) -> c.Sweep | None:
-        """The sweep that time has made necessary. What has merely moved is put back, with its new time. A sweep is
-        bounded and may be refused, so what has to end is looked at again soon; what is gone by then is not found."""
+        """The sweep that is necessary at this time. A subject whose time has moved is scheduled anew. A sweep is
+        bounded and may be refused, so what is due is looked at again soon."""
         state = self.state
-        found: list[Subject] = []
+        subjects: list[Subject] = []
         for subject in state.deadlines.take(now_ms):
             at_ms = self._time_of(subject)
             if at_ms is None:
@@ -142,29 +156,30 @@ class Broker:
             if at_ms > now_ms:
                 state.deadlines.push(subject, at_ms)
                 continue
-            found.append(subject)
-            state.deadlines.push(subject, self._look_again_ms(subject, now_ms))
-        return c.Sweep(tuple(found)) if found else None
+            subjects.append(subject)
+            state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))
+        return c.Sweep(tuple(subjects)) if subjects else None
 
-    def _look_again_ms(self, subject: Subject, now_ms: int) -> int | None:
-        """A group with messages ready to be claimed is told once, then looked at when its next time comes."""
+    def _sweep_again_ms(self, subject: Subject, now_ms: int) -> int | None:
+        """A group without expired leases needs no sweep: its due messages wake claims once, then it waits for its next
+        time."""
         kind, number, log_id = subject
         if kind == "group":
             progress = self.state.progress_of(number, log_id)
             if not progress.lease_heap or progress.lease_heap[0][0] > now_ms:
                 return next_ms(progress, now_ms)
-        return now_ms + LOOK_AGAIN_MS
+        return now_ms + SWEEP_AGAIN_MS
 
     def _time_of(self, subject: Subject) -> int | None:
-        """When a subject really is due; None if it is gone."""
+        """When a subject is due according to the state; None if it is gone."""
         kind, number, log_id = subject
         state = self.state
         if kind == "group":
             known = number in state.groups and log_id in state.logs
             return state.progress_of(number, log_id).next_ms() if known else None
         if kind == "wake":
-            woken = state.subscriptions.by_number.get(number)
-            return woken.until_ms or None if woken is not None else None
+            subscription = state.subscriptions.by_number.get(number)
+            return subscription.until_ms or None if subscription is not None else None
         if kind == "keys":
             return state.keys.next_ms()
         if kind == "stream":

@@ -69,9 +69,7 @@ class RestartsCheck:
             return
         for number, (one, other) in enumerate(zip(found, expected, strict=False)):
             if one != other:
-                raise Violation(
-                    "fold", f"the state after a restart differs at image {number}: {one} instead of {other}"
-                )
+                raise Violation("fold", f"the state after a restart differs at fact {number}: {one} instead of {other}")
         raise Violation("fold", f"the state after a restart has {len(found)} images instead of {len(expected)}")
 
     def logs(self, opened: Opened) -> None:

@@ -65,7 +65,7 @@ class Connection:
 
     def delivered(self, progress: Progress, held: c.Held, until_ms: int, at_ms: int) -> None:
         for offset in range(held.first, held.end):
-            _, lease, entry = progress.place_of(offset)
+            _, lease, entry = progress.state_of(offset)
             if lease is None or lease.token != held.token or (entry is not None and not entry.held):
                 continue  # it ended before it was delivered
             if not self.messages:
@@ -133,7 +133,7 @@ class Connection:
             group = state.groups.get(message.group_id)
             if group is None:
                 continue
-            _, lease, entry = group.progress[message.partition].place_of(message.offset)
+            _, lease, entry = group.progress[message.partition].state_of(message.offset)
             ended = lease is None or lease.token != message.token or (entry is not None and not entry.held)
             if ended or lease is None or lease.until_ms <= now_ms:
                 continue

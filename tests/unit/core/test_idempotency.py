@@ -51,9 +51,9 @@ def test_images_of_effects_keep_the_order_of_the_rounds(rounds):
     for _ in range(rounds):
         effects.forget_some(lambda effect: effect.until_ms == 3)
     again = EffectTable()
-    for image in effects.images():
-        again.place(image)
-    assert list(again.images()) == list(effects.images())
+    for fact in effects.snapshot():
+        again.restore(fact)
+    assert list(again.snapshot()) == list(effects.snapshot())
     for either in (effects, again):
         either.forget_some(lambda effect: effect.until_ms % 2 == 0)
-    assert list(again.images()) == list(effects.images())
+    assert list(again.snapshot()) == list(effects.snapshot())

@@ -43,7 +43,7 @@ def test_the_oldest_are_dropped_in_time_and_when_there_is_no_room(monkeypatch):
     known = o.Outcomes(Deadlines())
     for number in range(6):
         known.folds[OutcomeRecorded](recorded(number, 1_000 + number))
-    assert [image.outcome for image in known.images()] == [b"2", b"3", b"4", b"5"]
+    assert [fact.outcome for fact in known.snapshot()] == [b"2", b"3", b"4", b"5"]
     assert known.find(b"2", 1_001) is not None
     assert known.find(b"2", 1_002) is None, "a late sweep changes no answer"
     assert known.expired(1_003, 10) == 2
@@ -51,7 +51,7 @@ def test_the_oldest_are_dropped_in_time_and_when_there_is_no_room(monkeypatch):
     known.folds[OutcomesForgotten](OutcomesForgotten(2))
     assert (len(known), known.size_bytes) == (2, 2 * o.ENTRY_BYTES)
     known.folds[OutcomeRecorded](recorded(6, result=bytes(10 * o.ENTRY_BYTES)))
-    assert [image.outcome for image in known.images()] == [b"6"], "one may be larger than the rest"
+    assert [fact.outcome for fact in known.snapshot()] == [b"6"], "one may be larger than the rest"
     known.folds[OutcomesForgotten](OutcomesForgotten(1))
     assert (len(known), known.size_bytes, known.next_ms()) == (0, 0, None)
 

@@ -101,7 +101,7 @@ def test_a_key_that_comes_again_and_again_is_held_once(keys):
     for now_ms in range(0, 100_000, 100):
         keys.remember("k", plain(now_ms, now_ms + 100))
     assert len(keys) == 1
-    assert len(list(keys.images())) == 1
+    assert len(list(keys.snapshot())) == 1
 
 
 def test_a_job_id_is_taken_while_the_job_is_unfinished(keys, jobs):
@@ -173,11 +173,11 @@ def test_keys_from_images_are_swept_as_the_others_are(keys, jobs, now_ms):
             keys.remember(f"k{number}", plain(number, 400 * number))
     swept(keys, now_ms)
     again = ProducedKeyTable(jobs)
-    for image in keys.images():
-        again.place(image)
+    for fact in keys.snapshot():
+        again.restore(fact)
     jobs.open = {4}
     for later_ms in range(now_ms, now_ms + 5_000, 300):
-        assert list(again.images()) == list(keys.images())
+        assert list(again.snapshot()) == list(keys.snapshot())
         assert again.next_ms() == keys.next_ms()
         assert again.due_ms(later_ms) == keys.due_ms(later_ms)
         swept(keys, later_ms)
@@ -186,5 +186,5 @@ def test_keys_from_images_are_swept_as_the_others_are(keys, jobs, now_ms):
 
 def test_an_old_snapshot_does_not_know_a_job_ids_ttl(keys, jobs):
     jobs.open = {5}
-    keys.place(KeyState(scope("j"), 1, 5, 1, 0, 10))
+    keys.restore(KeyState(scope("j"), 1, 5, 1, 0, 10))
     assert keys.find(scope("j"), 10**9) is not None

@@ -114,9 +114,9 @@ def test_past_the_bound_the_producer_that_is_idle_for_longest_is_forgotten():
 def test_images_rebuild_the_table():
     made = table(*((3, seq, seq * 7) for seq in range(WINDOW + 3)))
     again = ProducerTable()
-    for image in made.images(1):
-        again.place(image)
-    assert list(again.images(1)) == list(made.images(1))
+    for fact in made.snapshot(1):
+        again.restore(fact)
+    assert list(again.snapshot(1)) == list(made.snapshot(1))
     assert again.judge(ProducerSequence("p", 3, WINDOW, WINDOW * 7)) == made.judge(
         ProducerSequence("p", 3, WINDOW, WINDOW * 7)
     )

@@ -18,7 +18,7 @@ def failed(progress: Progress, offset: int, retry_at_ms: int = 500, *, lost: boo
 
 def places(progress: Progress, end: int) -> str:
     """One letter for each offset: fresh, held, resting, settled."""
-    return "".join(progress.place_of(offset)[0].name[0] for offset in range(end))
+    return "".join(progress.state_of(offset)[0].name[0] for offset in range(end))
 
 
 def test_a_claim_of_a_thousand_is_one_range_under_one_lease():
@@ -78,7 +78,7 @@ def test_extending_moves_the_end_of_what_was_named_and_of_nothing_else():
     failed(progress, 3, 0)
     leased(progress, (3, 4), until_ms=1_000)
     progress.extend(Extended(1, 1, ((1, 2), (3, 4)), 5_000))
-    ends = [progress.place_of(offset)[1].until_ms for offset in range(4)]  # type: ignore[union-attr]
+    ends = [progress.state_of(offset)[1].until_ms for offset in range(4)]  # type: ignore[union-attr]
     assert ends == [1_000, 5_000, 1_000, 5_000]
     assert progress.in_flight == 4
     assert progress.next_ms() == 1_000
@@ -145,7 +145,7 @@ def test_retention_settles_what_it_takes():
 def test_a_delayed_message_has_no_attempt_and_no_holder():
     progress = Progress(1, 1, 0)
     progress.delay(4, 900)
-    place, lease, entry = progress.place_of(4)
+    place, lease, entry = progress.state_of(4)
     assert (place, lease, entry.attempts, entry.version) == (MessageState.RESTING, None, 0, 0)  # type: ignore[union-attr]
     leased(progress, (4, 5))
     assert (progress.entries[4].attempts, progress.entries[4].version) == (1, 1)

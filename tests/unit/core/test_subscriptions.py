@@ -227,6 +227,6 @@ def test_a_restart_knows_subscriptions_wakes_and_leases(desk):
     desk.do(w.ClaimWake("s", "worker"))
     here = desk.broker
     for there in (desk.restarted(), desk.replayed()):
-        assert list(there.state.subscriptions.images()) == list(here.state.subscriptions.images())
+        assert list(there.state.subscriptions.snapshot()) == list(here.state.subscriptions.snapshot())
         assert there.state.subscriptions.by_path.keys() == here.state.subscriptions.by_path.keys()
         assert there.next_deadline_ms() == here.next_deadline_ms()

@@ -1,6 +1,7 @@
-"""Everything one can ask of the broker. A command is a value: it has been parsed and bounded, not yet judged.
+"""Commands: everything a caller can ask the broker to do. Queries are in `core.model.queries`.
 
-Payloads arrive packed (`wire.records`), so the core never looks into a record unless a message fails.
+A command is a value that was parsed and bounded, but not yet decided. Payloads arrive packed (`wire.records`): the core
+does not look into a record unless its message fails.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class Command(Struct, frozen=True, gc=False):
 
 
 class Held(Struct, frozen=True, gc=False):
-    """A run of messages somebody says they hold: offsets [first, end) of a partition, under a token or the owner's
-    name."""
+    """A range of messages that the caller claims to hold: offsets [first, end) of a partition, under a token or,
+    without one, under the owner's name."""
 
     partition: int
     first: int
@@ -47,7 +48,7 @@ class DeleteTopic(Command, frozen=True):
 
 
 class TrimTopic(Command, frozen=True):
-    """Forget the records of a partition below an offset."""
+    """Drop the records of a partition below an offset."""
 
     topic: str
     partition: int
@@ -55,7 +56,7 @@ class TrimTopic(Command, frozen=True):
 
 
 class CreateGroup(Command, frozen=True):
-    """Register a group. `start` is "earliest", "latest", or a time in milliseconds."""
+    """Create a group. `start` is "earliest", "latest", or a time in milliseconds."""
 
     topic: str
     group: str
@@ -63,7 +64,7 @@ class CreateGroup(Command, frozen=True):
 
 
 class SeekGroup(Command, frozen=True):
-    """Start over: at an offset of one partition, or everywhere at "earliest", "latest" or a time."""
+    """Move a group: to an offset of one partition, or in all partitions to "earliest", "latest" or a time."""
 
     topic: str
     group: str
@@ -86,8 +87,8 @@ class DeleteGroup(Command, frozen=True):
 
 
 class ProduceKey(Struct, frozen=True, gc=False):
-    """Idempotency of a produce: scope (tenant, requested topic, key). `digest` is a fingerprint of the message; the
-    journals of older versions hold a checksum of the value (`value_crc`) in its place."""
+    """The idempotency key of a produce, scoped by tenant and requested topic. `digest` is a fingerprint of the message;
+    journals of older versions hold a checksum of the value (`value_crc`) instead."""
 
     tenant: str
     topic: str
@@ -99,7 +100,7 @@ class ProduceKey(Struct, frozen=True, gc=False):
 
 
 class Produce(Command, frozen=True):
-    """Append a packed batch to one partition: the one named, or the one its key hashes to."""
+    """Append a packed batch to one partition: the named one, or the one that the key hashes to."""
 
     topic: str
     batch: bytes
@@ -110,14 +111,14 @@ class Produce(Command, frozen=True):
     producer: ProducerSequence | None = None
     once: ProduceKey | None = None
     marks: tuple[RecordSchedule, ...] = ()
-    job: ProduceKey | None = None  # the id of a job
+    job: ProduceKey | None = None  # the job id
 
 
 # --- consuming ------------------------------------------------------------------------------------------------------
 
 
 class Claim(Command, frozen=True):
-    """Take up to `max_messages` for an owner. Registers the group if it is new."""
+    """Claim up to `max_messages` for an owner. Creates the group if it does not exist."""
 
     topic: str
     group: str
@@ -140,7 +141,7 @@ class Ack(Command, frozen=True):
 
 
 class AckThrough(Command, frozen=True):
-    """Ack everything a group holds in a partition up to and with `offset`; all of it must be the caller's."""
+    """Ack everything of a partition up to and including `offset`; the caller must hold all of it."""
 
     topic: str
     group: str
@@ -160,7 +161,7 @@ class Nack(Command, frozen=True):
 
 
 class ReleaseMessages(Command, frozen=True):
-    """Give messages back without counting the attempt; `sent` is False if nobody ever saw them."""
+    """Give messages back without counting the attempt. `sent` is False if no client has seen them."""
 
     topic: str
     group: str
@@ -171,7 +172,7 @@ class ReleaseMessages(Command, frozen=True):
 
 
 class RejectMessages(Command, frozen=True):
-    """Straight to the dead letters."""
+    """Move messages to the dead letters now."""
 
     topic: str
     group: str
@@ -189,8 +190,8 @@ class Extend(Command, frozen=True):
 
 
 class Keep(Command, frozen=True):
-    """The broker extends leases of a connection that still settles. A lease is never shortened, and one that has ended
-    stays so."""
+    """Extend the leases of a connection that still settles, on behalf of the server. A lease is never shortened, and
+    one that ran out is not renewed."""
 
     topic: str
     group: str
@@ -199,7 +200,7 @@ class Keep(Command, frozen=True):
 
 
 class Cancel(Command, frozen=True):
-    """Settle a message for every group that has not finished it."""
+    """Cancel a message: settle it for every group that has not finished it."""
 
     topic: str
     partition: int
@@ -207,8 +208,7 @@ class Cancel(Command, frozen=True):
 
 
 class Redrive(Command, frozen=True):
-    """Produce a dead letter again and settle it for the group that redrives, together; nothing if that was done
-    before."""
+    """Produce a dead letter again and settle it for the group that redrives, in one frame. Idempotent."""
 
     topic: str
     group: str
@@ -221,7 +221,7 @@ class Redrive(Command, frozen=True):
 
 
 class EffectKey(Struct, frozen=True, gc=False):
-    """Identity of an effect: scope (tenant, topic, group, key)."""
+    """What identifies an effect."""
 
     tenant: str
     topic: str
@@ -230,8 +230,8 @@ class EffectKey(Struct, frozen=True, gc=False):
 
 
 class BeginEffect(Command, frozen=True):
-    """Ask to work on a key. With the message it belongs to, it is remembered until that message is settled. The lease
-    token of that message, or the fence of an earlier begin, proves that the caller is the one that began before."""
+    """Begin an effect. If it names its message, the effect is remembered until that message is settled. The lease token
+    of the message, or the fence of an earlier begin, proves that the caller began it before."""
 
     key: EffectKey
     owner: str
@@ -259,7 +259,7 @@ class FailEffect(Command, frozen=True):
 
 
 class CreateStream(Command, frozen=True):
-    """Create a stream, or match the one that is there. Forks name their source."""
+    """Create a stream, or check that the existing one has the same configuration. A fork names its source."""
 
     path: str
     content_type: str = ""
@@ -309,8 +309,8 @@ class TrimStream(Command, frozen=True):
 
 
 class Stage(Command, frozen=True):
-    """Keep a batch durable and invisible under a handle, for a partition of a topic or a stream. With its number under
-    the handle (`chunk`, from 0) a repeat is harmless."""
+    """Store a batch durably and invisibly under a handle, for a partition of a topic or a stream. With `chunk`, its
+    number under the handle from 0, the command is idempotent."""
 
     writer: str
     handle: str
@@ -326,7 +326,7 @@ class Stage(Command, frozen=True):
 
 
 class Publish(Command, frozen=True):
-    """Make the named handles visible, in this order, once for (writer, batch number)."""
+    """Publish the batches of these handles, in this order, once per (writer, batch number)."""
 
     writer: str
     batch_number: int
@@ -338,28 +338,29 @@ class ForgetStages(Command, frozen=True):
     handles: tuple[str, ...]
 
 
-# --- together -------------------------------------------------------------------------------------------------------
+# --- outcomes, time
+# -------------------------------------------------------------------------------------------------------
 
 
 class CommitOutcome(Command, frozen=True):
-    """What one piece of work did, all or nothing: acks, produced messages, stream appends, committed effects."""
+    """Everything that one piece of work did, all or nothing: acks, produced messages, stream appends, effects."""
 
     acks: tuple[Ack, ...] = ()
     produces: tuple[Produce, ...] = ()
     appends: tuple[AppendStream, ...] = ()
     commits: tuple[CommitEffect, ...] = ()
-    key: str = ""  # an idempotency key, for outcomes that have nothing else to be recognised by
-    digest: bytes = b""  # of what the caller asked for, as it was sent
+    key: str = ""  # an idempotency key, for outcomes without tokens, fences or producers
+    digest: bytes = b""  # of the request body
 
 
 class SetClock(Command, frozen=True):
-    """The machine's clock is right and the broker's time is not: it is `at_ms` now."""
+    """Correct the broker's time to `at_ms`, the time of the machine's clock."""
 
     at_ms: int
 
 
 class Sweep(Command, frozen=True):
-    """Time has passed: end what has run out (leases, streams, stages; with `retention`, old records too)."""
+    """End what has expired: leases, streams, stages, keys; with `retention`, old records too."""
 
     subjects: tuple[Subject, ...] = ()
     retention: bool = False

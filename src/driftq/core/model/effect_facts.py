@@ -13,7 +13,7 @@ from driftq.core.model.facts import Fact
 
 
 class KeyBegun(Fact, tag=40, frozen=True):
-    """Somebody works on a key; whoever comes with a lower fence is late."""
+    """A worker began an effect. Callers with a lower fence are late from now on."""
 
     key: str
     fence: int
@@ -23,11 +23,11 @@ class KeyBegun(Fact, tag=40, frozen=True):
     group_id: int = 0
     log_id: int = 0
     offset: int = -1
-    token: str = ""  # of the lease under which the caller holds its message
+    token: str = ""  # of the lease of the caller's message
 
 
 class KeyCommitted(Fact, tag=41, frozen=True):
-    """The effect of a key happened; its result is kept until it expires."""
+    """An effect was committed. Its result is kept until it expires."""
 
     key: str
     fence: int
@@ -37,7 +37,7 @@ class KeyCommitted(Fact, tag=41, frozen=True):
 
 
 class KeyFailed(Fact, tag=42, frozen=True):
-    """The effect of a key failed; it may be begun again."""
+    """An effect failed. It may be begun again."""
 
     key: str
     fence: int
@@ -47,7 +47,7 @@ class KeyFailed(Fact, tag=42, frozen=True):
 
 
 class KeysSwept(Fact, tag=47, frozen=True):
-    """Keys of produces whose time was over before `until_ms` are forgotten; unfinished jobs keep their ids."""
+    """Idempotency keys of produces that expired before `until_ms` were forgotten. Unfinished jobs keep their ids."""
 
     at_ms: int
     until_ms: int
@@ -57,18 +57,18 @@ class KeysSwept(Fact, tag=47, frozen=True):
 
 
 class OutcomeRecorded(Fact, tag=43, frozen=True):
-    """An outcome was carried out. The same one sent again before `expires_ms` gets this result. In a snapshot it is its
-    own image."""
+    """An outcome was carried out. The same outcome sent again before `expires_ms` gets this result. Snapshots hold the
+    same fact."""
 
-    outcome: bytes  # what the outcome is recognised by, as a hash
-    digest: bytes  # of what it asked for
+    outcome: bytes  # a hash of what identifies the outcome
+    digest: bytes  # of the request
     expires_ms: int
     at_ms: int
     result: bytes
 
 
 class OutcomesForgotten(Fact, tag=44, frozen=True):
-    """The oldest remembered outcomes have expired."""
+    """The oldest outcomes expired and were forgotten."""
 
     count: int
 
@@ -77,7 +77,7 @@ class OutcomesForgotten(Fact, tag=44, frozen=True):
 
 
 class Staged(Fact, tag=50, frozen=True):
-    """A batch waits in the staging log, durable and invisible, to be published into its target."""
+    """A batch was staged: durable in the staging log, invisible until it is published into its target."""
 
     handle: str
     writer: str
@@ -91,7 +91,7 @@ class Staged(Fact, tag=50, frozen=True):
 
 
 class PublishedBatch(Struct, frozen=True, array_like=True, gc=False):
-    """One staged batch and the place in its target log that it was given."""
+    """A staged batch, and the offsets in its target log that it was published at."""
 
     log_id: int
     first_offset: int
@@ -101,17 +101,17 @@ class PublishedBatch(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Published(Fact, tag=51, frozen=True):
-    """The staged batches of a writer's batch became visible, together and once; its other stages are forgotten."""
+    """The staged batches of a writer became visible, together and once. Its other stages were forgotten."""
 
     writer: str
     batch_number: int
     at_ms: int
     parts: tuple[PublishedBatch, ...]
-    staging_start: int  # below it the staging log is not needed any more
+    staging_start: int  # the staging log is not needed below this offset
 
 
 class StagesForgotten(Fact, tag=52, frozen=True):
-    """Stages that expired, or that their writer gave up."""
+    """Stages expired, or their writer dropped them."""
 
     handles: tuple[str, ...]
     staging_start: int

@@ -23,7 +23,7 @@ from driftq.wire.message import RetryPolicy
 FORMAT = 1
 FAIR_TENANT = "tenant"
 
-STAGING_LOG = 0  # the log nobody reads: batches that wait to be published
+STAGING_LOG = 0  # holds batches that wait to be published; no client reads it
 
 ACKED = 0
 DEAD = 1
@@ -39,7 +39,7 @@ class Fact(Struct, frozen=True, array_like=True, gc=False):
 
 
 class TopicConfig(Struct, frozen=True, array_like=True, gc=False):
-    """What a topic may say differently from the server; 0 and None mean "as the server does"."""
+    """The settings of a topic. 0 and None mean the default of the server."""
 
     retention_ms: int = 0
     retention_bytes: int = 0
@@ -48,13 +48,13 @@ class TopicConfig(Struct, frozen=True, array_like=True, gc=False):
     backlog_messages_max: int = 0
     backlog_bytes_max: int = 0
     retry: RetryPolicy | None = None
-    history: bool = False  # what happens to its messages is told in a companion topic
-    fair: str = ""  # FAIR_TENANT: tenants take turns
+    history: bool = False  # what happens to its messages is recorded in `<topic>.history`
+    fair: str = ""  # FAIR_TENANT: tenants take turns within a priority
 
 
 class TopicCreated(Fact, tag=1, frozen=True):
-    """A topic exists with its partitions, and its dead-letter topic with as many. Logs are numbered from
-    `first_log_id`: first the partitions, then those of the dead letters."""
+    """A topic was created, and its dead-letter topic with as many partitions. Logs are numbered from `first_log_id`:
+    first the partitions, then those of the dead letters."""
 
     topic: str
     first_log_id: int
@@ -64,21 +64,22 @@ class TopicCreated(Fact, tag=1, frozen=True):
 
 
 class TopicConfigured(Fact, tag=2, frozen=True):
-    """A topic's own settings changed."""
+    """The settings of a topic changed."""
 
     topic: str
     config: TopicConfig
 
 
 class TopicDeleted(Fact, tag=3, frozen=True):
-    """A topic, its dead letters, their groups and records are gone."""
+    """A topic was deleted with its dead letters, their groups and their records."""
 
     topic: str
     log_ids: tuple[int, ...]
 
 
 class RecordSchedule(Struct, frozen=True, array_like=True, gc=False):
-    """A record that is not plain: its lane (priority, task, label, tenant), until when it rests, its deadline."""
+    """What sets a record apart from a plain one: its lane (priority, task, label, tenant), delay, deadline and so
+    on."""
 
     index: int
     priority: int = 0
@@ -87,14 +88,14 @@ class RecordSchedule(Struct, frozen=True, array_like=True, gc=False):
     not_before_ms: int = 0
     deadline_ms: int = 0
     tenant: str = ""
-    tracked: bool = False  # a job: its attempts are remembered
-    group: str = ""  # the only group that gets it; empty: every group
+    tracked: bool = False  # a job: its attempts are recorded
+    group: str = ""  # the only group that gets it; "": every group
     timeout_ms: int = 0  # how long an attempt may take
 
 
 class LaneKey(NamedTuple):
-    """What puts records of one log side by side: higher priority first; claims may ask for a task or a label. Only
-    a fair topic tells tenants apart."""
+    """What the records of a lane have in common. Higher priority is delivered first; claims may ask for a task or a
+    label. Only a fair topic has lanes for tenants."""
 
     priority: int
     task: str
@@ -103,7 +104,7 @@ class LaneKey(NamedTuple):
 
 
 class ProducerSequence(Struct, frozen=True, array_like=True, gc=False):
-    """The idempotent producer of an append, remembered in the same frame as its data."""
+    """The idempotent producer of an append, recorded in the same frame as its data."""
 
     producer: str
     epoch: int
@@ -112,7 +113,7 @@ class ProducerSequence(Struct, frozen=True, array_like=True, gc=False):
 
 
 class AppendMetadata(Struct, frozen=True, array_like=True, gc=False):
-    """What rides along with an append and must not be separable from it."""
+    """What is recorded together with an append, so that no crash can separate them."""
 
     producer: ProducerSequence | None = None
     key: str = ""
@@ -121,12 +122,12 @@ class AppendMetadata(Struct, frozen=True, array_like=True, gc=False):
     marks: tuple[RecordSchedule, ...] = ()
     closes: bool = False
     stream_seq: str = ""
-    job: str = ""  # a job's id, which is taken until `job_ttl_ms` after the job's end
+    job: str = ""  # a job's id, which is in use until `job_ttl_ms` after the job ends
     job_ttl_ms: int = 0
 
 
 class Appended(Fact, tag=10, frozen=True):
-    """Records are in a log, with dedup state, idempotency key, schedule and closure."""
+    """Records were appended to a log, with dedup state, idempotency key, schedule and closure."""
 
     log_id: int
     first_offset: int
@@ -138,7 +139,7 @@ class Appended(Fact, tag=10, frozen=True):
 
 
 class Trimmed(Fact, tag=11, frozen=True):
-    """A log begins later now: retention, or a trim on request."""
+    """A log was trimmed at its start, by retention or on request."""
 
     log_id: int
     start_offset: int
@@ -162,8 +163,8 @@ class RecordsLost(Fact, tag=13, frozen=True):
 
 
 class ClockSet(Fact, tag=14, frozen=True):
-    """The broker's time was `from_ms` and is `at_ms` from here on. They are equal where an idle broker only notes the
-    time, so that the next start can tell how long it was down."""
+    """The broker's clock was set from `from_ms` to `at_ms`. They are equal when an idle broker only records the time,
+    so that the next start knows how long it was down."""
 
     at_ms: int
     from_ms: int
@@ -173,7 +174,7 @@ class ClockSet(Fact, tag=14, frozen=True):
 
 
 class GroupCreated(Fact, tag=30, frozen=True):
-    """A group reads a topic, from these offsets, one for each partition."""
+    """A group was created, to read a topic from these offsets, one per partition."""
 
     group_id: int
     topic: str
@@ -183,7 +184,7 @@ class GroupCreated(Fact, tag=30, frozen=True):
 
 
 class GroupSought(Fact, tag=31, frozen=True):
-    """A group starts over at an offset of one partition."""
+    """A group was moved to an offset of one partition."""
 
     group_id: int
     log_id: int
@@ -192,35 +193,36 @@ class GroupSought(Fact, tag=31, frozen=True):
 
 
 class GroupPaused(Fact, tag=32, frozen=True):
-    """A group gets nothing (or something again)."""
+    """A group was paused or resumed."""
 
     group_id: int
     paused: bool
 
 
 class GroupDeleted(Fact, tag=33, frozen=True):
-    """A group is forgotten, with its progress."""
+    """A group was deleted with its progress."""
 
     group_id: int
     at_ms: int = 0
 
 
 class GroupIdled(Fact, tag=18, frozen=True):
-    """A group that is behind did nothing for so long that it holds producers up no more. It keeps its progress."""
+    """A group that is behind was unused for so long that it no longer counts for back-pressure. It keeps its
+    progress."""
 
     group_id: int
     at_ms: int
 
 
 class GroupCaughtUp(Fact, tag=19, frozen=True):
-    """An idle group claims again, and what waits for it is within the limits: it counts for back-pressure again."""
+    """An idle group claims again and its backlog is within the limits: it counts for back-pressure again."""
 
     group_id: int
     at_ms: int
 
 
 class Leased(Fact, tag=34, frozen=True):
-    """An owner holds these offsets until then; each counts one more attempt and a higher lease version."""
+    """An owner holds these offsets until a time. Each counts one more attempt and gets a higher lease version."""
 
     group_id: int
     log_id: int
@@ -229,12 +231,12 @@ class Leased(Fact, tag=34, frozen=True):
     token: str
     at_ms: int
     until_ms: int
-    lane: tuple[int, str, str, str] | None = None  # first deliveries of an explicit lane move that lane's cursor
-    retry_debt: int = 0  # what retries have taken ahead of their share, after this claim: thousandths of a message
+    lane: tuple[int, str, str, str] | None = None  # the explicit lane whose cursor first deliveries move
+    retry_debt: int = 0  # what retries took ahead of their share, after this claim, in thousandths of a message
 
 
 class Extended(Fact, tag=35, frozen=True):
-    """The holder of these offsets has longer."""
+    """The leases of these offsets were extended."""
 
     group_id: int
     log_id: int
@@ -243,7 +245,7 @@ class Extended(Fact, tag=35, frozen=True):
 
 
 class Failed(Fact, tag=36, frozen=True):
-    """An attempt ended badly, by nack or by a lost lease; the message rests until `retry_at_ms`."""
+    """An attempt failed, by a nack or a lost lease. The message waits until `retry_at_ms`."""
 
     group_id: int
     log_id: int
@@ -266,7 +268,7 @@ class FailureExplained(Fact, tag=45, frozen=True):
 
 
 class Released(Fact, tag=37, frozen=True):
-    """Held messages go back and their attempt does not count. Unsent ones were never seen by anybody."""
+    """Held messages were given back; the attempt does not count. Unsent ones were never seen by a client."""
 
     group_id: int
     log_id: int
@@ -276,8 +278,8 @@ class Released(Fact, tag=37, frozen=True):
 
 
 class Settled(Fact, tag=38, frozen=True):
-    """Done for this group, for ever: acked, dead-lettered, cancelled or skipped. `error` is the last one of a dead
-    letter."""
+    """Messages are done for this group, permanently: acked, dead-lettered, cancelled or skipped. `error` is the last
+    error of a dead letter."""
 
     group_id: int
     log_id: int
@@ -288,7 +290,7 @@ class Settled(Fact, tag=38, frozen=True):
 
 
 class Cancelled(Fact, tag=48, frozen=True):
-    """No group that starts later gets this message, either."""
+    """A message was cancelled: groups that start later do not get it either."""
 
     log_id: int
     offset: int
@@ -296,7 +298,7 @@ class Cancelled(Fact, tag=48, frozen=True):
 
 
 class FilterNoted(Fact, tag=49, frozen=True):
-    """A group claims with this filter too; None is everything."""
+    """A group claims with a filter it has not used before. None means any."""
 
     group_id: int
     at_ms: int

@@ -1,4 +1,4 @@
-"""The numbers that say no, and the defaults that shape answers. Settings fill them; the core only reads them."""
+"""Limits and defaults of the broker. Settings fill them; the core only reads them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class BrokerLimits(Struct, frozen=True):
     partitions_max: int = 1_024
     groups_per_topic_max: int = 1_000
     lanes_per_log_max: int = 1_000
-    tenant_lanes_max: int = 500  # past it, new tenants share a lane
+    tenant_lanes_max: int = 500  # beyond this, new tenants share a lane
     message_bytes: int = MIB
     batch_bytes: int = 16 * MIB
     partition_messages: int = 1_000_000
     partition_bytes: int = 1 << 30
     overload_retry_ms: int = 1_000
-    groups_idle_ms: int = 0  # a group that does nothing for so long stops to hold producers up; 0: never
+    groups_idle_ms: int = 0  # a group unused for this long does not count for back-pressure; 0: always counts
 
     in_flight_max: int = 1_000
     claim_max: int = 10_000

@@ -1,8 +1,8 @@
-"""Sets of offsets kept as ranges, so that a million settled messages cost as much as one.
+"""Sets of offsets stored as ranges, so that a million settled messages cost as much as one.
 
-Ranges are half-open `(first, end)` pairs, sorted, never touching. They are kept in blocks of at most `BLOCK_RANGES`, so
-that a set of a million ranges (every second message settled) costs 16 bytes for each and a change moves one block and
-not all of them. Nothing here knows what the numbers mean.
+Ranges are half-open `(first, end)` pairs, sorted, and never touch each other. They are stored in blocks of at most
+`BLOCK_RANGES`: a set of a million ranges (every second message settled) costs 16 bytes per range, and a change moves
+one block instead of all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Block:
         return end - first - known
 
     def discard(self, first: int, end: int) -> int:
-        """Take a range out and return how many integers are gone."""
+        """Remove a range and return how many integers were removed."""
         firsts, ends = self.firsts, self.ends
         low = bisect_right(ends, first)
         high = bisect_left(firsts, end, low)
@@ -100,8 +100,8 @@ class RangeSet:
 
     def next_outside(self, number: int) -> int:
         """The lowest integer from `number` on that is not in the set."""
-        found = self.above(number)
-        return found[1] if found is not None and found[0] <= number else number
+        nearest = self.above(number)
+        return nearest[1] if nearest is not None and nearest[0] <= number else number
 
     def lowest(self) -> Range | None:
         return (self._blocks[0].firsts[0], self._blocks[0].ends[0]) if self._blocks else None
@@ -121,7 +121,7 @@ class RangeSet:
             yield from range(low, high)
 
     def add(self, first: int, end: int) -> None:
-        """Add a range; what is there already stays."""
+        """Add a range; it may overlap what is in the set."""
         at = bisect_left(self._tops, first)  # the first block with a range that touches or lies beyond
         if at == len(self._tops):
             if not self._blocks:
@@ -133,8 +133,8 @@ class RangeSet:
         self._tidy(at)
 
     def _swallow(self, at: int, end: int) -> int:
-        """Take the ranges that touch `end` or lie below it out of a block: the range before it becomes longer instead.
-        Returns where that ends."""
+        """Remove the ranges of a block that touch `end` or lie below it: the range before them grows instead. Returns
+        its new end."""
         block = self._blocks[at]
         touched = bisect_right(block.firsts, end)
         end = max(end, block.ends[touched - 1])
@@ -144,7 +144,7 @@ class RangeSet:
         return end
 
     def discard(self, first: int, end: int) -> None:
-        """Take a range out; what is not there does not matter."""
+        """Remove a range; integers that are not in the set are ignored."""
         at = bisect_right(self._tops, first)
         while at < len(self._blocks) and self._blocks[at].firsts[0] < end:
             self.count -= self._blocks[at].discard(first, end)
@@ -162,20 +162,20 @@ class RangeSet:
         self._tops.clear()
         self.count = 0
 
-    def packed(self, most: int) -> Iterator[tuple[bytes, bytes]]:
-        """Starts and ends as packed 64-bit integers, at most `most` ranges at once."""
+    def packed(self, ranges_max: int) -> Iterator[tuple[bytes, bytes]]:
+        """Starts and ends as packed 64-bit integers, about `ranges_max` ranges at a time."""
         firsts, ends = array("q"), array("q")
         for block in self._blocks:
             firsts += block.firsts
             ends += block.ends
-            if len(firsts) + BLOCK_RANGES > most:
+            if len(firsts) + BLOCK_RANGES > ranges_max:
                 yield firsts.tobytes(), ends.tobytes()
                 firsts, ends = array("q"), array("q")
         if firsts:
             yield firsts.tobytes(), ends.tobytes()
 
     def unpack(self, firsts: bytes, ends: bytes) -> None:
-        """Add ranges that `packed` gave."""
+        """Add ranges that `packed` returned."""
         for first, end in zip(array("q", firsts), array("q", ends), strict=True):
             self.add(first, end)
 
@@ -184,8 +184,8 @@ class RangeSet:
         self._tops.insert(at, block.ends[-1] if block.ends else 0)
 
     def _tidy(self, at: int) -> int:
-        """A block changed: note its top, halve it if it is too large, drop it if it is empty. Returns how many blocks
-        stand where it stood."""
+        """After a block changed: note its top, split it if it is too large, drop it if it is empty. Returns how many
+        blocks there are in its place."""
         block = self._blocks[at]
         size = len(block.firsts)
         if not size:
@@ -203,10 +203,10 @@ class RangeSet:
 
 def runs(offsets: list[int]) -> list[Range]:
     """Fold sorted offsets into ranges."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     for offset in offsets:
-        if found and found[-1][1] == offset:
-            found[-1] = (found[-1][0], offset + 1)
+        if ranges and ranges[-1][1] == offset:
+            ranges[-1] = (ranges[-1][0], offset + 1)
         else:
-            found.append((offset, offset + 1))
-    return found
+            ranges.append((offset, offset + 1))
+    return ranges

@@ -1,4 +1,4 @@
-"""What an answer can be. A refusal is a value like any other reply; it carries a code that says what to do."""
+"""Replies to commands. A refusal is a reply like any other; its code tells the client what to do."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Reply(Struct, frozen=True, gc=False):
 
 
 class Done(Reply, frozen=True):
-    """It is so now (or was before): nothing else to say."""
+    """Done. `changed` is False if it was done before."""
 
     changed: bool = True
 
 
 class Rejected(Reply, frozen=True):
-    """No, and why. `details` goes to the caller as it is."""
+    """Refused, and why. `details` is sent to the client as it is."""
 
     code: Code
     message: str
@@ -46,7 +46,7 @@ class Produced(Reply, frozen=True):
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """A run of messages handed out together; all share token, lease and history."""
+    """A run of messages that are delivered together, with the same lease and number of attempts."""
 
     partition: int
     log_id: int
@@ -55,11 +55,11 @@ class Delivery(Struct, frozen=True, gc=False):
     attempts: int
     version: int
     error: str = ""
-    until_ms: int = 0  # if it ends before the claim's lease: an attempt may not take longer
+    until_ms: int = 0  # when an execution timeout ends the lease early; 0: at the end of the claim's lease
 
 
 class Claimed(Reply, frozen=True):
-    """What was claimed; `next_ms` is when waiting messages may become due, if nothing else happens."""
+    """What was claimed. `next_ms` is the time at which the next message may become due."""
 
     group_id: int
     deliveries: tuple[Delivery, ...]
@@ -85,14 +85,14 @@ class Settlement(Reply, frozen=True):
 
 
 class EffectBegun(Reply, frozen=True):
-    """Work on the key: yours under this fence."""
+    """The effect was begun; the caller commits it under this fence."""
 
     fence: int
     until_ms: int
 
 
 class AlreadyDone(Reply, frozen=True):
-    """The key's effect happened before; here is its result."""
+    """The effect was committed before, with this result."""
 
     result: bytes
     at_ms: int
@@ -116,8 +116,8 @@ class StreamAppended(Reply, frozen=True):
 
 
 class StreamView(Reply, frozen=True):
-    """A log as its readers may see it. `inherited` says where a fork's offsets below its own are kept, in order, each
-    (log, first, end)."""
+    """A log as clients may read it. `inherited` lists where the offsets of a fork below its own are stored, in order,
+    as (log, first, end)."""
 
     log_id: int
     start_offset: int
@@ -130,7 +130,7 @@ class StreamView(Reply, frozen=True):
 
 
 class ProducerView(Reply, frozen=True):
-    """The last batch of a producer that was accepted, and where it went (-1: not remembered)."""
+    """The last accepted batch of a producer, and its offsets (-1: not remembered)."""
 
     producer: str
     epoch: int
@@ -141,7 +141,7 @@ class ProducerView(Reply, frozen=True):
 
 
 class PendingView(Struct, frozen=True, gc=False):
-    """A message that is neither fresh nor settled. Without a lease `until_ms` is 0, without a rest `retry_at_ms`."""
+    """A message that is neither fresh nor settled. `until_ms` is 0 without a lease, `retry_at_ms` is 0 with one."""
 
     offset: int
     state: str
@@ -153,8 +153,8 @@ class PendingView(Struct, frozen=True, gc=False):
 
 
 class StatesView(Reply, frozen=True):
-    """A group in [offset, next_offset) of a partition: settled below `floor` and in `settled`, pending as listed,
-    everything else fresh. There is more if `next_offset` is below `end`."""
+    """The states of a group's messages in [offset, next_offset): settled below `floor` and in `settled`, pending as
+    listed, all others fresh. There is more to read if `next_offset` is below `end`."""
 
     floor: int
     offset: int
@@ -205,14 +205,14 @@ class OutcomeReply(Reply, frozen=True):
 
 
 class Swept(Reply, frozen=True):
-    """Which groups may have something to claim now."""
+    """The groups that may have something to claim now."""
 
     group_ids: tuple[int, ...] = ()
     facts: int = 0
 
 
 class Decision(NamedTuple):
-    """What `decide` returns: the facts that become true and the answer, which waits until they are durable."""
+    """What `decide` returns: the facts, and the reply, which waits until they are durable."""
 
     facts: list[Fact]
     reply: Reply

@@ -1,7 +1,6 @@
-"""What a snapshot holds: facts that place a thing as it is, instead of telling how it came to be.
+"""Facts of a snapshot: they describe a thing as it is, not how it came to be.
 
-A snapshot is a shorter journal: loading it is folding these. They follow the same rules of evolution as
-`core.model.facts`.
+A snapshot is a shorter journal: loading it is folding these facts. They evolve as described in `core.model.facts`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from driftq.core.model.stream_facts import StreamCreated
 
 
 class NumbersState(Fact, tag=90, frozen=True):
-    """The numbers that were given out; no log or group gets one of them again."""
+    """The next numbers of logs, groups and fences. Numbers are never reused."""
 
     next_log_id: int
     next_group_id: int
@@ -24,7 +23,7 @@ class NumbersState(Fact, tag=90, frozen=True):
 
 
 class TopicState(Fact, tag=91, frozen=True):
-    """Image of a topic."""
+    """State of a topic."""
 
     topic: str
     log_ids: tuple[int, ...]
@@ -34,7 +33,7 @@ class TopicState(Fact, tag=91, frozen=True):
 
 
 class LaneState(Struct, frozen=True, array_like=True, gc=False):
-    """Image of a lane: its offsets and times as packed 64-bit integers."""
+    """State of a lane: its offsets and times as packed 64-bit integers."""
 
     priority: int
     task: str
@@ -45,7 +44,7 @@ class LaneState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class LogState(Fact, tag=92, frozen=True):
-    """Image of a log."""
+    """State of a log."""
 
     log_id: int
     start_offset: int
@@ -69,7 +68,7 @@ class LogState(Fact, tag=92, frozen=True):
 
 
 class ProducerEntryState(Fact, tag=93, frozen=True):
-    """Image of a producer's state in a log."""
+    """State of a producer's state in a log."""
 
     log_id: int
     producer: str
@@ -81,7 +80,7 @@ class ProducerEntryState(Fact, tag=93, frozen=True):
 
 
 class StreamState(Fact, tag=94, frozen=True):
-    """Image of a stream."""
+    """State of a stream."""
 
     created: StreamCreated
     closed: bool
@@ -92,7 +91,7 @@ class StreamState(Fact, tag=94, frozen=True):
 
 
 class GroupState(Fact, tag=95, frozen=True):
-    """Image of a group."""
+    """State of a group."""
 
     group_id: int
     topic: str
@@ -106,7 +105,7 @@ class GroupState(Fact, tag=95, frozen=True):
 
 
 class CursorState(Fact, tag=96, frozen=True):
-    """Image of a group's progress in one log. Where very many ranges are settled, `SettledState` holds them."""
+    """State of a group's progress in one log. If very many ranges are settled, they are in `SettledState`."""
 
     group_id: int
     log_id: int
@@ -132,7 +131,7 @@ class SettledState(Fact, tag=24, frozen=True):
 
 
 class HeldState(Fact, tag=97, frozen=True):
-    """Image of offsets held on their first attempt."""
+    """State of offsets held on their first attempt."""
 
     group_id: int
     log_id: int
@@ -144,7 +143,7 @@ class HeldState(Fact, tag=97, frozen=True):
 
 
 class EntryState(Fact, tag=98, frozen=True):
-    """Image of a message that has a history in a group."""
+    """State of a message that has a history in a group."""
 
     group_id: int
     log_id: int
@@ -161,11 +160,11 @@ class EntryState(Fact, tag=98, frozen=True):
     token: str
     at_ms: int
     until_ms: int
-    unexplained: bool = False  # it rests after a lost lease
+    unexplained: bool = False  # the last lease was lost, and its holder has not reported why
 
 
 class KeyState(Fact, tag=99, frozen=True):
-    """Image of a produced key."""
+    """State of a produced key."""
 
     key: str
     log_id: int
@@ -177,7 +176,7 @@ class KeyState(Fact, tag=99, frozen=True):
 
 
 class EffectState(Fact, tag=100, frozen=True):
-    """Image of an effect key."""
+    """State of an effect key."""
 
     key: str
     status: int
@@ -194,7 +193,7 @@ class EffectState(Fact, tag=100, frozen=True):
 
 
 class StageState(Fact, tag=101, frozen=True):
-    """Image of a stage: its batches as (target log, staging offset, count, payload bytes)."""
+    """State of a stage: its batches as (target log, staging offset, count, payload bytes)."""
 
     handle: str
     writer: str
@@ -203,7 +202,7 @@ class StageState(Fact, tag=101, frozen=True):
 
 
 class HistoryState(Fact, tag=103, frozen=True):
-    """Image of a job's attempts: (group, number, owner, began, ended, how, error)."""
+    """State of a job's attempts: (group, number, owner, began, ended, how, error)."""
 
     log_id: int
     offset: int
@@ -211,7 +210,7 @@ class HistoryState(Fact, tag=103, frozen=True):
 
 
 class WriterState(Fact, tag=102, frozen=True):
-    """Image of a writer of published batches, with its last result."""
+    """State of a writer of published batches, with its last result."""
 
     writer: str
     batch_number: int

@@ -19,7 +19,7 @@ StreamPosition = tuple[str, int]  # a stream's path and an offset of it
 
 
 class StreamCreated(Fact, tag=20, frozen=True):
-    """A stream exists at a path. A fork shares the offsets of its source below `start_offset`."""
+    """A stream was created at a path. A fork shares the offsets of its source below `start_offset`."""
 
     path: str
     log_id: int
@@ -39,7 +39,7 @@ class StreamCreated(Fact, tag=20, frozen=True):
 
 
 class StreamClosed(Fact, tag=21, frozen=True):
-    """A stream ended without a last record."""
+    """A stream was closed without a last record."""
 
     log_id: int
     at_ms: int
@@ -48,14 +48,14 @@ class StreamClosed(Fact, tag=21, frozen=True):
 
 
 class StreamDeleted(Fact, tag=22, frozen=True):
-    """A stream is gone; softly, if forks still read its records."""
+    """A stream was deleted; softly, if forks still read its records."""
 
     log_id: int
     soft: bool
 
 
 class StreamTouched(Fact, tag=23, frozen=True):
-    """A read renewed a sliding lifetime."""
+    """A read extended a sliding lifetime."""
 
     log_id: int
     at_ms: int
@@ -65,7 +65,7 @@ class StreamTouched(Fact, tag=23, frozen=True):
 
 
 class SubscriptionConfig(Struct, frozen=True, array_like=True, gc=False):
-    """What a subscription was created as. `origin` is the address its creator reached us under."""
+    """The configuration that a subscription was created with."""
 
     kind: str
     pattern: str = ""
@@ -77,7 +77,7 @@ class SubscriptionConfig(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SubscriptionLink(Struct, frozen=True, array_like=True, gc=False):
-    """A stream that a subscription follows, by name or because of its pattern, and how far it has acked."""
+    """A stream that a subscription follows, by name or by its pattern, and the offset up to which it has acked."""
 
     path: str
     acked: int
@@ -86,7 +86,7 @@ class SubscriptionLink(Struct, frozen=True, array_like=True, gc=False):
 
 
 class SubscriptionCreated(Fact, tag=60, frozen=True):
-    """A subscription follows these streams."""
+    """A subscription was created. `origin` is the address under which its creator reached the server."""
 
     subscription: str
     number: int
@@ -97,27 +97,27 @@ class SubscriptionCreated(Fact, tag=60, frozen=True):
 
 
 class SubscriptionDeleted(Fact, tag=61, frozen=True):
-    """A subscription is gone, and with it what it had acked."""
+    """A subscription was deleted, with what it had acked."""
 
     number: int
 
 
 class SubscriptionLinked(Fact, tag=62, frozen=True):
-    """A subscription follows these streams now, as told."""
+    """A subscription follows these streams now."""
 
     number: int
     links: tuple[SubscriptionLink, ...]
 
 
 class SubscriptionUnlinked(Fact, tag=63, frozen=True):
-    """A subscription does not follow a stream any more."""
+    """A subscription no longer follows a stream."""
 
     number: int
     path: str
 
 
 class WakeMade(Fact, tag=64, frozen=True):
-    """Streams have grown: a subscription is to be worked on, up to these ends. Webhooks are leased from here on."""
+    """A wake started: streams have grown up to these ends. The lease of a webhook runs from here on."""
 
     number: int
     generation: int
@@ -128,7 +128,7 @@ class WakeMade(Fact, tag=64, frozen=True):
 
 
 class WakeHeld(Fact, tag=65, frozen=True):
-    """Somebody works on a wake until then, and has acked this."""
+    """A worker holds a wake until a time, and has acked these offsets."""
 
     number: int
     holder: str
@@ -137,19 +137,19 @@ class WakeHeld(Fact, tag=65, frozen=True):
 
 
 class WakeEnded(Fact, tag=66, frozen=True):
-    """A wake is over: done, given back, or its lease ran out."""
+    """A wake ended: done, given back, or its lease ran out."""
 
     number: int
 
 
 class SigningKeyMade(Fact, tag=67, frozen=True):
-    """The secret that webhooks are signed with and callback tokens are made from."""
+    """The secret that signs webhooks and callback tokens was created."""
 
     seed: bytes
 
 
 class SubscriptionState(Fact, tag=68, frozen=True):
-    """Image of a subscription."""
+    """State of a subscription, in a snapshot."""
 
     created: SubscriptionCreated
     links: tuple[SubscriptionLink, ...]

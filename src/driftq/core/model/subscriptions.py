@@ -13,7 +13,7 @@ from driftq.core.model.stream_facts import StreamPosition, SubscriptionConfig
 
 
 class MakeSigningKey(Command, frozen=True):
-    """Keep a secret, unless there is one already."""
+    """Store the signing secret, unless there is one."""
 
     seed: bytes
 
@@ -46,7 +46,7 @@ class ClaimWake(Command, frozen=True):
 
 
 class AckWake(Command, frozen=True):
-    """Ack streams of a wake and keep its lease, or end it: done, or given back."""
+    """Ack streams of a wake and extend its lease, or end the wake: done, or given back."""
 
     subscription: str
     generation: int
@@ -57,7 +57,7 @@ class AckWake(Command, frozen=True):
 
 
 class FinishWake(Command, frozen=True):
-    """A webhook answered that it is done: everything the wake showed is acked."""
+    """A webhook answered that it is done: ack everything that the wake listed."""
 
     subscription: str
     generation: int
@@ -83,7 +83,7 @@ class SubscriptionView(Reply, frozen=True):
 
 
 class WakeView(Reply, frozen=True):
-    """A wake in somebody's hands: the streams that have something new."""
+    """A wake that a worker has claimed: the streams with pending records."""
 
     subscription: str
     generation: int

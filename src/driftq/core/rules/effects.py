@@ -62,7 +62,7 @@ def _has_lost_lease(ctx: DecisionContext, command: c.BeginEffect, message: tuple
     group_id, log_id, offset = message
     if not command.token or offset < 0:
         return False
-    _, lease, _ = ctx.state.progress_of(group_id, log_id).place_of(offset)
+    _, lease, _ = ctx.state.progress_of(group_id, log_id).state_of(offset)
     return lease is None or lease.token != command.token
 
 

@@ -33,7 +33,7 @@ def redrive(ctx: DecisionContext, command: Redrive) -> Reply:
     progress = group.progress[command.partition]
     if not 0 <= command.offset < ctx.reader.end(progress.log_id):
         return Rejected(Code.NOT_FOUND, f"there is no dead letter at offset {command.offset}")
-    if progress.place_of(command.offset)[0] is MessageState.SETTLED:
+    if progress.state_of(command.offset)[0] is MessageState.SETTLED:
         return Done(changed=False)
     reply = ctx.decide(command.produce)
     if not isinstance(reply, Produced):

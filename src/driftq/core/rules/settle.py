@@ -71,7 +71,7 @@ def _is_run(progress: Progress, held: c.Held) -> bool:
 
 
 def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> None:
-    place, lease, entry = progress.place_of(offset)
+    place, lease, entry = progress.state_of(offset)
     refusal = ""
     code = Code.NOT_OWNER
     if place is MessageState.SETTLED:
@@ -254,7 +254,7 @@ def _settled_before(ctx: DecisionContext, group: Group, command: c.Extend) -> li
     for held in command.held:
         progress = group.progress[held.partition]
         for offset in range(held.first, min(held.end, ctx.state.logs[progress.log_id].end)):
-            if progress.place_of(offset)[0] is MessageState.SETTLED:
+            if progress.state_of(offset)[0] is MessageState.SETTLED:
                 found.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
     return found
 
@@ -270,7 +270,7 @@ def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
     if end <= progress.floor:
         return Settlement()
     for offset in range(progress.floor, end):
-        place, lease, _ = progress.place_of(offset)
+        place, lease, _ = progress.state_of(offset)
         if place is MessageState.SETTLED:
             continue
         if place is not MessageState.HELD or lease is None:

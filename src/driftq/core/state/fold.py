@@ -266,7 +266,7 @@ class Fold:
             group.use(fact.at_ms)
         for first, end in fact.ranges:
             if fact.how == f.DEAD and end == first + 1:
-                progress.bury(first)
+                progress.dead_letter(first)
             else:
                 progress.settle(first, end)
         self._note_time(fact.at_ms)

@@ -1,4 +1,4 @@
-"""The groups that read topics, and the topics themselves: names to numbers, nothing that judges."""
+"""Topics, the groups that read them, and which groups are idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from driftq.core.state.progress import Progress
 
 DEAD_PREFIX = "dlq."
-HISTORY_SUFFIX = ".history"  # of the companion that tells what happens to a topic's messages
+HISTORY_SUFFIX = ".history"  # of the companion topic that records what happens to a topic's messages
 FILTERS_MAX = 100
 
 Filter = tuple[str | None, str | None]  # the task and the label of a claim; None is any
@@ -20,51 +20,51 @@ EVERYTHING: Filter = (None, None)
 
 
 class Topic:
-    """A name, its partitions' logs and its own settings. A dead-letter topic knows whose it is."""
+    """A topic: its partitions, its settings and its groups."""
 
     __slots__ = ("config", "created_ms", "dead_of", "groups", "log_ids", "name")
 
     def __init__(self, name: str, log_ids: tuple[int, ...], created_ms: int, config: TopicConfig, dead_of: str) -> None:
         self.name = name
-        self.log_ids = log_ids
+        self.log_ids = log_ids  # by partition
         self.created_ms = created_ms
         self.config = config
-        self.dead_of = dead_of
-        self.groups: dict[str, Group] = {}
+        self.dead_of = dead_of  # for a dead-letter topic: the topic whose dead letters it holds; else ""
+        self.groups: dict[str, Group] = {}  # by name
 
 
 class Group:
-    """A name under which a topic is read, with its progress in each partition."""
+    """A consumer group of a topic, with its progress in each partition."""
 
     __slots__ = (
         "active_ms", "created_ms", "filters", "group_id", "idle", "name", "paused", "progress", "topic", "turn",
     )  # fmt: skip
 
     def __init__(self, group_id: int, topic: str, name: str, created_ms: int) -> None:
-        self.group_id = group_id
+        self.group_id = group_id  # never reused
         self.topic = topic
         self.name = name
         self.created_ms = created_ms
-        self.active_ms = created_ms  # when it was made or moved, or when a consumer last claimed or acked
-        self.idle = False  # it is behind and does nothing: it holds producers up no more
-        self.paused = False
-        self.turn = 0  # the partition a claim looks at first; moves on with every claim
-        self.progress: list[Progress] = []
-        self.filters: dict[Filter, None] = {}  # what its claims asked for so far; empty: everything, or not known
+        self.active_ms = created_ms  # the last time it was created, moved, claimed from or acked
+        self.idle = False  # unused and behind: it does not count for back-pressure
+        self.paused = False  # claims get nothing
+        self.turn = 0  # the partition that the next claim looks at first
+        self.progress: list[Progress] = []  # by partition
+        self.filters: dict[Filter, None] = {}  # the filters of its claims so far; empty: everything, or not known
 
     def use(self, at_ms: int) -> None:
         if at_ms > self.active_ms:
             self.active_ms = at_ms
 
     def claims(self, task: str, label: str) -> bool:
-        """Whether it asks for messages of this task and label."""
+        """Whether its claims ask for messages of this task and label."""
         if not self.filters:
             return True
-        return any(each[0] in (None, task) and each[1] in (None, label) for each in self.filters)
+        return any(wanted in (None, task) and marked in (None, label) for wanted, marked in self.filters)
 
 
 def link_history(topics: dict[str, Topic], history_logs: dict[int, int], name: str) -> None:
-    """A topic and its companion come and change in any order."""
+    """Connect a topic with its history topic. They may be created and configured in any order."""
     topic, companion = topics.get(name), topics.get(name + HISTORY_SUFFIX)
     if topic is None:
         return
@@ -74,12 +74,11 @@ def link_history(topics: dict[str, Topic], history_logs: dict[int, int], name: s
         history_logs.update(zip(topic.log_ids, companion.log_ids, strict=True))
 
 
-# --- Which groups are used, and which of them hold producers up. The facts (tags 18 and 19) evolve as
-# `core.model.facts` says
+# --- idle groups ---
 
 
 class GroupActivity:
-    """Folds what makes groups idle or not."""
+    """Which groups count for back-pressure: folds the facts that make a group idle or end that."""
 
     __slots__ = ("_groups", "_logs", "folds")
 
@@ -100,6 +99,6 @@ class GroupActivity:
             log.low_floor = min(log.low_floor, progress.floor)
 
     def lowest_floor(self, log: Log) -> int:
-        """The floor of the slowest group that reads a log and counts; its end if none does."""
+        """The floor of the slowest group that counts; the end of the log if there is none."""
         counted = (group for group_id in log.readers if not (group := self._groups[group_id]).idle)
         return min((group.progress[log.partition].floor for group in counted), default=log.end)

@@ -128,7 +128,7 @@ class EffectTable:
             else:
                 self._rounds.append(scope)
 
-    def images(self) -> Iterator[EffectState]:
+    def snapshot(self) -> Iterator[EffectState]:
         """In the order in which they are looked at, and with those that are over: a holder whose lease ran out may
         still commit, and a state folded from a snapshot must forget the same keys at the same time."""
         for scope in self._rounds:
@@ -138,14 +138,14 @@ class EffectTable:
                 effect.log_id, effect.offset, effect.result, effect.error, effect.token,
             )  # fmt: skip
 
-    def place(self, image: EffectState) -> None:
-        effect = self._changed(image.key)
-        effect.status = EffectStatus(image.status)
-        effect.fence, effect.owner, effect.token = image.fence, image.owner, image.token
-        effect.at_ms, effect.until_ms = image.at_ms, image.until_ms
-        effect.group_id, effect.log_id, effect.offset = image.group_id, image.log_id, image.offset
-        effect.result, effect.error = image.result, image.error
-        self._note(image.key, effect)
+    def restore(self, fact: EffectState) -> None:
+        effect = self._changed(fact.key)
+        effect.status = EffectStatus(fact.status)
+        effect.fence, effect.owner, effect.token = fact.fence, fact.owner, fact.token
+        effect.at_ms, effect.until_ms = fact.at_ms, fact.until_ms
+        effect.group_id, effect.log_id, effect.offset = fact.group_id, fact.log_id, fact.offset
+        effect.result, effect.error = fact.result, fact.error
+        self._note(fact.key, effect)
 
 
 # --- Where to look for messages whose effect is committed, so that a claim need not look at every message ---

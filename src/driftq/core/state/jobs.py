@@ -93,13 +93,13 @@ class JobAttempts:
         self._jobs[log_id, offset] = attempts
         return attempts
 
-    def images(self) -> Iterator[HistoryState]:
+    def snapshot(self) -> Iterator[HistoryState]:
         for (log_id, offset), attempts in self._jobs.items():
             shown = tuple((a.group_id, a.number, a.owner, a.began_ms, a.ended_ms, a.end, a.error) for a in attempts)
             yield HistoryState(log_id, offset, shown)
 
-    def place(self, image: HistoryState) -> None:
-        self._jobs[image.log_id, image.offset] = [Attempt(*each) for each in image.attempts]
+    def restore(self, fact: HistoryState) -> None:
+        self._jobs[fact.log_id, fact.offset] = [Attempt(*each) for each in fact.attempts]
 
 
 def _tracked(log: Log, ranges: Iterable[Range]) -> Iterator[int]:

@@ -1,7 +1,22 @@
-"""Who holds what: leases, the ranges held on a first attempt, and entries for messages that have a history.
+"""Leases: which owner holds which messages of a group, until when, and what is remembered of earlier attempts.
 
-A claim of a thousand fresh messages is one lease and one range. Only a message that failed, was delayed or was given
-back gets an `Entry` of its own. `core.state.progress` says what happens to them; nothing here decides.
+    claim of offsets 3..9 by worker A:     Lease(A, token t1, until 12:00:30, live=7)
+                                              ^
+    HeldRanges:   firsts  3                   |   a first attempt: one range, one lease
+                  ends   10   leases [t1] ----+
+
+    offset 5 fails, is delivered again:    Entry(5): attempts 2, failures 1, lease -> Lease(B, t2, ...)
+    HeldRanges:   3..4 under t1, 6..9 under t1
+
+1. A claim makes one `Lease`. Messages on their first attempt are held as ranges (`HeldRanges`).
+2. A message that failed, was given back or was delayed gets an `Entry`, and never goes back to the ranges.
+3. An entry that is not held is resting until `retry_at_ms`. It keeps its last lease: a late ack of that holder counts
+   until the message is delivered again.
+4. A lease whose `until_ms` has passed is expired by the next claim or sweep (`core.transitions.lease_expiry`). No timer
+   changes state.
+5. `live` counts the messages under a lease. At 0 its item in the heap of `Progress` is stale.
+
+`core.state.progress` says when each of these changes; nothing here decides.
 """
 
 from __future__ import annotations
@@ -13,43 +28,42 @@ from driftq.core.model.snapshot_facts import EntryState
 
 
 class Lease:
-    """The time-boxed right of one owner to the messages of one claim. `live` counts the messages still under it."""
+    """The right of one owner to the messages of one claim, until a time."""
 
     __slots__ = ("at_ms", "live", "owner", "token", "until_ms")
 
     def __init__(self, owner: str, token: str, at_ms: int, until_ms: int) -> None:
-        self.owner = owner
-        self.token = token
-        self.at_ms = at_ms
-        self.until_ms = until_ms
-        self.live = 0
+        self.owner = owner  # the name that the client gave itself
+        self.token = token  # proves that a caller is the holder; the same for all messages of a claim
+        self.at_ms = at_ms  # when the messages were delivered: execution timeouts count from here
+        self.until_ms = until_ms  # when it runs out
+        self.live = 0  # messages still under it
 
 
 class Entry:
-    """A message with a history in a group. Not held means that it rests until `retry_at_ms`; the last lease is kept, so
-    that a late ack can still be recognised."""
+    """A message with a history in a group: held, or resting until `retry_at_ms`."""
 
     __slots__ = (
         "attempts", "error", "failures", "held", "lease", "lease_losses", "lost", "releases", "retry_at_ms", "version",
     )  # fmt: skip
 
     def __init__(self, attempts: int, version: int) -> None:
-        self.attempts = attempts
-        self.version = version
-        self.failures = 0
-        self.lease_losses = 0
-        self.releases = 0
-        self.retry_at_ms = 0
-        self.error = ""
-        self.lease: Lease | None = None
+        self.attempts = attempts  # deliveries so far
+        self.version = version  # of the last lease: rises with every delivery
+        self.failures = 0  # attempts that ended by a nack
+        self.lease_losses = 0  # attempts that ended because the lease ran out
+        self.releases = 0  # deliveries that were given back
+        self.retry_at_ms = 0  # while resting: when it may be delivered again
+        self.error = ""  # of the last failure
+        self.lease: Lease | None = None  # the current lease, or the last one while resting
         self.held = False
-        self.lost = False  # the last attempt ended by a lost lease, and its holder has not said why
+        self.lost = False  # the last lease ran out and its holder has not reported why
 
     def was_delivered(self) -> bool:
-        """False: it waits for the time that its producer chose."""
+        """False if it is delayed by its producer and has never been delivered."""
         return bool(self.attempts or self.failures or self.lease_losses or self.releases)
 
-    def image(self, group_id: int, log_id: int, offset: int) -> EntryState:
+    def snapshot(self, group_id: int, log_id: int, offset: int) -> EntryState:
         lease = self.lease or Lease("", "", 0, 0)
         return EntryState(
             group_id, log_id, offset, self.attempts, self.version, self.failures, self.lease_losses, self.releases,
@@ -57,12 +71,12 @@ class Entry:
         )  # fmt: skip
 
     @classmethod
-    def placed(cls, image: EntryState) -> Entry:
-        entry = cls(image.attempts, image.version)
-        entry.failures, entry.lease_losses, entry.releases = image.failures, image.lease_losses, image.releases
-        entry.error, entry.lost = image.error, image.unexplained
-        if image.token or image.owner:
-            entry.lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
+    def restored(cls, fact: EntryState) -> Entry:
+        entry = cls(fact.attempts, fact.version)
+        entry.failures, entry.lease_losses, entry.releases = fact.failures, fact.lease_losses, fact.releases
+        entry.error, entry.lost = fact.error, fact.unexplained
+        if fact.token or fact.owner:
+            entry.lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
         return entry
 
 
@@ -70,8 +84,8 @@ DEAD_MAX = 1_000
 
 
 class DeadOffsets:
-    """The last messages of a group that became dead letters, with their last holder: an ack that comes too late can be
-    told, and the repeat of the nack or reject that ended a message is recognised. Bounded; the oldest are dropped."""
+    """The last dead letters of a group with their last holders. A late ack is refused with the right reason, and the
+    repeat of the nack or reject that ended a message is recognised. Bounded: the oldest are dropped."""
 
     __slots__ = ("_holders",)
 
@@ -90,7 +104,7 @@ class DeadOffsets:
             del self._holders[next(iter(self._holders))]
 
     def was_held(self, offset: int, token: str, owner: str) -> bool:
-        """Whether a message died under this token or, without one, in this owner's hands."""
+        """Whether the last holder had this token or, if none is given, this owner's name."""
         last_owner, last_token = self._holders[offset]
         return bool(last_token) and (token == last_token if token else owner == last_owner)
 
@@ -153,7 +167,7 @@ class HeldRanges:
         self.leases.insert(index, lease)
 
     def cut(self, first: int, end: int) -> list[Piece]:
-        """Take [first, end) out and return what was there."""
+        """Remove [first, end) and return the pieces that were held."""
         firsts, ends, leases = self.firsts, self.ends, self.leases
         index = bisect_right(firsts, first) - 1
         if index < 0 or ends[index] <= first:

@@ -1,8 +1,19 @@
-"""Where each log begins and ends, and what its records ask for beyond plain order.
+"""A log: where it starts and ends, and the lanes that its records belong to.
 
-A log's default lane is implicit: every offset that no other lane names, in order, at no cost per record. A record
-with a priority, a task or a label belongs to an explicit lane, which costs sixteen bytes until retention drops it.
-Groups keep a cursor for each lane (see `core.state.progress`). Nothing here knows who reads.
+    start                                                     end
+    | p p p A p B B p p A p p p p d p p p p p p p p p p p p p |      size_offsets / size_totals: bytes below an offset
+            |   | |     |         |
+            |   +-+-----|---- lane B (priority 5, task "mail")
+            +-----------+---- lane A (label "eu")                    d: has a deadline, a delay or a timeout
+
+1. The default lane is implicit: every offset (p) that no explicit lane has, in order, at no cost per record.
+2. A record with a priority, task, label, tenant (in a fair topic) or delay belongs to an explicit lane. It costs
+   sixteen bytes in its lane and twelve in the index `marked_offsets`, until retention drops it.
+3. Deadlines, timeouts and delays are kept in sorted arrays or a heap, only for the records that have one.
+4. Offsets that some group never gets are noted once, for groups that start later: `cancelled`, `directed`.
+
+Groups keep a cursor for each lane (`core.state.progress`). A log knows the numbers of its groups and nothing else of
+them. Records themselves are in the log store.
 """
 
 from __future__ import annotations
@@ -22,7 +33,7 @@ if TYPE_CHECKING:
     from driftq.core.model.facts import RecordSchedule
 
 SIZES_MAX = 8_192
-SHARED_TENANT = "\x1fshared"  # tenants of a fair topic that have no lane of their own take turns as one
+SHARED_TENANT = "\x1fshared"  # tenants of a fair topic without a lane of their own share this one
 
 
 class Lane:
@@ -31,10 +42,10 @@ class Lane:
     __slots__ = ("number", "offsets", "times", "withdrawn")
 
     def __init__(self, number: int) -> None:
-        self.number = number  # its place in the log's list of lanes
+        self.number = number  # its index in `Log.lane_keys`
         self.offsets = array("q")
-        self.times = array("q")
-        self.withdrawn = array("q")  # those of them that not every group gets: cancelled, or meant for one group
+        self.times = array("q")  # when each was appended: a lane's head gains priority by waiting
+        self.withdrawn = array("q")  # offsets of the lane that not every group gets: cancelled, or for one group only
 
 
 class Log:
@@ -48,39 +59,39 @@ class Log:
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
-        self.log_id = log_id
-        self.topic = topic
+        self.log_id = log_id  # never reused
+        self.topic = topic  # "" for a stream or the staging log
         self.partition = partition
-        self.start = start
-        self.end = start
+        self.start = start  # the first offset that retention has not dropped
+        self.end = start  # the next offset
         self.payload_bytes = 0  # of everything ever appended
-        self.last_ms = 0
-        self.producers = ProducerTable()
-        self.lanes: dict[LaneKey, Lane] = {}
-        self.tracked = RangeSet()  # jobs: what happens to them is remembered
-        self.marked = RangeSet()  # offsets that belong to an explicit lane
-        self.marked_offsets = array("q")  # the same ones, and beside each the number of its lane
-        self.marked_lanes = array("I")
-        self.lane_keys: list[LaneKey] = []  # by number; those of emptied lanes go when they are too many
-        self.urgent = False  # whether some lane has a priority
-        self.tenants: set[str] = set()  # those that have a lane
-        self.fair_from = start  # in a fair topic tenants take turns from here on; what is older goes out in order first
-        self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) still ahead at the last append
-        self.deadline_offsets = array("q")
-        self.deadlines_ms = array("q")
-        self.timeout_offsets = array("q")  # records that say how long an attempt may take, and how long
-        self.timeouts_ms = array("q")
-        self.size_offsets = array("q", [start])
-        self.size_totals = array("q", [0])
-        self.readers: list[int] = []  # the groups that read it
-        self.low_floor = start  # a lower bound of the readers' floors
-        self.cancelled = RangeSet()  # no group gets them, whenever it starts
-        self.directed: dict[int, str] = {}  # offsets that only one group gets, and its name
+        self.last_ms = 0  # the time of the last append
+        self.producers = ProducerTable()  # for deduplication
+        self.lanes: dict[LaneKey, Lane] = {}  # the explicit lanes that have records
+        self.tracked = RangeSet()  # jobs whose attempts are recorded
+        self.marked = RangeSet()  # offsets of explicit lanes
+        self.marked_offsets = array("q")  # the same offsets, ascending ...
+        self.marked_lanes = array("I")  # ... and for each the number of its lane
+        self.lane_keys: list[LaneKey] = []  # by number; the keys of empty lanes are dropped when there are many
+        self.urgent = False  # whether a lane has a priority
+        self.tenants: set[str] = set()  # tenants that have a lane
+        self.fair_from = start  # in a fair topic tenants take turns from this offset on
+        self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) that were ahead at the last append
+        self.deadline_offsets = array("q")  # records with a deadline, ascending, and ...
+        self.deadlines_ms = array("q")  # ... their deadlines
+        self.timeout_offsets = array("q")  # records with an execution timeout, ascending, and ...
+        self.timeouts_ms = array("q")  # ... how long an attempt may take
+        self.size_offsets = array("q", [start])  # for some offsets, ascending, ...
+        self.size_totals = array("q", [0])  # ... the payload bytes below them
+        self.readers: list[int] = []  # ids of the groups that read it
+        self.low_floor = start  # a lower bound of the floors of its groups
+        self.cancelled = RangeSet()  # no group gets these, whenever it starts
+        self.directed: dict[int, str] = {}  # by offset: the name of the only group that gets it
         self.withdrawn = array("q")  # offsets of the default lane that are cancelled or directed
-        self.ended_ms = 0  # when a change of its groups may have ended jobs for the last time
+        self.ended_ms = 0  # the last time that a change of its groups may have ended jobs
 
     def extend(self, count: int, payload_bytes: int, at_ms: int) -> None:
-        """`count` records arrived at the end."""
+        """Append `count` records."""
         self.end += count
         self.payload_bytes += payload_bytes
         self.last_ms = at_ms
@@ -105,14 +116,14 @@ class Log:
             withdrawn.insert(index, offset)
 
     def passed_over(self, group: str) -> Iterator[Range]:
-        """What this group never gets, wherever it starts."""
+        """The offsets that this group never gets, wherever it starts."""
         yield from self.cancelled
         for offset, name in self.directed.items():
             if name != group:
                 yield offset, offset + 1
 
     def _note_size(self) -> None:
-        """Remember how many bytes lie before this end, in bounded memory: past the bound every second note goes."""
+        """Note how many bytes lie below the end. Memory is bounded: past the bound every second note is dropped."""
         self.size_offsets.append(self.end)
         self.size_totals.append(self.payload_bytes)
         if len(self.size_offsets) > SIZES_MAX:
@@ -135,7 +146,7 @@ class Log:
         return self.payload_bytes - total
 
     def mark(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
-        """Put the records that are not plain into their lanes."""
+        """Add the records that are not plain to their lanes, and note their deadlines, delays and timeouts."""
         while self.delayed and self.delayed[0][0] <= at_ms:
             heapq.heappop(self.delayed)
         for mark in marks:
@@ -228,15 +239,15 @@ class Log:
         self.low_floor = max(self.low_floor, start)
 
     def _number_lanes(self) -> None:
-        """Give the lanes numbers without gaps, and say again which offset is in which."""
+        """Renumber the lanes without gaps and rebuild the index of offsets."""
         self.lane_keys = list(self.lanes)
         for number, lane in enumerate(self.lanes.values()):
             lane.number = number
-        found = sorted((offset, lane.number) for lane in self.lanes.values() for offset in lane.offsets)
-        self.marked_offsets = array("q", (offset for offset, _ in found))
-        self.marked_lanes = array("I", (number for _, number in found))
+        index = sorted((offset, lane.number) for lane in self.lanes.values() for offset in lane.offsets)
+        self.marked_offsets = array("q", (offset for offset, _ in index))
+        self.marked_lanes = array("I", (number for _, number in index))
 
-    def image(self) -> LogState:
+    def snapshot(self) -> LogState:
         return LogState(
             self.log_id,
             self.start,
@@ -259,34 +270,34 @@ class Log:
             self.timeouts_ms.tobytes(),
         )
 
-    def place(self, image: LogState) -> None:
-        """Become what the image shows."""
-        self.start, self.end = image.start_offset, image.end_offset
-        self.payload_bytes, self.last_ms = image.payload_bytes, image.last_ms
-        for shown in image.lanes:
-            lane = self._add_lane(LaneKey(shown.priority, shown.task, shown.label, shown.tenant))
-            lane.offsets.frombytes(shown.offsets)
-            lane.times.frombytes(shown.times)
+    def restore(self, fact: LogState) -> None:
+        """Take over what a snapshot holds."""
+        self.start, self.end = fact.start_offset, fact.end_offset
+        self.payload_bytes, self.last_ms = fact.payload_bytes, fact.last_ms
+        for saved in fact.lanes:
+            lane = self._add_lane(LaneKey(saved.priority, saved.task, saved.label, saved.tenant))
+            lane.offsets.frombytes(saved.offsets)
+            lane.times.frombytes(saved.times)
         self._number_lanes()
         for offset in self.marked_offsets:
             self.marked.add(offset, offset + 1)
-        self.delayed = list(image.delayed)
-        self.deadline_offsets = array("q", image.deadline_offsets)
-        self.deadlines_ms = array("q", image.deadlines_ms)
-        self.timeout_offsets = array("q", image.timeout_offsets)
-        self.timeouts_ms = array("q", image.timeouts_ms)
-        self.size_offsets = array("q", image.size_offsets)
-        self.size_totals = array("q", image.size_totals)
-        for first, end in image.tracked:
+        self.delayed = list(fact.delayed)
+        self.deadline_offsets = array("q", fact.deadline_offsets)
+        self.deadlines_ms = array("q", fact.deadlines_ms)
+        self.timeout_offsets = array("q", fact.timeout_offsets)
+        self.timeouts_ms = array("q", fact.timeouts_ms)
+        self.size_offsets = array("q", fact.size_offsets)
+        self.size_totals = array("q", fact.size_totals)
+        for first, end in fact.tracked:
             self.tracked.add(first, end)
-        for first, end in (*image.lost, *image.cancelled):
+        for first, end in (*fact.lost, *fact.cancelled):
             for offset in range(first, end):
                 self.cancel(offset)
-        for offset, group in image.directed:
+        for offset, group in fact.directed:
             self.direct(offset, group)
-        self.ended_ms = image.ended_ms
+        self.ended_ms = fact.ended_ms
         self.low_floor = self.start
-        self.fair_from = image.fair_from
+        self.fair_from = fact.fair_from
 
 
 def without(ranges: Iterator[Range], taken: list[int]) -> Iterator[Range]:

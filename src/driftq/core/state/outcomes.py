@@ -86,7 +86,7 @@ class Outcomes:
         oldest = next(iter(self._known.values()), None)
         return (oldest.expires_ms // SWEEP_EVERY_MS + 1) * SWEEP_EVERY_MS if oldest is not None else None
 
-    def images(self) -> Iterator[OutcomeRecorded]:
+    def snapshot(self) -> Iterator[OutcomeRecorded]:
         for outcome, known in self._known.items():
             yield OutcomeRecorded(outcome, known.digest, known.expires_ms, known.at_ms, known.result)
 

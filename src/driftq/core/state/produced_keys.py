@@ -288,14 +288,14 @@ class ProducedKeyTable:
 
     # --- images ---
 
-    def images(self) -> Iterator[KeyState]:
+    def snapshot(self) -> Iterator[KeyState]:
         for scope, key in self._keys.items():
             yield KeyState(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms, key.ttl_ms)
 
-    def place(self, image: KeyState) -> None:
-        ttl_ms = image.ttl_ms or (OLD_JOB_TTL_MS if is_job(image.key) else 0)
-        key = ProducedKey(image.log_id, image.offset, image.count, image.digest, image.expires_ms, ttl_ms)
-        self.remember(image.key, key)
+    def restore(self, fact: KeyState) -> None:
+        ttl_ms = fact.ttl_ms or (OLD_JOB_TTL_MS if is_job(fact.key) else 0)
+        key = ProducedKey(fact.log_id, fact.offset, fact.count, fact.digest, fact.expires_ms, ttl_ms)
+        self.remember(fact.key, key)
 
 
 def _bucket(expires_ms: int) -> int:

@@ -1,8 +1,21 @@
-"""Judges (producer, epoch, seq): new, duplicate, late or out of order. One table for both header dialects and for
-batches.
+"""Idempotent producers: decides whether (producer, epoch, seq) is new, a duplicate, stale or out of order.
 
-A sequence number counts batches and starts at 0 in every epoch. The last few batches are remembered with digest and
-place, so that a repeat is told where the original went and other bytes under the same number are refused.
+A sequence number counts batches and starts at 0 in every epoch. For each producer a log keeps its epoch, its last seq,
+and the last `WINDOW` batches with digest and offsets:
+
+    last accepted: epoch 3, seq 41, window 34..41
+
+    epoch 2, any seq          STALE_EPOCH         a newer session of the same producer exists
+    epoch 3, seq 42           ACCEPT              the next one
+    epoch 3, seq 43           GAP                 42 is missing (accepted if the stream allows gaps)
+    epoch 3, seq 40           DUPLICATE           same digest: answered with the original offsets
+                              MISMATCH            other bytes under the same seq
+    epoch 3, seq 12           DUPLICATE           too old to compare; its offsets are not remembered
+    epoch 4, seq 0            ACCEPT              a new session
+    epoch 4, seq 5            EPOCH_NOT_AT_ZERO
+
+A client that sends no epoch (`SERVER_EPOCH`) leaves epochs to the broker: seq 0 with other bytes than the first batch
+of the current session starts a new one. Topics and streams share this table.
 """
 
 from __future__ import annotations
@@ -16,9 +29,9 @@ from driftq.core.model.snapshot_facts import ProducerEntryState
 if TYPE_CHECKING:
     from driftq.core.model.facts import ProducerSequence
 
-WINDOW = 8  # more than the five that well-behaved clients keep in flight
+WINDOW = 8  # batches; clients keep at most five in flight
 SERVER_EPOCH = -1  # the client leaves epochs to the server
-PRODUCERS_MAX = 10_000  # per log; past it the one idle for longest is forgotten
+PRODUCERS_MAX = 10_000  # per log; past it the least recently used one is forgotten
 
 
 class SequenceVerdict(Enum):
@@ -31,7 +44,7 @@ class SequenceVerdict(Enum):
 
 
 class SequenceJudgement(NamedTuple):
-    """The verdict and what the caller may want to know. Offsets are -1 when the original is no longer remembered."""
+    """The verdict, and the last accepted epoch and seq. Offsets are -1 if the original batch is not remembered."""
 
     verdict: SequenceVerdict
     epoch: int
@@ -41,6 +54,8 @@ class SequenceJudgement(NamedTuple):
 
 
 class Seen(NamedTuple):
+    """A batch that was accepted."""
+
     seq: int
     digest: int
     first_offset: int
@@ -54,10 +69,10 @@ class ProducerState:
 
     def __init__(self, epoch: int, seq: int, at_ms: int, first_digest: int) -> None:
         self.epoch = epoch
-        self.seq = seq
-        self.at_ms = at_ms
-        self.first_digest = first_digest
-        self.window: list[Seen] = []
+        self.seq = seq  # the last accepted one
+        self.at_ms = at_ms  # when it was accepted
+        self.first_digest = first_digest  # of the first batch of this epoch: tells a repeat of seq 0 from a restart
+        self.window: list[Seen] = []  # the last batches, oldest first
 
 
 class ProducerTable:
@@ -116,14 +131,14 @@ class ProducerTable:
         if len(self.states) > PRODUCERS_MAX:
             del self.states[next(iter(self.states))]
 
-    def images(self, log_id: int) -> Iterator[ProducerEntryState]:
+    def snapshot(self, log_id: int) -> Iterator[ProducerEntryState]:
         for producer, state in self.states.items():
             yield ProducerEntryState(
                 log_id, producer, state.epoch, state.seq, state.at_ms, state.first_digest,
                 tuple((seen.seq, seen.digest, seen.first_offset, seen.end_offset) for seen in state.window),
             )  # fmt: skip
 
-    def place(self, image: ProducerEntryState) -> None:
-        state = ProducerState(image.epoch, image.seq, image.at_ms, image.first_digest)
-        state.window = [Seen(*seen) for seen in image.window]
-        self.states[image.producer] = state
+    def restore(self, fact: ProducerEntryState) -> None:
+        state = ProducerState(fact.epoch, fact.seq, fact.at_ms, fact.first_digest)
+        state.window = [Seen(*seen) for seen in fact.window]
+        self.states[fact.producer] = state

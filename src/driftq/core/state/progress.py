@@ -1,8 +1,25 @@
-"""A group's progress in one log: a cursor and what is pending below it.
+"""A group's progress in one log: a cursor for each lane, and what is pending below it.
 
-For every offset exactly one of these holds: fresh (at or above its lane's cursor), ready (came back unseen), held (in
-a range or an entry), resting (an entry that waits for its time), or settled (below the floor, or in `settled`). The
-methods here fold facts; questions that claims ask are in `core.transitions.claim_selection`.
+For the group, every offset of the log is in exactly one state:
+
+    0        floor                      cursor          end
+    |settled  |  h h s r s s w h s s s s |  fresh ...     |
+    fresh     at or above the cursor of its lane: never delivered
+    ready     (r) delivered, but given back before a client saw it: counts as fresh
+    held      (h) under a lease
+    resting   (w) waits for its next attempt: in backoff, given back with a delay, or delayed by its producer
+    settled   (s) below the floor, or in `settled`: done for this group, permanently
+
+            lease           settle
+    fresh ---------> held ---------> settled
+      ^    lease   ^  |  fail, release (sent), lease lost
+      |  (ready)   |  v
+      +-- release  resting -------> settled (acked late, dead-lettered, cancelled)
+          (unsent)
+
+A claim of a thousand fresh messages costs one lease and one range in `held`. Only a message with a history of its own
+(it failed, was given back or delayed) has an `Entry`, and is then never in `held`. A group that acks in order needs no
+memory per message. The methods fold facts; `core.transitions.claim_selection` decides what a claim gets.
 """
 
 from __future__ import annotations
@@ -22,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class MessageState(Enum):
-    """Where an offset is, seen from a group."""
+    """The state of an offset for a group. Ready offsets are reported as fresh."""
 
     FRESH = "never delivered"
     HELD = "held"
@@ -36,39 +53,38 @@ class Progress:
     __slots__ = (
         "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight",
         "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap",
-        "retry_debt", "settled",
-        "top_version", "turns",
+        "retry_debt", "settled", "top_version", "turns",
     )  # fmt: skip
 
     def __init__(self, group_id: int, log_id: int, start: int) -> None:
         self.group_id = group_id
         self.log_id = log_id
         self.floor = start  # everything below is settled
-        self.cursor = start  # the default lane's next fresh offset
-        self.lane_cursors: dict[LaneKey, int] = {}
-        # What retries have taken ahead of their share, 0 to 999 thousandths of a message. It decides who gets the next
-        # message, so it is folded from facts and in the snapshot like any other state.
+        self.cursor = start  # the next fresh offset of the default lane
+        self.lane_cursors: dict[LaneKey, int] = {}  # the same for each explicit lane that was delivered from
+        # What retries took ahead of their share, in thousandths of a message (0 to 999). It decides who gets the next
+        # message, so it is folded from facts and is in the snapshot.
         self.retry_debt = 0
-        self.turns: dict[str, int] = {}  # when each tenant got something last; higher is later
-        self.settled = RangeSet()  # above the floor
-        self.ready = RangeSet()
-        self.held = HeldRanges()
-        self.dead = DeadOffsets()
-        self.entries: dict[int, Entry] = {}
-        self.held_entries: set[int] = set()  # those of them that are held, so that nobody searches among the resting
-        self.in_flight = 0
-        self.resting = 0
-        self.fresh_version = 1  # lease version of a first delivery
-        self.top_version = 0  # the highest version ever given out
-        self.resting_heap: list[tuple[int, int]] = []  # (retry_at_ms, offset); stale ones are skipped
-        self.lease_heap: list[tuple[int, int, Lease]] = []  # (until_ms, push number, lease); stale ones are skipped
-        self.live_leases = 0
-        self.pushed = 0
+        self.turns: dict[str, int] = {}  # fair topics: when each tenant got a message last; higher is later
+        self.settled = RangeSet()  # settled offsets above the floor
+        self.ready = RangeSet()  # given back before a client saw them
+        self.held = HeldRanges()  # held on their first attempt, as ranges with their leases
+        self.dead = DeadOffsets()  # the last dead letters, to recognise late and repeated calls
+        self.entries: dict[int, Entry] = {}  # messages with a history: held again, or resting
+        self.held_entries: set[int] = set()  # the offsets in `entries` that are held
+        self.in_flight = 0  # held messages, in ranges and in entries
+        self.resting = 0  # entries that are not held
+        self.fresh_version = 1  # lease version of a first delivery; rises when the group seeks
+        self.top_version = 0  # the highest lease version so far
+        self.resting_heap: list[tuple[int, int]] = []  # (retry_at_ms, offset) of resting entries, and stale items
+        self.lease_heap: list[tuple[int, int, Lease]] = []  # (until_ms, push number, lease), and stale items
+        self.live_leases = 0  # leases that still hold a message; more items than these in the heap are stale
+        self.pushed = 0  # number of pushes to the lease heap: breaks ties, so that leases are never compared
 
-    # --- questions ---
+    # --- queries ---
 
-    def place_of(self, offset: int) -> tuple[MessageState, Lease | None, Entry | None]:
-        """Where an offset is, under which lease (the last one, if it rests) and with what history."""
+    def state_of(self, offset: int) -> tuple[MessageState, Lease | None, Entry | None]:
+        """The state of an offset, its lease (the last one, if it is resting) and its entry."""
         entry = self.entries.get(offset)
         if entry is not None:
             return (MessageState.HELD if entry.held else MessageState.RESTING), entry.lease, entry
@@ -98,9 +114,7 @@ class Progress:
         for first, end in fact.ranges:
             entry = entries.get(first) if entries else None
             if entry is not None:
-                assert end == first + 1 and not entry.held, (
-                    "a message with a history is leased alone, and not while held"
-                )
+                assert end == first + 1 and not entry.held, "an entry is leased alone, and not while held"
                 entry.attempts += 1
                 entry.version += 1
                 entry.held, entry.lost = True, False
@@ -132,7 +146,7 @@ class Progress:
             self.turns[tenant] = max(self.turns.values(), default=0) + 1
 
     def extend(self, fact: Extended) -> None:
-        renewed: dict[Lease, Lease] = {}  # messages that shared a lease go on sharing one
+        renewed: dict[Lease, Lease] = {}  # messages that share a lease share the new one too
         for first, end in fact.ranges:
             for low, high, old in self.held.cut(first, end):
                 self.held.add(low, high, self._renew(renewed, old, fact.until_ms, high - low))
@@ -175,7 +189,7 @@ class Progress:
                     self.ready.add(low, high)
                     self.in_flight -= high - low
                     self._drop(lease, high - low)
-            for offset in self._pending_in(first, end):
+            for offset in self._held_in(first, end):
                 entry = self._end_attempt(offset)
                 entry.attempts -= 1
                 entry.releases += fact.sent
@@ -184,7 +198,7 @@ class Progress:
         self._tidy_leases()
 
     def settle(self, first: int, end: int) -> None:
-        """These offsets are done, wherever they were."""
+        """These offsets are done, whatever state they were in."""
         for low, high, lease in self.held.cut(first, end):
             self.in_flight -= high - low
             self._drop(lease, high - low)
@@ -204,44 +218,44 @@ class Progress:
         if self.resting_heap:
             self._tidy_resting()
 
-    def bury(self, offset: int) -> None:
-        """A message becomes a dead letter."""
-        _, lease, _ = self.place_of(offset)
+    def dead_letter(self, offset: int) -> None:
+        """Settle a message as a dead letter, and remember its last holder."""
+        _, lease, _ = self.state_of(offset)
         self.dead.add(offset, *((lease.owner, lease.token) if lease is not None else ("", "")))
         self.settle(offset, offset + 1)
 
     def trim(self, start: int) -> None:
-        """Retention took everything below `start`."""
+        """Retention dropped everything below `start`."""
         if start > self.floor:
             self.settle(self.floor, start)
         self.cursor = max(self.cursor, start)
         self.dead.trim(start)
 
     def forget_lanes(self, lanes: Container[LaneKey]) -> None:
-        """Cursors of lanes that are empty by now would only grow in number."""
+        """Drop the cursors of lanes that are gone; their number would only grow."""
         for key in [key for key in self.lane_cursors if key not in lanes]:
             del self.lane_cursors[key]
         tenants = {key.tenant for key in self.lane_cursors}
         self.turns = {tenant: turn for tenant, turn in self.turns.items() if tenant in tenants}
 
     def pass_over(self, ranges: Iterable[Range]) -> None:
-        """What the group never gets (see `Log.passed_over`) is done for it."""
+        """Settle what the group never gets (see `Log.passed_over`)."""
         for first, end in ranges:
             if end > self.floor:
                 self.settle(max(first, self.floor), end)
 
     def delay(self, offset: int, not_before_ms: int) -> None:
-        """A new message rests before its first delivery."""
+        """A new message must not be delivered before a time."""
         self._rest(offset, Entry(0, self.fresh_version - 1), not_before_ms)
 
     def delay_all(self, delayed: list[tuple[int, int]], now_ms: int) -> None:
-        """The group starts here while some messages (time, offset) still rest."""
+        """The group starts while some messages, given as (time, offset), are still delayed."""
         for not_before_ms, offset in sorted(delayed):
             if offset >= self.floor and not_before_ms > now_ms:
                 self.delay(offset, not_before_ms)
 
     def seek(self, offset: int) -> None:
-        """Start over. Lease versions go on rising, so that whoever held something before is still late."""
+        """Start over at an offset. Lease versions keep rising, so that earlier holders stay fenced off."""
         self.held.clear()
         self.entries.clear()
         self.held_entries.clear()
@@ -256,7 +270,7 @@ class Progress:
         self.floor = self.cursor = offset
         self.fresh_version = self.top_version + 1
 
-    # --- small steps ---
+    # --- steps of the folds ---
 
     def entries_in(self, first: int, end: int) -> list[int]:
         if not self.entries:
@@ -267,15 +281,15 @@ class Progress:
             return [offset for offset in range(first, end) if offset in self.entries]
         return sorted(offset for offset in self.entries if first <= offset < end)
 
-    def _pending_in(self, first: int, end: int) -> list[int]:
+    def _held_in(self, first: int, end: int) -> list[int]:
         """Held offsets of a range: in entries and in ranges."""
-        found = [offset for offset in self.entries_in(first, end) if self.entries[offset].held]
+        offsets = [offset for offset in self.entries_in(first, end) if self.entries[offset].held]
         for low, high, _ in self.held.overlapping(first, end):
-            found.extend(range(low, high))
-        return sorted(found)
+            offsets.extend(range(low, high))
+        return sorted(offsets)
 
     def _end_attempt(self, offset: int) -> Entry:
-        """Take an offset out of whatever holds it, and give it an entry if it had none."""
+        """Take an offset out of `held` or `entries` and return its entry, a new one after a first attempt."""
         entry = self.entries.pop(offset, None)
         if entry is None:
             pieces = self.held.cut(offset, offset + 1)
@@ -311,7 +325,7 @@ class Progress:
             self._drop(entry.lease, 1)
 
     def _push_lease(self, lease: Lease) -> None:
-        """What was tidy stays so: a live lease comes, none goes."""
+        """Needs no tidying: a live lease is added and none ends."""
         self.live_leases += 1
         self.pushed += 1
         heapq.heappush(self.lease_heap, (lease.until_ms, self.pushed, lease))
@@ -322,7 +336,7 @@ class Progress:
             self.live_leases -= 1
 
     def _tidy_leases(self) -> None:
-        """Keep the heap's top valid and its stale part smaller than the rest."""
+        """Keep the top of the heap valid, and its stale items fewer than the valid ones."""
         heap = self.lease_heap
         if len(heap) > 64 + 2 * self.live_leases:
             heap[:] = [item for item in heap if item[2].live]
@@ -333,51 +347,51 @@ class Progress:
     def _tidy_resting(self) -> None:
         heap = self.resting_heap
         if len(heap) > 64 + 2 * self.resting:
-            heap[:] = [item for item in heap if self._rests(item)]
+            heap[:] = [item for item in heap if self._is_resting(item)]
             heapq.heapify(heap)
-        while heap and not self._rests(heap[0]):
+        while heap and not self._is_resting(heap[0]):
             heapq.heappop(heap)
 
-    def _rests(self, item: tuple[int, int]) -> bool:
+    def _is_resting(self, item: tuple[int, int]) -> bool:
         entry = self.entries.get(item[1])
         return entry is not None and not entry.held and entry.retry_at_ms == item[0]
 
-    # --- images ---
+    # --- snapshots ---
 
-    def place(self, image: CursorState) -> None:
-        self.floor, self.cursor = image.floor, image.cursor
-        self.fresh_version, self.top_version = image.fresh_version, image.top_version
-        for priority, task, label, tenant, cursor in image.lane_cursors:
+    def restore(self, fact: CursorState) -> None:
+        self.floor, self.cursor = fact.floor, fact.cursor
+        self.fresh_version, self.top_version = fact.fresh_version, fact.top_version
+        for priority, task, label, tenant, cursor in fact.lane_cursors:
             self.lane_cursors[LaneKey(priority, task, label, tenant)] = cursor
-        self.turns = dict(image.turns)
-        self.retry_debt = image.retry_debt
-        for first, end in image.settled:
+        self.turns = dict(fact.turns)
+        self.retry_debt = fact.retry_debt
+        for first, end in fact.settled:
             self.settled.add(first, end)
-        for first, end in image.ready:
+        for first, end in fact.ready:
             self.ready.add(first, end)
-        for offset, owner, token in image.dead:
+        for offset, owner, token in fact.dead:
             self.dead.add(offset, owner, token)
 
-    def place_settled(self, image: SettledState) -> None:
-        self.settled.unpack(image.firsts, image.ends)
+    def restore_settled(self, fact: SettledState) -> None:
+        self.settled.unpack(fact.firsts, fact.ends)
 
-    def place_held(self, image: HeldState) -> None:
-        lease = Lease(image.owner, image.token, image.at_ms, image.until_ms)
-        for first, end in image.ranges:
+    def restore_held(self, fact: HeldState) -> None:
+        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        for first, end in fact.ranges:
             self.held.add(first, end, lease)
             lease.live += end - first
         self.in_flight += lease.live
         self._push_lease(lease)
 
-    def place_entry(self, image: EntryState) -> None:
-        entry = Entry.placed(image)
-        if not image.held:
-            self._rest(image.offset, entry, image.retry_at_ms)
+    def restore_entry(self, fact: EntryState) -> None:
+        entry = Entry.restored(fact)
+        if not fact.held:
+            self._rest(fact.offset, entry, fact.retry_at_ms)
             return
         entry.held = True
-        entry.retry_at_ms = image.retry_at_ms
-        self.entries[image.offset] = entry
-        self.held_entries.add(image.offset)
+        entry.retry_at_ms = fact.retry_at_ms
+        self.entries[fact.offset] = entry
+        self.held_entries.add(fact.offset)
         self.in_flight += 1
         if entry.lease is not None:
             entry.lease.live = 1

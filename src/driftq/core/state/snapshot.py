@@ -28,26 +28,26 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield i.NumbersState(state.next_log_id, state.next_group_id, state.next_fence, state.last_ms)
     for topic in state.topics.values():
         yield i.TopicState(topic.name, topic.log_ids, topic.created_ms, topic.config, topic.dead_of)
-    yield from state.streams.images()
+    yield from state.streams.snapshot()
     for _, log in sorted(state.logs.items()):
-        yield log.image()
-        yield from log.producers.images(log.log_id)
+        yield log.snapshot()
+        yield from log.producers.snapshot(log.log_id)
     for group in state.groups.values():
         yield i.GroupState(
             group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn,
             tuple(group.filters), group.active_ms, group.idle,
         )  # fmt: skip
         for progress in group.progress:
-            yield from _progress_images(progress)
-    yield from state.keys.images()
-    yield from state.effects.images()
-    yield from state.outcomes.images()
-    yield from state.stages.images()
-    yield from state.job_attempts.images()
-    yield from state.subscriptions.images()
+            yield from _progress_facts(progress)
+    yield from state.keys.snapshot()
+    yield from state.effects.snapshot()
+    yield from state.outcomes.snapshot()
+    yield from state.stages.snapshot()
+    yield from state.job_attempts.snapshot()
+    yield from state.subscriptions.snapshot()
 
 
-def _progress_images(progress: Progress) -> Iterator[Fact]:
+def _progress_facts(progress: Progress) -> Iterator[Fact]:
     few = len(progress.settled) <= SETTLED_FEW
     yield i.CursorState(
         progress.group_id, progress.log_id, progress.floor, progress.cursor, progress.fresh_version,
@@ -67,7 +67,7 @@ def _progress_images(progress: Progress) -> Iterator[Fact]:
             progress.group_id, progress.log_id, tuple(held), lease.owner, lease.token, lease.at_ms, lease.until_ms
         )
     for offset in sorted(progress.entries):
-        yield progress.entries[offset].image(progress.group_id, progress.log_id, offset)
+        yield progress.entries[offset].snapshot(progress.group_id, progress.log_id, offset)
 
 
 class SnapshotRestore:
@@ -87,64 +87,64 @@ class SnapshotRestore:
             i.HeldState: self._held,
             i.EntryState: self._entry,
             i.KeyState: self._key,
-            i.EffectState: state.effects.place,
+            i.EffectState: state.effects.restore,
             i.StageState: self._stage,
-            i.WriterState: state.stages.place_writer,
-            i.HistoryState: state.job_attempts.place,
+            i.WriterState: state.stages.restore_writer,
+            i.HistoryState: state.job_attempts.restore,
         }
 
-    def _numbers(self, image: i.NumbersState) -> None:
+    def _numbers(self, fact: i.NumbersState) -> None:
         state = self._state
-        state.next_log_id, state.next_group_id = image.next_log_id, image.next_group_id
-        state.next_fence, state.last_ms = image.next_fence, image.at_ms
+        state.next_log_id, state.next_group_id = fact.next_log_id, fact.next_group_id
+        state.next_fence, state.last_ms = fact.next_fence, fact.at_ms
 
-    def _topic(self, image: i.TopicState) -> None:
-        log_ids = range(image.log_ids[0], image.log_ids[-1] + 1)
-        self._state.add_topic(image.topic, log_ids, image.created_ms, image.config, image.dead_of)
+    def _topic(self, fact: i.TopicState) -> None:
+        log_ids = range(fact.log_ids[0], fact.log_ids[-1] + 1)
+        self._state.add_topic(fact.topic, log_ids, fact.created_ms, fact.config, fact.dead_of)
 
-    def _log(self, image: i.LogState) -> None:
-        self._state.logs[image.log_id].place(image)
+    def _log(self, fact: i.LogState) -> None:
+        self._state.logs[fact.log_id].restore(fact)
 
-    def _producer(self, image: i.ProducerEntryState) -> None:
-        self._state.logs[image.log_id].producers.place(image)
+    def _producer(self, fact: i.ProducerEntryState) -> None:
+        self._state.logs[fact.log_id].producers.restore(fact)
 
-    def _stream(self, image: i.StreamState) -> None:
+    def _stream(self, fact: i.StreamState) -> None:
         state = self._state
-        state.streams.place(image)
-        stream = state.streams.by_log[image.created.log_id]
+        state.streams.restore(fact)
+        stream = state.streams.by_log[fact.created.log_id]
         state.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
         state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
 
-    def _group(self, image: i.GroupState) -> None:
-        group = self._state.add_group(image.group_id, image.topic, image.group, image.created_ms)
-        group.paused, group.turn, group.idle = image.paused, image.turn, image.idle
-        group.filters = dict.fromkeys(image.filters)
-        group.active_ms = image.active_ms or self._state.last_ms
+    def _group(self, fact: i.GroupState) -> None:
+        group = self._state.add_group(fact.group_id, fact.topic, fact.group, fact.created_ms)
+        group.paused, group.turn, group.idle = fact.paused, fact.turn, fact.idle
+        group.filters = dict.fromkeys(fact.filters)
+        group.active_ms = fact.active_ms or self._state.last_ms
 
-    def _cursor(self, image: i.CursorState) -> None:
-        progress = Progress(image.group_id, image.log_id, image.floor)
-        progress.place(image)
-        self._state.groups[image.group_id].progress.append(progress)
-        log = self._state.logs[image.log_id]
-        log.low_floor = min(log.low_floor, image.floor) if len(log.readers) > 1 else image.floor
+    def _cursor(self, fact: i.CursorState) -> None:
+        progress = Progress(fact.group_id, fact.log_id, fact.floor)
+        progress.restore(fact)
+        self._state.groups[fact.group_id].progress.append(progress)
+        log = self._state.logs[fact.log_id]
+        log.low_floor = min(log.low_floor, fact.floor) if len(log.readers) > 1 else fact.floor
 
-    def _settled(self, image: i.SettledState) -> None:
-        self._state.progress_of(image.group_id, image.log_id).place_settled(image)
+    def _settled(self, fact: i.SettledState) -> None:
+        self._state.progress_of(fact.group_id, fact.log_id).restore_settled(fact)
 
-    def _held(self, image: i.HeldState) -> None:
-        progress = self._state.progress_of(image.group_id, image.log_id)
-        progress.place_held(image)
+    def _held(self, fact: i.HeldState) -> None:
+        progress = self._state.progress_of(fact.group_id, fact.log_id)
+        progress.restore_held(fact)
         self._state.schedule(progress)
 
-    def _entry(self, image: i.EntryState) -> None:
-        progress = self._state.progress_of(image.group_id, image.log_id)
-        progress.place_entry(image)
+    def _entry(self, fact: i.EntryState) -> None:
+        progress = self._state.progress_of(fact.group_id, fact.log_id)
+        progress.restore_entry(fact)
         self._state.schedule(progress)
 
-    def _key(self, image: i.KeyState) -> None:
-        self._state.keys.place(image)
+    def _key(self, fact: i.KeyState) -> None:
+        self._state.keys.restore(fact)
         self._state.deadlines.push(("keys", 0, 0), self._state.keys.next_ms())
 
-    def _stage(self, image: i.StageState) -> None:
-        self._state.stages.place_stage(image)
-        self._state.deadlines.push(("stages", 0, 0), image.expires_ms)
+    def _stage(self, fact: i.StageState) -> None:
+        self._state.stages.restore_stage(fact)
+        self._state.deadlines.push(("stages", 0, 0), fact.expires_ms)

@@ -94,7 +94,7 @@ class Stages:
     def next_ms(self) -> int | None:
         return min((entry.expires_ms for entry in self.by_handle.values()), default=None)
 
-    def images(self) -> Iterator[StageState | WriterState]:
+    def snapshot(self) -> Iterator[StageState | WriterState]:
         for entry in self.by_handle.values():
             yield StageState(
                 entry.handle,
@@ -105,10 +105,10 @@ class Stages:
         for name, writer in self.writers.items():
             yield WriterState(name, writer.batch_number, writer.at_ms, writer.parts)
 
-    def place_stage(self, image: StageState) -> None:
-        entry = self._add(StageEntry(image.handle, image.writer, image.expires_ms))
-        entry.batches = [StagedBatch(*batch) for batch in image.batches]
+    def restore_stage(self, fact: StageState) -> None:
+        entry = self._add(StageEntry(fact.handle, fact.writer, fact.expires_ms))
+        entry.batches = [StagedBatch(*batch) for batch in fact.batches]
         self.payload_bytes += sum(batch.payload_bytes for batch in entry.batches)
 
-    def place_writer(self, image: WriterState) -> None:
-        self.writers[image.writer] = Writer(image.batch_number, image.at_ms, image.parts)
+    def restore_writer(self, fact: WriterState) -> None:
+        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)

@@ -66,7 +66,7 @@ class StreamRecord:
         expires_ms = self.expires_ms()
         return expires_ms is not None and expires_ms <= now_ms
 
-    def image(self) -> StreamState:
+    def snapshot(self) -> StreamState:
         return StreamState(
             self.created, self.closed, self.closed_by, self.stream_seq, self.touched_ms, self.soft_deleted
         )
@@ -131,14 +131,14 @@ class StreamTable:
             end = min(end, start)
             stream = self.by_log[stream.created.source_log_id]
 
-    def images(self) -> Iterator[StreamState]:
+    def snapshot(self) -> Iterator[StreamState]:
         """Sources come before their forks, because numbers only rise."""
         for log_id in sorted(self.by_log):
-            yield self.by_log[log_id].image()
+            yield self.by_log[log_id].snapshot()
 
-    def place(self, image: StreamState) -> None:
-        stream = StreamRecord(image.created)
-        stream.closed, stream.closed_by = image.closed, image.closed_by
-        stream.stream_seq, stream.touched_ms = image.stream_seq, image.touched_ms
-        stream.soft_deleted = image.soft_deleted
+    def restore(self, fact: StreamState) -> None:
+        stream = StreamRecord(fact.created)
+        stream.closed, stream.closed_by = fact.closed, fact.closed_by
+        stream.stream_seq, stream.touched_ms = fact.stream_seq, fact.touched_ms
+        stream.soft_deleted = fact.soft_deleted
         self.add(stream)

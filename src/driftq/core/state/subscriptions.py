@@ -65,7 +65,7 @@ class SubscriptionRecord:
     def config(self) -> SubscriptionConfig:
         return self.created.config
 
-    def image(self) -> SubscriptionState:
+    def snapshot(self) -> SubscriptionState:
         return SubscriptionState(
             self.created,
             tuple(self.links.values()),
@@ -95,7 +95,7 @@ class SubscriptionTable:
             WakeHeld: self._held,
             WakeEnded: self._ended,
             SigningKeyMade: self._key_made,
-            SubscriptionState: self._placed,
+            SubscriptionState: self._restored,
         }
 
     @property
@@ -168,15 +168,15 @@ class SubscriptionTable:
 
     # --- snapshots ---
 
-    def images(self) -> Iterator[Fact]:
+    def snapshot(self) -> Iterator[Fact]:
         if self.seed:
             yield SigningKeyMade(self.seed)
         for subscription in self.by_number.values():
-            yield subscription.image()
+            yield subscription.snapshot()
 
-    def _placed(self, image: SubscriptionState) -> None:
-        subscription = SubscriptionRecord(image.created)
-        subscription.generation, subscription.wake_id = image.generation, image.wake_id
-        subscription.holder, subscription.until_ms, subscription.tails = image.holder, image.until_ms, image.tails
-        self._add(subscription, image.links)
+    def _restored(self, fact: SubscriptionState) -> None:
+        subscription = SubscriptionRecord(fact.created)
+        subscription.generation, subscription.wake_id = fact.generation, fact.wake_id
+        subscription.holder, subscription.until_ms, subscription.tails = fact.holder, fact.until_ms, fact.tails
+        self._add(subscription, fact.links)
         self.schedule(subscription)

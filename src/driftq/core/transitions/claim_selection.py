@@ -1,8 +1,20 @@
-"""What a claim may take: which messages are due, which are fresh, and in which order. Reads state, changes nothing.
+"""Which messages a claim may take, and in which order. Reads state, changes nothing.
 
-Order of fresh messages: higher priority first; inside a priority in offset order. In a fair topic tenants take turns
-inside a priority, and each tenant's messages go out in offset order. A lane's head gains one level for every
-`ageing_ms` it has waited, so that low priority is slow but never starved.
+A claim takes from two sources (`core.rules.claim` decides how many from each):
+
+1. **Due** messages: entries whose backoff or delay is over (`due`). Higher priority first, then the longest overdue.
+2. **Fresh** messages (`fresh`), merged from the heads of all lanes:
+
+       lane (None)     p p p p ...      level 0   \\
+       lane (prio 5)   a a              level 5    >  heap of heads: highest level, then whose turn, then lowest offset
+       lane (prio 1)   b b b            level 1   /
+
+   - The level of a lane's head is its priority, plus one for every `ageing_ms` that the head has waited: low priority
+     is slow but never starved.
+   - In a fair topic, tenants take turns within a level. Each tenant's own messages go out in offset order.
+   - A log without explicit lanes needs no heap: ranges are cut from the default lane.
+
+Both are bounded: a claim looks at no more than `DUE_VISITED_MAX` items of a heap.
 """
 
 from __future__ import annotations
@@ -24,7 +36,8 @@ if TYPE_CHECKING:
 TimeOf = Callable[[int, int], int]
 _Timed = TypeVar("_Timed", tuple[int, int], "tuple[int, int, Lease]")
 
-_HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]  # (-level, turn, offset, source, lane, the rest)
+# (-level, turn, offset, number of the source, lane, offsets that follow)
+_HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]
 
 DUE_FOUND_MAX = 1_024
 DUE_VISITED_MAX = 8_192
@@ -32,7 +45,7 @@ DEFAULT_LANE = LaneKey(0, "", "")
 
 
 class ClaimFilter(NamedTuple):
-    """A claim's filter; None asks for everything."""
+    """The filter of a claim; None admits every task or label."""
 
     task: str | None = None
     label: str | None = None
@@ -42,27 +55,27 @@ class ClaimFilter(NamedTuple):
 
 
 def due(
-    log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: ClaimFilter, ageing_ms: int
+    log: Log, progress: Progress, end: int, limit: int, now_ms: int, claim_filter: ClaimFilter, ageing_ms: int
 ) -> list[int]:
-    """Resting messages below `end` whose time has come, urgent ones first, then those due for longest; waiting makes
-    them more urgent here too. Where nothing is urgent or overdue the first `most` are enough."""
-    enough = DUE_FOUND_MAX if log.urgent or log.deadline_offsets else min(most, DUE_FOUND_MAX)
-    found: dict[int, tuple[int, int, int]] = {}  # a message that came to rest twice at one time is in the heap twice
+    """Resting messages below `end` whose time has come: highest priority first, aged as for fresh ones, then the
+    longest overdue. If the log has neither priorities nor deadlines, the first `limit` in the heap are enough."""
+    enough = DUE_FOUND_MAX if log.urgent or log.deadline_offsets else min(limit, DUE_FOUND_MAX)
+    ranks: dict[int, tuple[int, int, int]] = {}  # by offset, because the heap may hold a message twice
     for retry_at_ms, offset in islice(until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
         entry = progress.entries.get(offset)
         if entry is None or entry.held or entry.retry_at_ms != retry_at_ms or offset >= end:
             continue
         lane = (log.lane_of(offset) if log.marked else None) or DEFAULT_LANE
-        if wanted.admits(lane):
+        if claim_filter.admits(lane):
             aged = (now_ms - retry_at_ms) // ageing_ms if ageing_ms else 0
-            found[offset] = -lane.priority - aged, retry_at_ms, offset
-            if len(found) >= enough:
+            ranks[offset] = -lane.priority - aged, retry_at_ms, offset
+            if len(ranks) >= enough:
                 break
-    return [offset for _, _, offset in sorted(found.values())]
+    return [offset for _, _, offset in sorted(ranks.values())]
 
 
 def until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
-    """The items of a heap up to a time, in its order and without changing it: a child comes after its parent."""
+    """The items of a heap up to a time, in order and without changing the heap: a child comes after its parent."""
     ahead = [(heap[0], 0)] if heap else []
     while ahead:
         item, index = heapq.heappop(ahead)
@@ -75,15 +88,15 @@ def until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
 
 
 def next_ms(progress: Progress, now_ms: int) -> int | None:
-    """When something happens here after `now_ms`: a lease ends or a message has rested enough. What is due already but
-    could not be given does not count: it waits for room, not for time."""
+    """When a lease or a backoff ends next, after `now_ms`. What is due already but was not delivered does not count: it
+    waits for room, not for time."""
     times = (_later(progress.lease_heap, now_ms), _later(progress.resting_heap, now_ms))
     return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
 
 def _later(heap: list[_Timed], now_ms: int) -> int | None:
-    """The first time in a heap after `now_ms`: it lies right behind what is not after it."""
-    found: int | None = None
+    """The first time in a heap after `now_ms`. Only items up to `now_ms` and their children need to be looked at."""
+    earliest: int | None = None
     stack = [0]
     for _ in range(DUE_VISITED_MAX):
         if not stack:
@@ -93,9 +106,9 @@ def _later(heap: list[_Timed], now_ms: int) -> int | None:
             at_ms = heap[index][0]
             if at_ms <= now_ms:
                 stack += (2 * index + 1, 2 * index + 2)
-            elif found is None or at_ms < found:
-                found = at_ms
-    return found
+            elif earliest is None or at_ms < earliest:
+                earliest = at_ms
+    return earliest
 
 
 class FreshRun(NamedTuple):
@@ -107,43 +120,43 @@ class FreshRun(NamedTuple):
 
 
 def fresh(
-    log: Log, progress: Progress, end: int, most: int, now_ms: int, wanted: ClaimFilter, ageing_ms: int,
+    log: Log, progress: Progress, end: int, limit: int, now_ms: int, claim_filter: ClaimFilter, ageing_ms: int,
     time_of: TimeOf,
     fair: bool = False,
 ) -> list[FreshRun]:  # fmt: skip
-    """Up to `most` never-delivered offsets below `end`, in the order in which they are handed out."""
-    if most <= 0:
+    """Up to `limit` never-delivered offsets below `end`, in the order of delivery."""
+    if limit <= 0:
         return []
-    plain = _plain(log, progress, end) if wanted.admits(DEFAULT_LANE) else iter(())
+    plain = _default_lane(log, progress, end) if claim_filter.admits(DEFAULT_LANE) else iter(())
     if not log.lanes:
-        return _only_plain(plain, most)
-    choice = _LaneHeads(log, progress, now_ms, ageing_ms, time_of, log.fair_from if fair else end)
+        return _runs(plain, limit)
+    heads = _LaneHeads(log, progress, now_ms, ageing_ms, time_of, log.fair_from if fair else end)
     for key, lane in log.lanes.items():
-        # A lane that was emptied long ago costs a glance: there may be hundreds of them.
-        left = progress.ready or lane.offsets[-1] >= progress.lane_cursors.get(key, progress.floor)
-        if left and wanted.admits(key):
-            choice.offer(key, _laned(lane.offsets, key, progress, end))
-    choice.offer(None, (offset for first, stop in plain for offset in range(first, stop)))
-    return choice.pick(most)
+        # There may be hundreds of lanes with nothing left: skip those with one comparison.
+        has_more = progress.ready or lane.offsets[-1] >= progress.lane_cursors.get(key, progress.floor)
+        if has_more and claim_filter.admits(key):
+            heads.add(key, _explicit_lane(lane.offsets, key, progress, end))
+    heads.add(None, (offset for first, stop in plain for offset in range(first, stop)))
+    return heads.pick(limit)
 
 
 class _LaneHeads:
-    """The heads of all lanes, the next one to hand out first."""
+    """The next offset of every lane, as a heap in the order of delivery."""
 
     def __init__(
         self, log: Log, progress: Progress, now_ms: int, ageing_ms: int, time_of: TimeOf, fair_from: int
     ) -> None:
-        self._fair_from = fair_from  # tenants take turns from here on
+        self._fair_from = fair_from  # tenants take turns from this offset on
         self._log = log
         self._now_ms = now_ms
         self._ageing_ms = ageing_ms
         self._time_of = time_of
-        self._turns = dict(progress.turns)
+        self._turns = dict(progress.turns)  # by tenant; picking moves a tenant to the end
         self._last_turn = max(self._turns.values(), default=0)
         self._heads: list[_HeadItem] = []
-        self._sources = 0
+        self._sources = 0  # breaks ties, so that lanes are never compared
 
-    def offer(self, key: LaneKey | None, offsets: Iterator[int]) -> None:
+    def add(self, key: LaneKey | None, offsets: Iterator[int]) -> None:
         self._sources += 1
         self._push(self._sources, key, offsets)
 
@@ -165,12 +178,12 @@ class _LaneHeads:
             return -1
         return self._turns.get(key.tenant if key is not None else "", 0)
 
-    def pick(self, most: int) -> list[FreshRun]:
+    def pick(self, limit: int) -> list[FreshRun]:
         picked: list[FreshRun] = []
         count = 0
-        while self._heads and count < most:
+        while self._heads and count < limit:
             level, turn, offset, source, key, offsets = heapq.heappop(self._heads)
-            if turn != self._turn(key, offset):  # its tenant got something from another lane in the meantime
+            if turn != self._turn(key, offset):  # the tenant got a message from another lane since it was pushed
                 heapq.heappush(self._heads, (level, self._turn(key, offset), offset, source, key, offsets))
                 continue
             if picked and picked[-1].lane == key and picked[-1].end == offset:
@@ -185,20 +198,21 @@ class _LaneHeads:
         return picked
 
 
-def _only_plain(plain: Iterator[Range], most: int) -> list[FreshRun]:
+def _runs(plain: Iterator[Range], limit: int) -> list[FreshRun]:
+    """The first `limit` offsets of the default lane, as runs."""
     picked: list[FreshRun] = []
     for first, stop in plain:
-        stop = min(stop, first + most)
+        stop = min(stop, first + limit)
         picked.append(FreshRun(None, first, stop))
-        most -= stop - first
-        if most <= 0:
+        limit -= stop - first
+        if limit <= 0:
             break
     return picked
 
 
-def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
-    """The default lane: what came back unseen, then everything from the cursor that no other lane and no settled
-    range has."""
+def _default_lane(log: Log, progress: Progress, end: int) -> Iterator[Range]:
+    """The fresh ranges of the default lane: the ready ones, then everything from the cursor on that is neither settled
+    nor in an explicit lane."""
     if log.marked:
         yield from ((first, first + 1) for first in _ready(progress) if first not in log.marked)
     else:
@@ -208,8 +222,8 @@ def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
     while position < end:
         stop = end
         moved = False
-        for taken in (settled, marked):
-            next_range = taken.above(position) if taken.count else None
+        for other in (settled, marked):
+            next_range = other.above(position) if other.count else None
             if next_range is None:
                 continue
             first, after = next_range
@@ -223,9 +237,9 @@ def _plain(log: Log, progress: Progress, end: int) -> Iterator[Range]:
             position = stop
 
 
-def _laned(offsets: Sequence[int], key: LaneKey, progress: Progress, end: int) -> Iterator[int]:
-    """An explicit lane: what of it came back unseen, then everything from the group's cursor in it; a delayed message
-    has an entry already and is passed over."""
+def _explicit_lane(offsets: Sequence[int], key: LaneKey, progress: Progress, end: int) -> Iterator[int]:
+    """The fresh offsets of an explicit lane: the ready ones, then everything from its cursor on that is not settled. A
+    delayed message has an entry and is skipped."""
     for first, stop in progress.ready:
         index = bisect_left(offsets, first)
         while index < len(offsets) and offsets[index] < stop:

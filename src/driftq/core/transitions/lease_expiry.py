@@ -29,7 +29,7 @@ def expire_leases(ctx: DecisionContext, group: Group, progress: Progress, limit:
     for count, offset in enumerate(offsets):
         if ctx.is_full():
             return count
-        timed_out = is_timeout(log, offset, progress.place_of(offset)[1])
+        timed_out = is_timeout(log, offset, progress.state_of(offset)[1])
         fail(ctx, group, progress, offset, TIMEOUT if timed_out else ACK_TIMEOUT, lost=not timed_out)
     return len(offsets)
 

@@ -150,13 +150,13 @@ class Explainer:
     def _group(self, group: Group, shared: list[Gate]) -> GroupExplanation:
         """`shared` are the gates of the message, which hold it back for all groups."""
         progress = group.progress[self._log.partition]
-        place, _, _ = progress.place_of(self._offset)
+        place, _, _ = progress.state_of(self._offset)
         settled = place is MessageState.SETTLED
         explanation = self._settled(group, shared) if settled else self._unsettled(group, shared, progress)
         return structs.replace(explanation, gaps=len(progress.settled))
 
     def _unsettled(self, group: Group, shared: list[Gate], progress: Progress) -> GroupExplanation:
-        place, lease, entry = progress.place_of(self._offset)
+        place, lease, entry = progress.state_of(self._offset)
         gates = [*self._group_gates(group, progress, place), *self._place_gates(place, lease, entry)]
         state = "ready"
         if shared and not self._exists():

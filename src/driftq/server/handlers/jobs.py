@@ -183,7 +183,7 @@ def _by_offset(state: State, job_id: str) -> ProducedKey | None:
 def _group_state(view: StateView, group: Group, log: Log, offset: int, tenant: str, job_id: str) -> JobGroupState:
     """The job's state for one group, its attempts, and the result if a worker committed one under the job's id."""
     state = view.state
-    place, lease, entry = group.progress[log.partition].place_of(offset)
+    place, lease, entry = group.progress[log.partition].state_of(offset)
     history = state.job_attempts.of(log.log_id, offset)
     attempts = [attempt for attempt in history if attempt.group_id == group.group_id]
     name = _state_name(place, entry, attempts, view.now_ms)
