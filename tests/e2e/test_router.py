@@ -21,12 +21,12 @@ route = { target_topic = "invoices", label = "finance", meta = { by = "rules" } 
 """
 
 MODULE = """
-from driftq.wire.router import Decision
+from driftq import RouteDecision
 
 def route(message):
     if message.key == "boom":
         raise RuntimeError("no decision")
-    return Decision(label="len-" + str(len(message.value)), partition_override=1)
+    return RouteDecision(label="len-" + str(len(message.value)), partition_override=1)
 
 async def later(message):
     return {"label": "later"}

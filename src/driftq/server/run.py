@@ -28,7 +28,7 @@ from driftq.server.handlers.responses import bad_request, error_response, intern
 from driftq.server.http.listener import serve
 from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources
-from driftq.server.outbound import Outbound
+from driftq.server.outbound.client import OutboundClient
 from driftq.server.router.caller import RouterCaller
 from driftq.server.router.factory import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
@@ -105,7 +105,7 @@ async def run(settings: Settings, data: str | None, say: Say) -> None:
         loop.add_signal_handler(number, stop.set)
     shares = _share_descriptors(settings)
     reserve = DescriptorReserve(shares.reserved if data is not None else 0)
-    outbound = Outbound(settings)
+    outbound = OutboundClient(settings)
     router = make_router(settings.router, outbound)
     answers = AccessLog(access_log=settings.log.access or settings.log.level == "debug")
     door = ReadinessGate(settings, answers)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from driftq.server.outbound import Outbound
+from driftq.server.outbound.client import OutboundClient
 from driftq.server.router.factory import parse
 from driftq.server.router.python_router import PythonRouter, load
 from driftq.server.router.webhook_router import WebhookRouter
@@ -283,11 +283,11 @@ def test_a_router_that_cannot_be_loaded_is_named(target, complaint):
 )
 def test_a_webhook_must_be_https_or_on_this_machine(url):
     with pytest.raises(SettingsError, match=r"router\.target"):
-        WebhookRouter(url, Outbound(Settings()))
+        WebhookRouter(url, OutboundClient(Settings()))
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/r?x=1", "http://[::1]/", "http://localhost", "https://example.org"]
 )
 def test_a_decent_webhook_is_accepted(url):
-    WebhookRouter(url, Outbound(Settings()))
+    WebhookRouter(url, OutboundClient(Settings()))

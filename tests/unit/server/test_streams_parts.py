@@ -15,14 +15,15 @@ from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected, StreamAppended
 from driftq.engine.engine import Engine
-from driftq.server.outbound import Outbound
+from driftq.server.outbound.address_policy import AddressRefused
+from driftq.server.outbound.client import OutboundClient
 from driftq.server.settings import Settings
 from driftq.server.streams.reorder_buffer import PER_PRODUCER_MAX, ReorderBuffer
 from driftq.server.streams.responses import next_cursor
 from driftq.server.streams.sse import control_event, data_event
 from driftq.server.streams.stream_body import Form
 from driftq.server.streams.tails import Arrival, LiveTails
-from driftq.server.streams.webhooks import Refused, Signer, check_url
+from driftq.server.streams.webhooks import Signer, check_url
 from driftq.wire.records import pack_one
 
 # --- events -----------------------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def test_a_token_is_good_for_its_subscription_and_tells_its_generation():
     "url", ["https://example.org/hook", "http://localhost:9/x", "http://127.0.0.1:9", "https://1.1.1.1/"]
 )
 def test_a_webhook_may_live_at(url):
-    check_url(url, Outbound(Settings()))
+    check_url(url, OutboundClient(Settings()))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,8 @@ def test_a_webhook_may_live_at(url):
     ],
 )  # fmt: skip
 def test_a_webhook_may_not_live_at(url):
-    with pytest.raises(Refused):
-        check_url(url, Outbound(Settings()))
+    with pytest.raises(AddressRefused):
+        check_url(url, OutboundClient(Settings()))
 
 
 # --- the live end of a log --------------------------------------------------------------------------------------------

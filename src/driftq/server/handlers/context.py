@@ -11,7 +11,7 @@ from driftq.server.access.rates import Rates
 from driftq.server.handlers.responses import refusal
 from driftq.server.http.response import Deferred
 from driftq.server.http.response import Reply as HttpReply
-from driftq.server.outbound import Outbound
+from driftq.server.outbound.client import OutboundClient
 from driftq.wire.produce import ANY, ProduceItem
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Context:
         settings: Settings,
         router: RouterCaller | None = None,
         metrics: Metrics | None = None,
-        outbound: Outbound | None = None,
+        outbound: OutboundClient | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings
         self.router = router
         self.metrics = metrics
-        self.outbound = outbound or Outbound(settings)
+        self.outbound = outbound or OutboundClient(settings)
         self.rates = Rates(settings.tenants)
         self._round_robin = PartitionRoundRobin()
 

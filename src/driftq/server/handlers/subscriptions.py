@@ -20,7 +20,7 @@ from driftq.server.handlers.context import Context, responder
 from driftq.server.handlers.request_body import read_json
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.http.request import percent_decoded
-from driftq.server.outbound import Refused
+from driftq.server.outbound.address_policy import AddressRefused
 from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
 from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
@@ -140,7 +140,7 @@ class SubscriptionHandlers:
         if config.url:
             try:
                 check_url(config.url, self._outbound)
-            except Refused as refused:
+            except AddressRefused as refused:
                 return _error(400, "WEBHOOK_URL_REJECTED", str(refused))
         origin = f"{self._scheme}://{request.headers.get('host', '')}"
         answer = Deferred()

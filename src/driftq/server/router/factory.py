@@ -10,7 +10,7 @@ from driftq.settings.loader import SettingsError
 from driftq.wire import router_rules
 
 if TYPE_CHECKING:
-    from driftq.server.outbound import Outbound
+    from driftq.server.outbound.client import OutboundClient
     from driftq.server.router.protocol import Router
     from driftq.server.settings import RouterSettings
     from driftq.wire.router import RouteDecision, RouteInput
@@ -51,7 +51,7 @@ def parse(text: str, path: str = "rules") -> RulesRouter:
 # --- From the settings to a router. Whatever is wrong with it is said at start, not at the first message ---
 
 
-def make_router(settings: RouterSettings, outbound: Outbound) -> Router | None:
+def make_router(settings: RouterSettings, outbound: OutboundClient) -> Router | None:
     """None if there is none. Raises `SettingsError`."""
     if settings.kind == "none":
         return None

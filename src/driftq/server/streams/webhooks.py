@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import ssl
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -27,7 +26,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from driftq.core.model import subscriptions
 from driftq.core.model.stream_facts import WEBHOOK, SubscriptionDeleted, WakeMade
 from driftq.engine.errors import EngineStopped
-from driftq.server.outbound import Outbound, OutboundFailed, Refused, Target, literal, target_of
+from driftq.server.outbound.address_policy import AddressRefused, ip_literal
+from driftq.server.outbound.client import OutboundClient, OutboundFailed, OutboundTarget, target_of
 from driftq.wire import streams as w
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class WebhookAnswer(NamedTuple):
     done: bool
 
 
-def check_url(url: str, outbound: Outbound) -> Target:
-    """Check the URL of a webhook: https to public addresses; plain http only to this machine. Raises `Refused`."""
+def check_url(url: str, outbound: OutboundClient) -> OutboundTarget:
+    """Check the URL of a webhook: https to public addresses, plain http to this machine. Raises `AddressRefused`."""
     target = target_of(url)
-    address = literal(target.host)
+    address = ip_literal(target.host)
     is_local = target.host == "localhost" or target.host.endswith(".localhost")
     if target.tls and (is_local or (address is not None and address.is_loopback)):
-        raise Refused("localhost is called over plain http")
+        raise AddressRefused("localhost is called over plain http")
     outbound.check(target)
     return target
 
@@ -69,7 +69,7 @@ class CallSlots:
         self._shares: dict[tuple[str, int], tuple[asyncio.Semaphore, list[None]]] = {}
 
     @asynccontextmanager
-    async def acquire(self, target: Target) -> AsyncIterator[None]:
+    async def acquire(self, target: OutboundTarget) -> AsyncIterator[None]:
         key = (target.host, target.port)
         share, users = self._shares.setdefault(key, (asyncio.Semaphore(CALLS_PER_RECEIVER), []))
         users.append(None)
@@ -93,13 +93,12 @@ def _is_done(answer: bytes) -> bool:
 class Webhooks:
     """Calls the webhooks of one server."""
 
-    def __init__(self, engine: Engine, signer: Signer, outbound: Outbound, timeout_ms: int) -> None:
+    def __init__(self, engine: Engine, signer: Signer, outbound: OutboundClient, timeout_ms: int) -> None:
         self._engine = engine
         self._signer = signer
         self._outbound = outbound
         self._timeout_ms = timeout_ms
         self._slots = CallSlots()
-        self._tls = ssl.create_default_context()
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by subscription
         self._failures: dict[int, int] = {}
         self._durable: dict[int, int] = {}  # the last durable generation of each subscription
@@ -173,18 +172,16 @@ class Webhooks:
                     return await self._post(target, body)
         except TimeoutError:
             failure = f"no response within {self._timeout_ms} ms"
-        except (OSError, OutboundFailed, Refused) as error:
+        except (OSError, OutboundFailed, AddressRefused) as error:
             failure = str(error)
         logger.info("webhook of %s failed: %s", subscription.created.subscription, failure)
         return None
 
-    async def _post(self, target: Target, body: bytes) -> WebhookAnswer | None:
+    async def _post(self, target: OutboundTarget, body: bytes) -> WebhookAnswer | None:
         signature = self._signer.signature(body, int(time.time()))
-        head = target.head("driftq-webhook", f"{w.WEBHOOK_SIGNATURE}: {signature}", "Connection: close")
-        tls = self._tls if target.tls else None
-        request = b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-        status, answer = await self._outbound.post(target, tls, request)
-        return WebhookAnswer(_is_done(answer)) if 200 <= status < 300 else None
+        headers = [(w.WEBHOOK_SIGNATURE, signature)]
+        status, response = await self._outbound.post(target, body, "driftq-webhook", headers, truncate=True)
+        return WebhookAnswer(_is_done(response)) if 200 <= status < 300 else None
 
     def _body(self, subscription: SubscriptionRecord) -> bytes:
         name = subscription.created.subscription

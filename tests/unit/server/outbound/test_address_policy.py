@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from driftq.server.outbound import AddressPolicy, Outbound, Refused, is_of_this_machine, target_of
+from driftq.server.outbound.address_policy import AddressPolicy, AddressRefused, is_of_this_machine
+from driftq.server.outbound.client import OutboundClient, target_of
 from driftq.server.settings import Settings, load
 from driftq.settings.loader import SettingsError
 
@@ -40,21 +41,21 @@ def test_a_public_address_may_be_called(address: str) -> None:
 @pytest.mark.parametrize("address", PRIVATE)
 def test_an_address_that_is_not_public_may_not(address: str) -> None:
     public = policy("listen.host=10.1.1.1")
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         check(public, address)
 
 
 @pytest.mark.parametrize("address", LOOPBACK)
 def test_loopback_may_be_called_while_the_broker_itself_is_there(address: str) -> None:
     check(policy(), address)
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         check(policy("listen.host=10.1.1.1"), address)
     check(policy("listen.host=10.1.1.1", "outbound.allow=127.0.0.0/8,::1"), address)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "::ffff:0.0.0.0"])
 def test_the_unspecified_address_is_never_called(address: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(AddressRefused):
         check(policy("outbound.allow=0.0.0.0/0,::/0"), address)
 
 
@@ -63,14 +64,14 @@ def test_a_listed_network_may_be_called_in_every_form() -> None:
     for address in ("10.0.0.7", "::ffff:10.0.0.7", "64:ff9b::a00:7", "169.254.1.1"):
         check(listed, address)
     for address in ("10.0.1.1", "169.254.1.2", "192.168.0.1"):
-        with pytest.raises(Refused):
+        with pytest.raises(AddressRefused):
             check(listed, address)
 
 
 @pytest.mark.parametrize("address", LOOPBACK)
 def test_the_brokers_own_port_is_never_called_on_this_machine(address: str) -> None:
     listed = policy("listen.port=7001", "outbound.allow=0.0.0.0/0,::/0")
-    with pytest.raises(Refused, match="itself"):
+    with pytest.raises(AddressRefused, match="itself"):
         check(listed, address, 7001)
     check(listed, address, 7002)
     check(listed, "10.255.255.1", 7001)
@@ -101,15 +102,15 @@ def test_a_name_is_judged_by_what_it_stands_for(monkeypatch: pytest.MonkeyPatch)
         return [(None, None, None, "", (address, port)) for address in ("64:ff9b::a00:1", "10.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    outbound = Outbound(Settings())
-    with pytest.raises(Refused, match="not a public address"):
-        asyncio.run(outbound.connect(target_of("https://rebound.example/"), None))
+    outbound = OutboundClient(Settings())
+    with pytest.raises(AddressRefused, match="not a public address"):
+        asyncio.run(outbound.connect(target_of("https://rebound.example/")))
     assert asked == ["rebound.example"], "resolved once"
     outbound.close()
 
 
 def test_localhost_by_name_is_judged_like_its_address() -> None:
-    Outbound(Settings()).check(target_of("http://localhost:9/"))
+    OutboundClient(Settings()).check(target_of("http://localhost:9/"))
     for settings, url in [((), "http://localhost:8080/"), (("listen.host=10.1.1.1",), "http://localhost:9/")]:
-        with pytest.raises(Refused):
-            Outbound(load(None, {}, settings).settings).check(target_of(url))
+        with pytest.raises(AddressRefused):
+            OutboundClient(load(None, {}, settings).settings).check(target_of(url))

@@ -1,0 +1,1 @@
+"""HTTP calls that the broker makes itself: which addresses they may reach, and the client."""
