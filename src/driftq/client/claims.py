@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from driftq.client.calls import queue
 from driftq.client.errors import refused
 from driftq.client.transport.sansio import Call
+from driftq.wire.claims import HeldItem
+from driftq.wire.effects import OutcomeAck
 from driftq.wire.errors import code_of
 
 if TYPE_CHECKING:
@@ -38,19 +40,22 @@ class ClaimedMessage(Protocol):
     def delivered(self) -> Delivered: ...
 
 
-def token_ranges(messages: Iterable[ClaimedMessage]) -> list[dict[str, object]]:
+def token_ranges(messages: Iterable[ClaimedMessage]) -> list[HeldItem]:
     """Name messages in a call: neighbouring offsets under one token are one range."""
-    ranges: list[dict[str, object]] = []
-    partition = end = -1
+    ranges: list[HeldItem] = []
+    partition = first = end = -1
     token = ""
     for message in messages:
         delivered = message.delivered
-        if ranges and (delivered.partition, delivered.offset, delivered.token) == (partition, end, token):
+        if end >= 0 and (delivered.partition, delivered.offset, delivered.token) == (partition, end, token):
             end += 1
-            ranges[-1]["end"] = end
             continue
-        partition, end, token = delivered.partition, delivered.offset + 1, delivered.token
-        ranges.append({"partition": partition, "offset": delivered.offset, "end": end, "token": token})
+        if end >= 0:
+            ranges.append(HeldItem(partition, first, end, token))
+        partition, first, token = delivered.partition, delivered.offset, delivered.token
+        end = first + 1
+    if end >= 0:
+        ranges.append(HeldItem(partition, first, end, token))
     return ranges
 
 
@@ -74,12 +79,10 @@ def settle_one(verb: str, message: ClaimedMessage, on_settled: Callable[[], None
     return Call("POST", call.path, read, refusal=call.refusal, body=call.body, idempotent=True)
 
 
-def ack_part(message: ClaimedMessage) -> dict[str, object]:
+def ack_part(message: ClaimedMessage) -> OutcomeAck:
     """An ack as a part of an outcome."""
     holder = message.holder
-    return {
-        "topic": holder.topic, "group": holder.group, "owner": holder.owner, "messages": token_ranges([message])
-    }  # fmt: skip
+    return OutcomeAck(holder.topic, holder.group, token_ranges([message]), holder.owner)
 
 
 M = TypeVar("M", bound=ClaimedMessage)

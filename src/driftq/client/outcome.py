@@ -15,6 +15,7 @@ from driftq.client.calls import queue, streams
 from driftq.client.claims import ClaimedMessage, ack_part
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.transport.sansio import Call, random_name
+from driftq.wire.effects import CommitRequest, OutcomeAppend
 
 if TYPE_CHECKING:
     from driftq.client.calls.queue import Value
@@ -36,8 +37,8 @@ class OutcomeMethods:
     def __init__(self) -> None:
         self._acked: list[SettledMessage] = []
         self._messages: list[tuple[str, ProduceItem]] = []
-        self._appends: list[dict[str, object]] = []
-        self._commits: list[dict[str, object]] = []
+        self._appends: list[OutcomeAppend] = []
+        self._commits: list[CommitRequest] = []
         self._idempotency_key = random_name()
 
     def ack(self, message: SettledMessage) -> Self:
@@ -56,19 +57,15 @@ class OutcomeMethods:
         JSON already."""
         empty = close and isinstance(value, bytes) and not value
         raw = b"" if empty else streams.body_of(content_type, [value])
+        value_base64 = base64.b64encode(raw).decode("ascii")
         self._appends.append(
-            {
-                "path": path.strip("/"),
-                "value_base64": base64.b64encode(raw).decode("ascii"),
-                "content_type": content_type,
-                "close": close,
-            }
+            OutcomeAppend(path.strip("/"), value_base64=value_base64, content_type=content_type, close=close)
         )
         return self
 
-    def commit_effect(self, **commit: object) -> Self:
+    def commit_effect(self, **commit: Any) -> Self:
         """An effect that is done; see `Effect`."""
-        self._commits.append(commit)
+        self._commits.append(CommitRequest(**commit))
         return self
 
     @bound_endpoint

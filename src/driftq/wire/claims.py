@@ -23,7 +23,7 @@ class ConsumeRequest(Body, frozen=True):
     prefetch: Prefetch | None = None
 
 
-class ClaimRequest(Body, frozen=True):
+class ClaimRequest(Body, frozen=True, omit_defaults=True):
     topic: Name
     group: Name
     owner: Owner
@@ -92,7 +92,7 @@ class NackRequest(AckRequest, frozen=True):
     delay_ms: Natural | None = None
 
 
-class HeldItem(Body, frozen=True):
+class HeldItem(Body, frozen=True, omit_defaults=True):
     """A claimed message, or with `end` the messages [offset, end) of one claim."""
 
     partition: Natural
@@ -101,7 +101,7 @@ class HeldItem(Body, frozen=True):
     token: str = ""
 
 
-class SettleRequest(Body, frozen=True):
+class SettleRequest(Body, frozen=True, omit_defaults=True):
     """Many messages of one group in one call; each succeeds or fails by itself."""
 
     topic: Name

@@ -12,7 +12,7 @@ from driftq.wire.message import StoredMessage
 REDRIVE_GROUP = "driftq.redrive"  # the broker's own group: letters that it has settled were sent back
 
 
-class LetterFilter(Body, frozen=True):
+class LetterFilter(Body, frozen=True, omit_defaults=True):
     """Selects dead letters; all given conditions must hold. `error` is a part of the last error, `since` and `until`
     are RFC 3339 times, `offsets` are pairs of partition and offset."""
 
@@ -24,7 +24,7 @@ class LetterFilter(Body, frozen=True):
     offsets: list[tuple[Natural, Natural]] | None = None
 
 
-class RedriveRequest(LetterFilter, frozen=True):
+class RedriveRequest(LetterFilter, frozen=True, omit_defaults=True):
     """Send dead letters back, each to the group in which it died, or with `all_groups` to every group of its topic. A
     deadline that has passed is removed unless `keep_deadline` is set. `value` and `key` replace those of each message.
     """

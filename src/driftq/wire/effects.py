@@ -26,7 +26,7 @@ class EffectRequest(Body, frozen=True):
     tenant_id: str = ""
 
 
-class BeginRequest(EffectRequest, frozen=True, kw_only=True):
+class BeginRequest(EffectRequest, frozen=True, kw_only=True, omit_defaults=True):
     """Begin an effect. With the `token` of the message, or the `fence` of an earlier begin, the call can be
     repeated."""
 
@@ -76,9 +76,12 @@ class EffectReply(Struct, frozen=True):
 
 
 # --- outcomes ---------------------------------------------------------------------------------------------------------
+#
+# The broker stores a digest of the encoded messages, appends and commits of an outcome, to recognise a repeat. So the
+# encoding of `ProduceRequest`, `OutcomeAppend` and `CommitRequest` must not change.
 
 
-class OutcomeAck(Body, frozen=True):
+class OutcomeAck(Body, frozen=True, omit_defaults=True):
     topic: Name
     group: Name
     messages: list[HeldItem]
@@ -96,7 +99,7 @@ class OutcomeAppend(Body, frozen=True):
     producer_seq: Natural = 0
 
 
-class OutcomeRequest(Body, frozen=True):
+class OutcomeRequest(Body, frozen=True, omit_defaults=True):
     """Everything that one piece of work did. A repeat is recognised by the tokens of its acks, the fences of its
     commits and the producers of its appends. An outcome that has none of these may have an `idempotency_key`."""
 

@@ -53,7 +53,7 @@ class GroupsReply(Struct, frozen=True, omit_defaults=True):
     after: str | None = None
 
 
-class SeekRequest(Body, frozen=True):
+class SeekRequest(Body, frozen=True, omit_defaults=True):
     """Move to "earliest", "latest", an RFC 3339 time, or with `partition` to an offset."""
 
     to: str | Natural

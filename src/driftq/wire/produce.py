@@ -50,7 +50,7 @@ class ProduceReply(Struct, frozen=True, omit_defaults=True):
     duplicate: bool = False
 
 
-class ProduceBatchRequest(Body, frozen=True):
+class ProduceBatchRequest(Body, frozen=True, omit_defaults=True):
     """Messages of one topic. With `partition` "any" those without a key share one partition; the next batch gets
     another."""
 

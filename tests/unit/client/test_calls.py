@@ -11,6 +11,7 @@ from driftq.client import errors
 from driftq.client.calls import admin, queue, streams
 from driftq.client.streams.sse import SseParser
 from driftq.client.transport.http import HttpReply, ReplyReader, parse_address, request_bytes
+from driftq.wire.effects import CommitRequest, OutcomeAck
 from driftq.wire.errors import Code, Remedy
 from driftq.wire.message import Envelope, RetryPolicy
 
@@ -69,8 +70,8 @@ def test_the_words_of_an_envelope_go_over_an_envelope():
         (queue.claim("t", "g", "o"), True),
         (queue.outcome(produce=[("t", queue.item("a"))]), False),
         (queue.outcome(produce=[("t", queue.item("a", idempotency_key="k"))]), True),
-        (queue.outcome(produce=[("t", queue.item("a"))], acks=[{}]), True),
-        (queue.outcome(produce=[("t", queue.item("a"))], commits=[{}]), True),
+        (queue.outcome(produce=[("t", queue.item("a"))], acks=[OutcomeAck("t", "g", [])]), True),
+        (queue.outcome(produce=[("t", queue.item("a"))], commits=[CommitRequest("t", "g", "k", fence=1)]), True),
         (queue.outcome(produce=[("t", queue.item("a"))], idempotency_key="k"), True),
         (queue.begin_effect("t", "g", "k", "o"), False),
         (queue.begin_effect("t", "g", "k", "o", token="t1"), True),

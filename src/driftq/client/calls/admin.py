@@ -1,4 +1,4 @@
-"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs."""
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs, explain, fetch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from driftq.client.calls.pages import Page, Pages
 from driftq.client.calls.queue import (
     Value,
-    body_of,
     decoded,
     encode,
     get,
-    given,
     is_keyed,
     item,
     nothing,
@@ -24,12 +22,13 @@ from driftq.client.calls.queue import (
     refusal,
     segment,
     time_text,
+    to_topic,
 )
 from driftq.client.errors import InvalidCall
 from driftq.client.transport.sansio import Call
-from driftq.wire.dead_letters import LettersReply
-from driftq.wire.groups import GroupInfo, GroupsReply
-from driftq.wire.jobs import EnqueueReply
+from driftq.wire.dead_letters import LettersReply, RedriveRequest
+from driftq.wire.groups import GroupInfo, GroupsReply, SeekRequest
+from driftq.wire.jobs import CancelReply, EnqueueReply
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
 from driftq.wire.topics import MessagesReply, OffsetsReply, TopicChange, TopicInfo, TopicReply, TopicsReply
@@ -45,11 +44,11 @@ T = TypeVar("T")
 
 
 def _pages(
-    path: str, kind: type[R], page: Callable[[R], Page[T]], query: dict[str, Any], limit: int | None = None
+    path: str, body_type: type[R], page: Callable[[R], Page[T]], query: dict[str, Any], limit: int | None = None
 ) -> Pages[T]:
     def call(after: str, size: int) -> Call[Page[T]]:
-        asked = get(path, kind, {**query, "after": after, "limit": size})
-        return Call("GET", asked.path, lambda reply: page(asked.read(reply)), refusal=refusal, idempotent=True)
+        page_call = get(path, body_type, {**query, "after": after, "limit": size})
+        return Call("GET", page_call.path, lambda reply: page(page_call.read(reply)), refusal=refusal, idempotent=True)
 
     return Pages(call, limit)
 
@@ -58,7 +57,7 @@ def _pages(
 
 
 def version() -> Call[dict[str, Any]]:
-    """What the broker is and how durable."""
+    """The version of the broker, and whether it writes to disk."""
     return get("/v1/version", dict[str, Any])
 
 
@@ -84,7 +83,7 @@ def accept_clock() -> Call[ClockInfo]:
 
 
 def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
-    """Make a topic. Making it again with the same count changes nothing. Settings: those of `change`."""
+    """Create a topic. Creating it again with the same number of partitions changes nothing. Settings as in `change`."""
     body = {"name": name, "partitions": partitions, **settings}
     return post("/v1/topics", body, reading(TopicReply), idempotent=True)
 
@@ -101,8 +100,8 @@ def describe_topic(name: str) -> Call[TopicInfo]:
 
 def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
     """Change `retention_ms`, `retention_bytes`, `lease_ms`, `in_flight_max`, `backlog_messages_max`,
-    `backlog_bytes_max`, `retry`, `history`, `fair`; 0 (None for `retry`) goes back to the broker's own. With
-    `fair="tenant"` messages of tenants go out in turns; `""` goes back to offset order."""
+    `backlog_bytes_max`, `retry`, `history`, `fair`. 0 (None for `retry`) returns to the broker's setting. With
+    `fair="tenant"` the messages of tenants are delivered in turns, with `""` in offset order."""
     unknown = settings.keys() - set(TopicChange.__struct_fields__)
     if unknown:
         raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
@@ -111,17 +110,17 @@ def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
 
 
 def delete_topic(name: str) -> Call[None]:
-    """Its messages, dead letters and groups go with it."""
+    """Delete a topic with its messages, dead letters and groups."""
     return plain("DELETE", f"/v1/topics/{segment(name)}")
 
 
 def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsReply]:
-    """Start and end of each partition; with a time also the first offset at or after it."""
+    """The start and the end of each partition; with a time also the first offset at or after it."""
     return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, {"at": time_text(at)})
 
 
 def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[StoredMessage]]:
-    """Look at messages without claiming them; by default at the last ones."""
+    """Messages of a partition, without claiming them; by default the last ones."""
     call = get(
         f"/v1/topics/{segment(topic)}/partitions/{partition}/messages",
         MessagesReply,
@@ -160,8 +159,8 @@ def resume_group(topic: str, group: str) -> Call[None]:
 
 def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: int | None = None) -> Call[None]:
     """To "earliest", "latest", a time, or with `partition` to an offset."""
-    place = to if isinstance(to, int) else time_text(to)
-    return post(f"{_group(topic, group)}/seek", given(to=place, partition=partition), nothing, idempotent=True)
+    body = SeekRequest(to if isinstance(to, int) else time_text(to), partition)
+    return post(f"{_group(topic, group)}/seek", body, nothing, idempotent=True)
 
 
 # --- dead letters and jobs --------------------------------------------------------------------------------------------
@@ -177,7 +176,7 @@ def list_letters(
     until: datetime | str | None = None,
     limit: int | None = 100,
 ) -> Pages[StoredMessage]:
-    """Dead letters of a topic that were not sent back yet; all of them with `limit=None`."""
+    """Dead letters of a topic that were not redriven; all of them with `limit=None`."""
     query = {
         "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
     }  # fmt: skip
@@ -186,12 +185,12 @@ def list_letters(
 
 
 def letter_errors(topic: str) -> Call[dict[str, Any]]:
-    """How many letters of each kind of error, for the thousand most frequent kinds."""
+    """How many letters there are of each kind of error, for the thousand most frequent kinds."""
     return get(f"/v1/dlq/{segment(topic)}/errors", dict[str, Any])
 
 
 def each_error(topic: str) -> Pages[dict[str, Any]]:
-    """How many letters of each kind of error, most frequent first."""
+    """How many letters there are of each kind of error, the most frequent first."""
     path = f"/v1/dlq/{segment(topic)}/errors"
     return _pages(path, dict[str, Any], lambda reply: Page(reply["errors"], reply.get("after")), {})
 
@@ -213,12 +212,11 @@ def redrive(
     all_groups: bool = False,
     keep_deadline: bool = False,
 ) -> Call[dict[str, Any]]:
-    """Send dead letters back, each to the group in which it died or to all groups of its topic. Repeating it never
-    doubles one. A deadline that has passed is dropped unless it is kept."""
-    body = given(
-        group=group, error=error, reason=reason, since=time_text(since), until=time_text(until), offsets=offsets,
-        dry_run=dry_run, limit=limit, rate_per_s=rate_per_s, value=value, key=key,
-        all_groups=all_groups or None, keep_deadline=keep_deadline or None,
+    """Redrive dead letters, each to the group in which it died or to all groups of its topic. No letter is redriven
+    twice. A deadline that has passed is removed unless `keep_deadline` is set."""
+    body = RedriveRequest(
+        group, error, reason, time_text(since), time_text(until), list(offsets) if offsets is not None else None,
+        dry_run, limit, rate_per_s, value, key, all_groups, keep_deadline,
     )  # fmt: skip
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"
@@ -226,7 +224,7 @@ def redrive(
 
 
 def enqueue(topic: str, message: ProduceItem) -> Call[EnqueueReply]:
-    return post("/v1/jobs", body_of(message, topic=topic), reading(EnqueueReply), idempotent=is_keyed(message))
+    return post("/v1/jobs", to_topic(topic, message), reading(EnqueueReply), idempotent=is_keyed(message))
 
 
 def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -235,19 +233,18 @@ def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
 
 
 def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
-    """Nobody gets it any more; whoever runs it hears of it at the next heartbeat."""
+    """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
     path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
-    return post(path, {}, lambda reply: bool(decoded(reply, dict[str, Any])["cancelled"]), idempotent=True)
+    return post(path, {}, lambda reply: decoded(reply, CancelReply).cancelled, idempotent=True)
 
 
-# --- Calls that only look, as pure functions: why a message waits, where one would go, what a partition holds ---
-
+# --- reading without a claim: explain, route, fetch -------------------------------------------------------------------
 
 READ_BYTES = 1 << 20
 
 
 class Fetched(NamedTuple):
-    """Messages of a partition from an offset on, and where to read on."""
+    """Messages of a partition from an offset on, and the offset to continue at."""
 
     messages: list[StoredMessage]
     next_offset: int
@@ -258,42 +255,42 @@ class Fetched(NamedTuple):
 def explain(
     topic: str, partition: int, offset: int, *, group: str = "", task: str = "", label: str = ""
 ) -> Call[dict[str, Any]]:
-    """Every gate that keeps a message from being delivered now, and when each opens; for one group or for all."""
+    """Every gate that keeps a message from being delivered, and when it opens; for one group or for all."""
     query = {"topic": topic, "partition": partition, "offset": offset, "group": group, "task": task, "label": label}
     return get("/v1/explain", dict[str, Any], query)
 
 
 def route(
-    topic: str, value: Value, *, key: str = "", envelope: Envelope | None = None, task: str = "", **words: Any
+    topic: str, value: Value, *, key: str = "", envelope: Envelope | None = None, task: str = "", **options: Any
 ) -> Call[dict[str, Any]]:
-    """Where a message would go, and why, without producing it. Takes the words of `send`."""
-    message = item(value, key=key, envelope=envelope, task=task, **words)
-    return post("/v1/route", body_of(message, topic=topic), reading(dict[str, Any]), idempotent=True)
+    """Where a message would go, and why, without producing it. Takes the arguments of `send`."""
+    message = item(value, key=key, envelope=envelope, task=task, **options)
+    return post("/v1/route", to_topic(topic, message), reading(dict[str, Any]), idempotent=True)
 
 
 def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_bytes: int = READ_BYTES) -> Call[Fetched]:
-    """Read a partition without a group. Waits up to `wait_ms` for something at `offset`."""
+    """Read a partition without a group. Waits up to `wait_ms` for a message at `offset`."""
     path = f"/v1/topics/{segment(topic)}/partitions/{partition}/records"
     path += f"?offset={offset}&wait_ms={wait_ms}&max_bytes={max_bytes}"
 
     def read(reply: HttpReply) -> Fetched:
-        places = [int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end")]
-        return Fetched(_messages(bytes(reply.body), partition, offset), *places)
+        offsets = [int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end")]
+        return Fetched(_messages(bytes(reply.body), partition, offset), *offsets)
 
     return Call("GET", path, read, refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def _messages(data: bytes, partition: int, offset: int) -> list[StoredMessage]:
-    """The first batch may begin before what was asked for."""
-    from driftq.wire import records  # noqa: PLC0415  # checksums and compression, for those who read packed records
+    """The messages from an offset on. The first batch may begin before it."""
+    from driftq.wire import records  # noqa: PLC0415  # slow to import, and only `fetch` needs it
 
-    found: list[StoredMessage] = []
+    messages: list[StoredMessage] = []
     for batch in records.split(data):
         header = records.read_header(batch)
         skipped = max(0, offset - header.first_offset)
         for index, record in enumerate(records.unpack(batch, header, first=skipped), header.first_offset + skipped):
-            found.append(_stored(record, partition, index, header.at_ms))
-    return found
+            messages.append(_stored(record, partition, index, header.at_ms))
+    return messages
 
 
 def _stored(record: Record, partition: int, offset: int, at_ms: int) -> StoredMessage:

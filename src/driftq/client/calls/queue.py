@@ -1,7 +1,7 @@
-"""Calls as pure functions, arguments in, `Call` out: produce, claim, settle, effects, outcomes. Both clients send what
-is built here.
+"""Calls of the queue as pure functions: arguments in, a `Call` out. Produce, claim, settle, effects, outcomes.
 
-Nothing here sends, waits or remembers. What surrounds the queue is in `admincalls`, streams are in `streamcalls`.
+The blocking and the async client both send what is built here. Bodies are the Structs of `driftq.wire`. Topics, groups,
+jobs and dead letters are in `calls.admin`, streams in `calls.streams`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,33 @@ import msgspec
 
 from driftq.client.errors import InvalidCall, Refused, refused
 from driftq.client.transport.sansio import Call
-from driftq.wire.claims import ClaimReply, SettleReply
-from driftq.wire.effects import BeginReply
+from driftq.wire.claims import ClaimReply, ClaimRequest, HeldItem, SettleReply, SettleRequest
+from driftq.wire.effects import (
+    BeginReply,
+    BeginRequest,
+    CommitRequest,
+    FailRequest,
+    OutcomeAck,
+    OutcomeAppend,
+    OutcomeRequest,
+)
 from driftq.wire.errors import code_of
 from driftq.wire.message import Envelope, RetryPolicy
-from driftq.wire.produce import PACKED_TYPE, BatchReply, PackedReply, ProduceItem, ProduceReply
+from driftq.wire.produce import (
+    PACKED_TYPE,
+    BatchReply,
+    PackedReply,
+    ProduceBatchRequest,
+    ProduceItem,
+    ProduceReply,
+    ProduceRequest,
+)
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
 
 T = TypeVar("T")
-Value = Any  # bytes and str go as they are; anything else goes as JSON
+Value = Any  # bytes and str are sent as they are, anything else as JSON
 
 encode = msgspec.json.Encoder().encode
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -35,15 +51,15 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decoded(reply: HttpReply, kind: Any) -> Any:
-    decoder = _decoders.get(kind)
+def decoded(reply: HttpReply, body_type: Any) -> Any:
+    decoder = _decoders.get(body_type)
     if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+        decoder = _decoders[body_type] = msgspec.json.Decoder(body_type)
     return decoder.decode(reply.body)
 
 
-def reading(kind: type[T]) -> Callable[[HttpReply], T]:
-    return lambda reply: decoded(reply, kind)
+def reading(body_type: type[T]) -> Callable[[HttpReply], T]:
+    return lambda reply: decoded(reply, body_type)
 
 
 def nothing(reply: HttpReply) -> None:
@@ -51,13 +67,13 @@ def nothing(reply: HttpReply) -> None:
 
 
 def retry_after_ms(reply: HttpReply) -> int | None:
-    """`Retry-After` in seconds or as a date, as proxies write it."""
+    """`Retry-After`, in seconds or as a date; proxies send both."""
     text = reply.headers.get("retry-after")
     if text is None:
         return None
     if text.strip().isdecimal():
         return int(text) * 1_000
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # heavy, and our own broker never needs it
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  # slow to import, and our broker sends seconds
 
     try:
         at = parsedate_to_datetime(text)
@@ -67,24 +83,24 @@ def retry_after_ms(reply: HttpReply) -> int | None:
 
 
 def refusal(reply: HttpReply) -> Refused:
-    """The broker's refusals are JSON; whatever stands between may answer with anything."""
+    """The broker's errors are JSON. An error of a proxy may be anything."""
     try:
         body = msgspec.json.decode(reply.body, type=dict[str, Any])
     except msgspec.DecodeError:
         body = {}
     message = str(body.pop("message", "") or reply.body[:200].decode("utf-8", "replace").strip() or "no reason given")
-    word = str(body.pop("error", ""))
+    error = str(body.pop("error", ""))
     after_ms = body.get("retry_after_ms", retry_after_ms(reply))
-    return refused(code_of(word, reply.status), message, reply.status, body, after_ms)
+    return refused(code_of(error, reply.status), message, reply.status, body, after_ms)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
-def get(path: str, kind: type[T], query: Mapping[str, object] | None = None, wait_ms: int = 0) -> Call[T]:
-    given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
-    full = f"{path}?{urlencode(given)}" if given else path
-    return Call("GET", full, reading(kind), refusal=refusal, idempotent=True, wait_ms=wait_ms)
+def get(path: str, body_type: type[T], query: Mapping[str, object] | None = None, wait_ms: int = 0) -> Call[T]:
+    parameters = {name: value for name, value in (query or {}).items() if value not in (None, "")}
+    full = f"{path}?{urlencode(parameters)}" if parameters else path
+    return Call("GET", full, reading(body_type), refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def post(
@@ -97,17 +113,12 @@ def plain(method: str, path: str) -> Call[None]:
     return Call(method, path, nothing, refusal=refusal, idempotent=True)
 
 
-def given(**fields: object) -> dict[str, object]:
-    """Only what was said: the broker has its own defaults."""
-    return {name: value for name, value in fields.items() if value is not None}
-
-
 def segment(name: str) -> str:
     return quote(name, safe="")
 
 
 def content(value: Value) -> tuple[str | None, str | None]:
-    """(value, value_base64) of a message: text where it is text."""
+    """`value` and `value_base64` of a message: text if it is text, else base64."""
     if isinstance(value, str):
         return (value, None) if value else (None, "")
     if isinstance(value, bytes | bytearray | memoryview):
@@ -156,8 +167,8 @@ def item(
     step_id: str = "",
     parent_step_id: str = "",
 ) -> ProduceItem:
-    """A message. The words of the envelope can be given one by one, over those of an envelope. Without a key and a
-    partition it goes to any partition, as the broker chooses."""
+    """A message. Fields of the envelope can be passed one by one; they win over those of `envelope`. A message without
+    a key and a partition goes to any partition."""
     changes: dict[str, Any] = {
         "idempotency_key": idempotency_key,
         "deadline": time_text(deadline),
@@ -179,11 +190,10 @@ def item(
     )  # fmt: skip
 
 
-def body_of(message: ProduceItem, **more: object) -> dict[str, object]:
-    built: dict[str, object] = msgspec.to_builtins(message)
-    if message.value is None:
-        built.pop("value", None)
-    return built | more
+def to_topic(topic: str, message: ProduceItem) -> ProduceRequest:
+    """The same message, with its topic: the last field."""
+    fields: tuple[Any, ...] = (*msgspec.structs.astuple(message), topic)
+    return ProduceRequest(*fields)
 
 
 def is_keyed(message: ProduceItem) -> bool:
@@ -224,7 +234,7 @@ def send(
         delay_ms=delay_ms, not_before=not_before, timeout_ms=timeout_ms, deadline=deadline, retry=retry,
         tenant=tenant, labels=labels, run_id=run_id, step_id=step_id, parent_step_id=parent_step_id,
     )  # fmt: skip
-    return post("/v1/produce", body_of(message, topic=topic), reading(ProduceReply), idempotent=is_keyed(message))
+    return post("/v1/produce", to_topic(topic, message), reading(ProduceReply), idempotent=is_keyed(message))
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
@@ -232,10 +242,9 @@ def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[Batch
 
     Messages without a key share one partition, and those of the next call get another.
     """
-    items = [each if isinstance(each, ProduceItem) else item(each) for each in messages]
-    body = {"topic": topic, "messages": [body_of(each) for each in items]}
-    idempotent = all(map(is_keyed, items))
-    return post("/v1/produce/batch", body, reading(BatchReply), idempotent=idempotent)
+    items = [message if isinstance(message, ProduceItem) else item(message) for message in messages]
+    body = ProduceBatchRequest(topic, items)
+    return post("/v1/produce/batch", body, reading(BatchReply), idempotent=all(map(is_keyed, items)))
 
 
 def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool) -> Call[PackedReply]:
@@ -267,18 +276,13 @@ def claim(
     label: str | None = None,
 ) -> Call[ClaimReply]:
     """Take up to `max` messages under a lease. A claim whose answer is lost costs a delivery, never a message."""
-    body = given(
-        topic=topic, group=group, owner=owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task,
-        label=label,
-    )  # fmt: skip
+    body = ClaimRequest(topic, group, owner, max, wait_ms, lease_ms, start, task, label)
     return post("/v1/claim", body, reading(ClaimReply), idempotent=True, wait_ms=wait_ms)
 
 
-def settle(
-    verb: str, topic: str, group: str, owner: str, held: Sequence[Mapping[str, object]], **more: object
-) -> Call[SettleReply]:
-    """`verb` is ack/batch, nack/batch, release, reject or extend. Tokens make all of them safe to repeat."""
-    body = given(topic=topic, group=group, owner=owner, messages=held, **more)
+def settle(verb: str, topic: str, group: str, owner: str, held: Sequence[HeldItem], **fields: Any) -> Call[SettleReply]:
+    """`verb` is ack/batch, nack/batch, release, reject or extend. Tokens make all of them idempotent."""
+    body = SettleRequest(topic, group, list(held), owner, **{k: v for k, v in fields.items() if v is not None})
     return post(f"/v1/{verb}", body, reading(SettleReply), idempotent=True)
 
 
@@ -298,16 +302,16 @@ def begin_effect(
     token: str = "",
     fence: int | None = None,
 ) -> Call[BeginReply]:
-    """With the token of the message, or the fence of an earlier begin, a repeat is granted again."""
-    body = given(
+    """With the token of the message, or the fence of an earlier begin, the call is idempotent."""
+    body = BeginRequest(
         topic=topic, group=group, key=key, owner=owner, tenant_id=tenant, lease_ms=lease_ms, partition=partition,
-        offset=offset, token=token or None, fence=fence,
+        offset=offset, token=token, fence=fence,
     )  # fmt: skip
     return post("/v1/idempotency/begin", body, reading(BeginReply), idempotent=bool(token or fence is not None))
 
 
 def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, tenant: str = "") -> Call[None]:
-    body = {"topic": topic, "group": group, "key": key, "fence": fence, "reason": reason, "tenant_id": tenant}
+    body = FailRequest(topic, group, key, tenant, fence=fence, reason=reason)
     return post("/v1/idempotency/fail", body, nothing, idempotent=True)
 
 
@@ -318,20 +322,15 @@ def find_effect(topic: str, group: str, key: str, *, tenant: str = "") -> Call[d
 
 def outcome(
     *,
-    acks: Sequence[Mapping[str, object]] = (),
+    acks: Sequence[OutcomeAck] = (),
     produce: Sequence[tuple[str, ProduceItem]] = (),
-    streams: Sequence[Mapping[str, object]] = (),
-    commits: Sequence[Mapping[str, object]] = (),
+    streams: Sequence[OutcomeAppend] = (),
+    commits: Sequence[CommitRequest] = (),
     idempotency_key: str = "",
 ) -> Call[dict[str, Any]]:
-    """All of it, or nothing. The broker recognises a repeat by its acks and commits, or by the key."""
-    body = given(
-        acks=acks or None,
-        produce=[body_of(message, topic=topic) for topic, message in produce] or None,
-        streams=streams or None,
-        commits=commits or None,
-        idempotency_key=idempotency_key or None,
-    )
-    keyed = all(is_keyed(message) for _, message in produce) and all("producer_id" in each for each in streams)
+    """All of it is stored, or nothing. The broker recognises a repeat by its acks and commits, or by the key."""
+    requests = tuple(to_topic(topic, message) for topic, message in produce)
+    body = OutcomeRequest(tuple(acks), requests, tuple(streams), tuple(commits), idempotency_key)
+    keyed = all(map(is_keyed, requests)) and all(append.producer_id for append in streams)
     idempotent = bool(acks or commits or idempotency_key) or keyed
     return post("/v1/outcome", body, reading(dict[str, Any]), idempotent=idempotent)

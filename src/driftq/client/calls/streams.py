@@ -1,4 +1,4 @@
-"""Calls of durable streams as pure functions, and what they answer. Refusals there are texts; headers say the rest."""
+"""Calls of durable streams as pure functions, and their replies. Errors of streams are texts; headers have details."""
 
 from __future__ import annotations
 
@@ -254,6 +254,5 @@ def _page(page: w.StreamsReply) -> Page[w.ListedStream]:
 
 
 def trim(path: str, before: str) -> Call[dict[str, Any]]:
-    """Forget everything before an offset."""
-    body = {"stream": path.strip("/"), "before": before}
-    return post("/v1/streams/trim", body, reading(dict[str, Any]), idempotent=True)
+    """Delete everything before an offset."""
+    return post("/v1/streams/trim", w.TrimRequest(path.strip("/"), before), reading(dict[str, Any]), idempotent=True)
