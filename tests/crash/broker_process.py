@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from driftq.cli.command import Exit, ended
+from driftq.cli.exit_codes import Exit, exit_on_error
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
@@ -167,7 +167,7 @@ def main() -> None:
     options = StorageOptions(journal_segment_bytes=arguments.journal_segment, log_segment_bytes=arguments.log_segment)
     while os.read(0, 1) not in (b"\n", b""):
         pass
-    with ended():
+    with exit_on_error():
         asyncio.run(serve(arguments.folder, options, BrokerLimits(retry=RETRY)))
     sys.exit(Exit.OK)
 

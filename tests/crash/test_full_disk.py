@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from tests.crash.broker_run import BrokerProcess, Ended
 from tests.crash.mounts import tmpfs
 from tests.support.server import running

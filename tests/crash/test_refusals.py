@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.storage.journal_files import HEADER_BYTES, checksum
 from tests.crash.broker_run import BrokerProcess, Ended
 

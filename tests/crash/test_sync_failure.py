@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from tests.crash.broker_run import BrokerProcess, Gone
 from tests.crash.load import TOPIC, Ledger
 

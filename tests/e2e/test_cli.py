@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import driftq
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
 
 LOCAL = {"serve", "config", "inspect", "repair", "completion", "pipeline", "demo"}  # need no server, or are one

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import driftq
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
 from tests.support.server import Server, running
 
@@ -59,7 +59,7 @@ def test_a_wrong_command_line_is_refused_in_json_too(server, argv):
 
 def test_a_repair_of_a_held_folder_is_refused_in_json_too(tmp_path):
     with running(str(tmp_path / "data")):
-        ended = CliRunner().invoke(main, ["repair", str(tmp_path / "data"), "--json"])
+        ended = CliRunner().invoke(main, ["repair", "truncate", str(tmp_path / "data"), "--json"])
     assert ended.exit_code == Exit.IN_USE
     assert json.loads(ended.stderr)["error"] == "IN_USE"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import driftq
-from driftq.cli.command import Exit
 from driftq.cli.demo_workload import TOPIC
+from driftq.cli.exit_codes import Exit
 from driftq.client.api import DriftQ
 from driftq.client.calls.queue import item
 from tests.support.server import Server, running

@@ -19,7 +19,7 @@ import time
 import pytest
 
 import driftq
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.client.calls.queue import item
 
 END_S = 60.0

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import driftq
 from driftq.cli import command, produce
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
 from tests.support.server import Server, running
 from tests.support.wait import until_now

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from driftq.core.model import commands as c
 from driftq.engine.engine import Engine
 from driftq.engine.recovery import StorageOptions

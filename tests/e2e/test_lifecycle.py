@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from tests.support.server import Server, from_scratch, running
 from tests.support.wait import until_now
 

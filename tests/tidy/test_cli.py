@@ -14,7 +14,7 @@ import pytest
 
 import driftq
 from driftq.cli import main as cli
-from driftq.cli.command import Exit
+from driftq.cli.exit_codes import Exit
 from tests.tidy.clicommands import leaves
 from tests.tidy.sources import ROOT, SRC
 

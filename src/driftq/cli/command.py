@@ -11,16 +11,16 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from driftq.cli import context_file
+from driftq.cli.exit_codes import Exit, fail, flush_output
 from driftq.cli.output import ReaderLeft
 from driftq.settings.suggestions import closest
 
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from driftq.client.api import DriftQ
-    from driftq.client.errors import DriftQError, Refused
-import errno
-from enum import IntEnum
-from pathlib import Path
+    from driftq.client.errors import Refused
 
 ANSWER_MS = 15_000
 ONCE_MS = 5_000
@@ -116,21 +113,13 @@ def ended_well(as_json: bool = False) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except (BrokenPipeError, ReaderLeft):
-        _mute()
+        flush_output()
         sys.exit(Exit.OK)
     except KeyboardInterrupt:
-        _mute()
+        flush_output()
         sys.exit(Exit.INTERRUPTED)
     except context_file.BadContexts as error:
         fail(Exit.USAGE, str(error), as_json=as_json)
-
-
-def _mute() -> None:
-    """What is left in the buffer has nobody to read it, and Python would complain about that at its end."""
-    try:
-        sys.stdout.flush()
-    except (BrokenPipeError, KeyboardInterrupt):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -214,31 +203,6 @@ def near(asked: Invocation, words: dict[str, Any]) -> str:
     return ""
 
 
-def fail(
-    code: Exit,
-    message: str,
-    hint: str = "",
-    *,
-    error: DriftQError | None = None,
-    details: Mapping[str, Any] | None = None,
-    as_json: bool = False,
-) -> NoReturn:
-    """Print what went wrong to stderr, and end. Notes that a command added to the error are part of the hint."""
-    _mute()
-    hint = "\n  ".join(filter(None, [hint, *getattr(error, "__notes__", ())]))
-    if as_json:
-        import msgspec
-
-        body: dict[str, Any] = {"error": str(getattr(error, "code", "") or code.name), "message": message}
-        if hint:
-            body["hint"] = hint
-        body |= details or {}
-        click.echo(msgspec.json.encode(body).decode(), err=True)
-    else:
-        click.echo(f"driftq: {message}" + (f"\n  {hint}" if hint else ""), err=True)
-    sys.exit(code)
-
-
 def confirmed(what: str, yes: bool) -> None:
     """What cannot be undone is asked for once more, if there is somebody to ask."""
     if yes:
@@ -295,100 +259,3 @@ def _items(names: Sequence[str], incomplete: str) -> list[CompletionItem]:
 
 topic_argument = click.argument("topic", shell_complete=topic_names)
 group_argument = click.argument("group", shell_complete=group_names)
-
-
-# --- What the process ends with: one number for each kind of end, and the one place that chooses it ---
-
-
-LINES_MAX = 10
-_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.EEXIST})
-
-
-class Exit(IntEnum):
-    """How a command ended."""
-
-    OK = 0  # It did what was asked.
-    REFUSED = 1  # The server said no, or did only a part of it.
-    USAGE = 2  # The command line or the settings are wrong.
-    BAD_INPUT = 65  # What was read from a file or a pipe cannot be understood.
-    NOTHING_THERE = 66  # There is no data folder at this place, or no topic, group, job or stream of this name.
-    UNREACHABLE = 69  # No server answers, or a server cannot listen at its address.
-    FAILED = 70  # The disk failed, or a bug was met: nothing more was acknowledged.
-    FILES_MOVED = 72  # Files of the data folder were removed or replaced while the broker was running.
-    CANNOT_CREATE = 73  # The data folder cannot be made or written.
-    DAMAGED = 74  # The data folder is damaged; nothing was changed.
-    IN_USE = 75  # Later: another process works in the data folder, or the server is busy, full or starting.
-    NOT_ALLOWED = 77  # The server wants a token, or another one.
-    TOO_NEW = 78  # The data folder was written by a later version.
-    INTERRUPTED = 130  # Ctrl-C.
-
-
-@contextmanager
-def ended(report: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Turn what went wrong inside into one line and the right number. `report` prints the line somewhere else."""
-
-    def end(code: Exit, message: str) -> NoReturn:
-        if report is None:
-            stop(code, message)
-        report(message)
-        sys.exit(code)
-
-    from driftq.core.model.frames import UnknownFact
-    from driftq.engine.errors import EngineStopped
-    from driftq.repair.folder_reader import NoDataFolder
-    from driftq.server.http.listener import CannotListen
-    from driftq.storage.corruption import CorruptJournal, Damaged, FilesMoved, FormatTooNew
-    from driftq.storage.data_folder import FolderInUse, FolderUnusable, ForeignFolder
-    from driftq.storage.disk import DiskFailed, DiskFull
-
-    try:
-        yield
-    except FolderInUse as error:
-        end(Exit.IN_USE, str(error))
-    except CannotListen as error:
-        end(Exit.UNREACHABLE, str(error))
-    except (ForeignFolder, FolderUnusable) as error:
-        end(Exit.CANNOT_CREATE, str(error))
-    except NoDataFolder as error:
-        end(Exit.NOTHING_THERE, str(error))
-    except Damaged as error:
-        lines = cut_by_truncate(str(Path(error.file).parents[1])) if isinstance(error, CorruptJournal) else []
-        more = [f"and {len(lines) - LINES_MAX} more"] if len(lines) > LINES_MAX else []
-        end(Exit.DAMAGED, "\n  ".join([str(error), *lines[:LINES_MAX], *more]))
-    except (FormatTooNew, UnknownFact) as error:
-        end(Exit.TOO_NEW, str(error))
-    except FilesMoved as error:
-        end(Exit.FILES_MOVED, str(error))
-    except (DiskFailed, EngineStopped) as error:
-        if isinstance(error.__cause__, FilesMoved):
-            end(Exit.FILES_MOVED, str(error))
-        end(Exit.FAILED, f"stopped, because the disk cannot be trusted any more: {error}")
-    except DiskFull as error:
-        end(Exit.CANNOT_CREATE, f"no room on the disk: {error}")
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(Exit.OK)
-    except OSError as error:
-        end(Exit.CANNOT_CREATE if error.errno in _NOT_ALLOWED else Exit.FAILED, str(error))
-
-
-def cut_by_truncate(folder: str) -> list[str]:
-    """What `driftq repair truncate` would cut, one line each, as far as the readable rest shows it."""
-    from driftq.repair.folder_reader import retry_if_moved
-    from driftq.repair.truncate import plan
-    from driftq.storage.corruption import Damaged
-    from driftq.storage.disk import OsDisk
-
-    try:
-        return retry_if_moved(lambda: plan(OsDisk(), folder)).lines()
-    except Damaged as error:
-        return [str(error)]
-    except Exception:  # the damage is reported in any case; this only adds to it
-        return []
-
-
-def stop(code: Exit, message: str) -> NoReturn:
-
-    context = click.get_current_context(silent=True)
-    params = {**context.find_root().params, **context.params} if context is not None else {}
-    fail(code, message, as_json=bool(params.get("as_json")))

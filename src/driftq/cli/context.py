@@ -7,7 +7,8 @@ import sys
 import click
 
 from driftq.cli import context_file, output
-from driftq.cli.command import Exit, as_json_option, context_names, ended_well, fail
+from driftq.cli.command import as_json_option, context_names, ended_well
+from driftq.cli.exit_codes import Exit, fail
 
 name_argument = click.argument("name", shell_complete=context_names)
 

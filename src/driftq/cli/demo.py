@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import driftq
-from driftq.cli.command import Exit
 from driftq.cli.demo_workload import GROUP, PARTITIONS, TOPIC, Workload
+from driftq.cli.exit_codes import Exit
 from driftq.client.errors import DriftQError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Exit, Invocation, asks, fail, topic_argument
+from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import AGO, RUN, OffsetRun
 
 SLICE = 200

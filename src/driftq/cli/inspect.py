@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from driftq.cli.command import Exit, as_json_option, cut_by_truncate, ended
+from driftq.cli.command import as_json_option
+from driftq.cli.exit_codes import Exit, cut_by_truncate, exit_on_error
 from driftq.cli.serve import DEFAULT_DATA
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def dump(
     from driftq.repair.names import Names, logs_of
 
     names = Names()
-    with ended():
+    with exit_on_error():
         source = _snapshot_facts(folder, names) if snapshot else _journal_facts(folder, names, from_lsn, to_lsn)
         for lsn, fact in source:
             if isinstance(fact, str):
@@ -127,7 +128,7 @@ def verify(folder: str, as_json: bool) -> None:
     from driftq.repair.verify import verify
     from driftq.storage.disk import OsDisk
 
-    with ended():
+    with exit_on_error():
         with _progress(folder, "verifying") as on_bytes:
             report = verify(OsDisk(), folder, on_bytes)
         cut = cut_by_truncate(folder) if any(finding.part != "log" for finding in report.findings) else []
@@ -204,7 +205,7 @@ def stats(folder: str, as_json: bool) -> None:
     from driftq.repair import statistics
     from driftq.storage.disk import OsDisk
 
-    with ended():
+    with exit_on_error():
         with _progress(folder, "counting") as on_bytes:
             stats = statistics.stats(OsDisk(), folder, int(time.time() * 1_000), on_bytes)
         click.echo(json.dumps(stats) if as_json else "\n".join(_stats_lines(stats)))

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Exit, Invocation, asks, fail, topic_argument
+from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.exit_codes import Exit, fail
 
 tenant_option = click.option("--tenant", default="", help="For whom the job is.")
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from driftq.cli import output
-from driftq.cli.command import Exit, Invocation, as_json_option, asks, fail, topic_names, wants_json
+from driftq.cli.command import Invocation, as_json_option, asks, topic_names, wants_json
+from driftq.cli.exit_codes import Exit, fail
 
 NO_SPARK = "Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)"
 

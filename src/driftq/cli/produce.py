@@ -11,7 +11,8 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Exit, Invocation, asks, fail, topic_argument
+from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.exit_codes import Exit, fail
 
 if TYPE_CHECKING:
     from driftq.client.producer.accumulator import Receipt

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from driftq.cli.command import Exit, as_json_option, ended
+from driftq.cli.command import as_json_option
+from driftq.cli.exit_codes import Exit, exit_on_error
 from driftq.cli.inspect import FOLDER
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def truncate(folder: str, accept_loss: bool, as_json: bool) -> None:
     from driftq.storage.disk import OsDisk
 
     disk = OsDisk()
-    with ended():
+    with exit_on_error():
         require_folder(disk, folder)
         lock = FolderLock(folder)
         try:
@@ -131,7 +132,7 @@ def salvage(folder: str, target: str, as_json: bool) -> None:
     if Path(target).exists() and (not Path(target).is_dir() or any(Path(target).iterdir())):
         raise click.UsageError(f"--to {target} is not an empty folder")
     disk = OsDisk()
-    with ended():
+    with exit_on_error():
         data = require_folder(disk, folder)
         readable = retry_if_moved(lambda: salvage.ReadableRecords(disk, data))
         try:

@@ -26,7 +26,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     """
     import uvloop
 
-    from driftq.cli.command import ended
+    from driftq.cli.exit_codes import exit_on_error
     from driftq.server.logs import capture_all, configure
     from driftq.server.run import run
     from driftq.server.settings import load_from_environment
@@ -46,7 +46,7 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     is_json = settings.log.format == "json"  # then every line is one, also the first and the last
     say = logging.getLogger("driftq").info if is_json else partial(click.echo, err=True)
     report = logging.getLogger("driftq").critical if is_json else None
-    with ended(report), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with exit_on_error(report), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(run(settings, None if memory else data, say))
         except SettingsError as error:

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from driftq.cli import output
-from driftq.cli.command import Exit, Invocation, asks, fail, group_argument, topic_argument
+from driftq.cli.command import Invocation, asks, group_argument, topic_argument
+from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import DURATION, RUN, OffsetRun
 from driftq.client.claims import LeaseHolder
 from driftq.wire.claims import Delivered

@@ -10,7 +10,8 @@ import click
 
 from driftq import __version__
 from driftq.cli import output
-from driftq.cli.command import Exit, Invocation, asks, connect_once
+from driftq.cli.command import Invocation, asks, connect_once
+from driftq.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
     from driftq.wire.topics import TopicInfo
