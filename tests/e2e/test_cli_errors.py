@@ -85,7 +85,13 @@ def test_deletions_answer_alike(server, broker):
 
 def test_every_command_that_takes_a_data_folder_has_the_same_default(tmp_path):
     folders = set()
-    for name, sub in (("serve", None), ("demo", None), ("repair", None), ("inspect", "verify"), ("inspect", "stats")):
+    for name, sub in (
+        ("serve", None),
+        ("demo", None),
+        ("repair", "truncate"),
+        ("inspect", "verify"),
+        ("inspect", "stats"),
+    ):
         command = main.get_command(None, name)
         command = command.get_command(None, sub) if sub else command
         (param,) = [each for each in command.params if each.name in ("data", "folder")]
