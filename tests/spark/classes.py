@@ -19,7 +19,7 @@ from driftq.spark import driftq_session
 from driftq.spark.java import java_home
 from driftq.spark.pipelines.configuration import load
 from driftq.spark.pipelines.query_monitor import Stop, watch
-from driftq.spark.pipelines.registry import STARTS
+from driftq.spark.pipelines.registry import STREAMING_PIPELINES
 from tests.support.java import CLASSES, SHORT_LIVED
 from tests.support.server import running
 
@@ -64,7 +64,7 @@ def _queries(spark: SparkSession, folder: Path) -> None:
         for name, sink in {"archive": table, "dedupe": {"sink.topic": "out"}}.items():
             given = {"source.url": server.url, "source.topics": ("in",), "pipeline.once": True, **sink}
             configuration = load(name, values={**given, "pipeline.checkpoint": str(folder / name)})
-            watch({name: lambda name=name, it=configuration: STARTS[name](spark, it)}, Stop(), print)
+            watch({name: lambda name=name, it=configuration: STREAMING_PIPELINES[name](spark, it)}, Stop(), print)
         rows = spark.read.format("driftq").options(url=server.url, subscribe="out").load().repartition(2)
         rows.mapInArrow(lambda batches: batches, rows.schema).groupBy("partition").count().collect()
 

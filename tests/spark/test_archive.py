@@ -17,7 +17,7 @@ import pytest
 
 from driftq.client.calls.queue import item
 from driftq.settings.loader import SettingsError
-from driftq.spark.pipelines.archive import dated, parsed, resumed, start_archive
+from driftq.spark.pipelines.archive import dated, parsed, resume_offsets, start_archive
 from driftq.spark.pipelines.audit import audit
 from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.tables import ParquetTable, open_table
@@ -172,7 +172,7 @@ def test_a_schema_that_is_none_is_refused_before_anything_runs(
 
 
 def test_partitions_that_a_table_has_never_seen_begin_at_their_start() -> None:
-    text = resumed({"a": {0: 5}, "gone": {0: 1}}, {"a": [0, 1], "b": [0]})
+    text = resume_offsets({"a": {0: 5}, "gone": {0: 1}}, {"a": [0, 1], "b": [0]})
 
     assert text == '{"a": {"0": 5, "1": -2}, "b": {"0": -2}}'
 

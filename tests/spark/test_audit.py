@@ -13,7 +13,7 @@ import pytest
 
 import driftq
 from driftq.spark.pipelines.archive import dated
-from driftq.spark.pipelines.audit import audit, finish_audit
+from driftq.spark.pipelines.audit import audit, run_audit
 from driftq.spark.pipelines.audit_report import AuditReport
 from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.pipelines.query_monitor import Stop
@@ -126,7 +126,7 @@ def test_a_table_that_was_left_alone_is_exact(spark: SparkSession, archived: Arc
         }
     )
 
-    assert finish_audit(spark, configuration, Stop(), said.append) == 0
+    assert run_audit(spark, configuration, Stop(), said.append) == 0
 
     assert said[0].startswith("orders/0: offsets 0–49, 50 rows, checksum ")
     assert said[-1] == "verdict: exact. 100 rows of 2 partitions are what the log holds, each once"

@@ -18,7 +18,7 @@ from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import runs
 from driftq.spark.pipelines.configuration import load
 from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, watch
-from driftq.spark.pipelines.registry import STARTS, decider_of, finish_deadletters
+from driftq.spark.pipelines.registry import STREAMING_PIPELINES, decider_of, run_deadletters
 from driftq.spark.pipelines.settings import Configuration
 from driftq.spark.tables import open_table
 from tests.spark.test_pipelines_frames import messages
@@ -50,7 +50,7 @@ def ran(spark: SparkSession, configuration: Configuration) -> list[str]:
     """Run what is there to its end; the lines that were said."""
     said: list[str] = []
     name = configuration.pipeline.name
-    watch({name: lambda: STARTS[name](spark, configuration)}, Stop(), said.append)
+    watch({name: lambda: STREAMING_PIPELINES[name](spark, configuration)}, Stop(), said.append)
     return said
 
 
@@ -190,9 +190,9 @@ def test_dead_letters_are_told_by_kind_and_sent_back_once(spark, server, broker,
     back = replace(config.deadletters, redrive=True, fingerprint="timeout after … ms", rate_per_s=1_000)
     said: list[str] = []
 
-    code = finish_deadletters(spark, config, Stop(), said.append)
-    finish_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
-    finish_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
+    code = run_deadletters(spark, config, Stop(), said.append)
+    run_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
+    run_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
 
     assert code == 0
     assert said[0].split() == ["3", "orders", "g", "rejected", "timeout", "after", "…", "ms"]

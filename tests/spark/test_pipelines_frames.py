@@ -11,7 +11,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from driftq.spark.pipelines import dead_letters, dedupe, metrics, route, runs
+from driftq.spark.pipelines import deadletters, dedupe, metrics, route, runs, transform
 from driftq.spark.source import columns
 from driftq.wire.errors import fingerprint
 from driftq.wire.router import RouteDecision, RouteInput
@@ -113,7 +113,7 @@ def test_a_message_that_would_go_round_for_ever_ends_the_query(spark: SparkSessi
 def test_a_value_function_changes_values_and_keeps_the_envelope(spark: SparkSession) -> None:
     source = messages(spark, {"value": b"a", "run_id": "r", "labels": {"k": "v"}}, {"value": b"no"}, {"value": b"b"})
 
-    found = dedupe.mapped(source, f"{__name__}:upper").collect()
+    found = transform.mapped(source, f"{__name__}:upper").collect()
 
     assert [(bytes(row["value"]), row["run_id"]) for row in found] == [(b"A", "r"), (b"B", None)]
     assert found[0]["labels"] == {"k": "v"}
@@ -123,15 +123,15 @@ def test_a_value_function_changes_values_and_keeps_the_envelope(spark: SparkSess
 def test_a_frame_function_must_give_a_frame_with_values(spark: SparkSession) -> None:
     source = messages(spark, {"key": b"a"}, {"key": b"a"})
 
-    assert dedupe.transformed(source, count_by_key).first()["value"] == "2"  # type: ignore[index]
-    with pytest.raises(dedupe.NoFunction, match="a column `value`"):
-        dedupe.transformed(source, lambda frame: frame.select("key"))
+    assert transform.transformed(source, count_by_key).first()["value"] == "2"  # type: ignore[index]
+    with pytest.raises(transform.NoFunction, match="a column `value`"):
+        transform.transformed(source, lambda frame: frame.select("key"))
 
 
 @pytest.mark.parametrize("target", ["nothing", "no_such_module:x", f"{__name__}:no_such_name", f"{__name__}:NOON"])
 def test_a_name_that_leads_to_no_function_is_refused(target: str) -> None:
-    with pytest.raises(dedupe.NoFunction, match=target):
-        dedupe.named(target)
+    with pytest.raises(transform.NoFunction, match=target):
+        transform.load_function(target)
 
 
 ERRORS = [
@@ -148,7 +148,7 @@ ERRORS = [
 def test_spark_and_the_broker_call_an_error_by_the_same_name(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(error,) for error in ERRORS], "error STRING")
 
-    found = frame.select(dead_letters.fingerprint(F.col("error"))).collect()
+    found = frame.select(deadletters.fingerprint(F.col("error"))).collect()
 
     assert [row[0] for row in found] == [fingerprint(error) for error in ERRORS]
     assert found[0][0] == found[1][0] == "timeout after … ms for user … and …"

@@ -12,7 +12,7 @@ from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.archive import dated
 from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.pipelines.query_monitor import Stop
-from driftq.spark.pipelines.replay import finish_replay, wanted_of
+from driftq.spark.pipelines.replay import request_of, run_replay
 from driftq.spark.tables import ParquetTable
 from driftq.wire.message import decode_head
 from tests.spark.reads import topic_records
@@ -47,21 +47,21 @@ def test_a_range_of_a_topic_is_replayed_once_in_order(spark: SparkSession, serve
     said: list[str] = []
 
     rehearsal = configured(server.url, ["orders"], "again", from_offset=5, to_offset=15, dry_run=True)
-    assert finish_replay(spark, rehearsal, Stop(), said.append) == 0
+    assert run_replay(spark, rehearsal, Stop(), said.append) == 0
     assert values(server, "again") == []
     assert said[0].startswith("orders/0: 10 rows, offsets 5–14, ")
     assert said[1].startswith("dry run: 10 rows would be written to again as replay-again-")
 
     performance = configured(server.url, ["orders"], "again", from_offset=5, to_offset=15)
     for _ in range(2):
-        assert finish_replay(spark, performance, Stop(), said.append) == 0
+        assert run_replay(spark, performance, Stop(), said.append) == 0
 
     assert values(server, "again") == [str(n) for n in range(5, 15)]
     record = topic_records(server.url, "again")[0]
     envelope = decode_head(record.head).envelope
     broker.topics.delete("again")
     broker.topics.create("again")
-    assert finish_replay(spark, performance, Stop(), said.append) == 0
+    assert run_replay(spark, performance, Stop(), said.append) == 0
     assert len(values(server, "again")) == 10, "a topic that was made anew has nothing of an earlier replay"
     assert record.key == b"k"
     assert envelope is not None
@@ -79,7 +79,7 @@ def test_a_table_is_replayed_and_jobs_stay_jobs(
     broker.topics.delete("orders")
 
     for _ in range(2):
-        finish_replay(spark, configured(server.url, [], "again", table=str(tmp_path)), Stop(), lambda _: None)
+        run_replay(spark, configured(server.url, [], "again", table=str(tmp_path)), Stop(), lambda _: None)
 
     assert sorted(values(server, "again")) == ["plain", "work"]
     jobs = [decode_head(record.head).job for record in topic_records(server.url, "again") if record.value == b"work"]
@@ -96,12 +96,12 @@ def test_a_table_is_replayed_and_jobs_stay_jobs(
 )
 def test_a_replay_that_makes_no_sense_is_refused(source: list[str], replay: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
-        wanted_of(configured("", source, "again", **replay))
+        request_of(configured("", source, "again", **replay))
 
 
 def test_the_same_wish_has_the_same_name_and_another_wish_another() -> None:
-    one = wanted_of(configured("", ["orders"], "again", from_offset=1))
+    one = request_of(configured("", ["orders"], "again", from_offset=1))
 
-    assert one.writer() == wanted_of(configured("", ["orders"], "again", from_offset=1)).writer()
-    assert one.writer() != wanted_of(configured("", ["orders"], "again", from_offset=2)).writer()
-    assert one.writer() != wanted_of(configured("", ["orders"], "other", from_offset=1)).writer()
+    assert one.writer() == request_of(configured("", ["orders"], "again", from_offset=1)).writer()
+    assert one.writer() != request_of(configured("", ["orders"], "again", from_offset=2)).writer()
+    assert one.writer() != request_of(configured("", ["orders"], "other", from_offset=1)).writer()

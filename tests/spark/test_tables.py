@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from driftq.spark.pipelines.archive import finish_compact
 from driftq.spark.pipelines.query_monitor import Stop
+from driftq.spark.pipelines.registry import run_compact
 from driftq.spark.pipelines.settings import Configuration, SinkSettings
 from driftq.spark.tables import (
     BatchKnown,
@@ -144,7 +144,7 @@ def test_a_table_is_compacted_on_demand_until_nothing_is_left_to_do(spark: Spark
     said: list[str] = []
 
     for _ in range(2):
-        assert finish_compact(spark, configuration, Stop(), said.append) == 0
+        assert run_compact(spark, configuration, Stop(), said.append) == 0
 
     assert len(said) == 1
     assert "2 files became 1" in said[0]

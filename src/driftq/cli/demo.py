@@ -135,21 +135,23 @@ class Demo:
         from driftq.cli.pipeline import needs_spark
 
         needs_spark()
-        from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, sheltered, signals, watch
+        from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, isolated_session, signals, watch
 
         self._tables.mkdir(parents=True, exist_ok=True)
         self.say(f"spark: starting, which takes some seconds; its own lines go to {self._tables / 'spark.log'}")
         with (self._tables / "spark.log").open("ab") as log, self._waiting("spark: still starting"):
-            spark = sheltered("local[2]", "driftq-demo", SPARK, log)
+            spark = isolated_session("local[2]", "driftq-demo", SPARK, log)
         asked, stop = Stop(), Stop()
         try:
             with signals(asked):
                 from driftq.spark.pipelines.audit_report import DIFFERS
-                from driftq.spark.pipelines.registry import STARTS
+                from driftq.spark.pipelines.registry import STREAMING_PIPELINES
 
                 archive, metrics = self._configurations(broker.url)
                 both = (archive, metrics)
-                starts = {each.pipeline.name: partial(STARTS[each.pipeline.name], spark, each) for each in both}
+                starts = {
+                    each.pipeline.name: partial(STREAMING_PIPELINES[each.pipeline.name], spark, each) for each in both
+                }
                 self.say(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
                 round_ = _Round(self, spark, broker, workload, asked, stop, archive, metrics)
                 watch(starts, stop, self.say, round_.look)
@@ -196,10 +198,10 @@ class Demo:
         return load("archive", values={**given, **archive}), load("metrics", values={**given, **metrics})
 
     def audit(self, spark: SparkSession, archive: Configuration) -> int:
-        from driftq.spark.pipelines.audit import finish_audit
+        from driftq.spark.pipelines.audit import run_audit
         from driftq.spark.pipelines.query_monitor import Stop
 
-        return finish_audit(spark, archive, Stop(), lambda line: self.say(f"audit: {line}"))
+        return run_audit(spark, archive, Stop(), lambda line: self.say(f"audit: {line}"))
 
     def figures(self, spark: SparkSession, metrics: Configuration) -> None:
         """The last window that is closed, for each tenant."""
@@ -238,15 +240,15 @@ class _Round:
         now_s = time.monotonic()
         if self._broker.process.poll() is not None:
             self._show.say("broker: it is gone; the pipelines stop, too")
-            self._stop.ask()
+            self._stop.request()
             return
         if self._workload.error:
             self._show.say(f"workload: {self._workload.error}")
             self._workload.error = ""
         if now_s > self._end_at_s:
-            self._asked.ask()
+            self._asked.request()
             self._end_at_s = float("inf")
-        if self._asked.wanted:
+        if self._asked.requested:
             self._end(now_s)
         elif now_s > self._audit_at_s and self._held():
             self._show.figures(self._spark, self._metrics)
@@ -261,7 +263,7 @@ class _Round:
             self._deadline_s = now_s + CATCH_UP_S
         if self._asked.urgent or now_s > self._deadline_s or self._caught_up():
             self._stop.urgent = self._asked.urgent
-            self._stop.ask()
+            self._stop.request()
 
     def _held(self) -> dict[int, int]:
         """How far the table has come in each partition; empty before its first rows."""

@@ -80,9 +80,9 @@ def show(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words
 
     Example: driftq pipeline show metrics --topic orders --table ./tables/metrics > metrics.toml
     """
-    from driftq.spark.pipelines.configuration import shown
+    from driftq.spark.pipelines.configuration import toml_lines
 
-    lines = list(shown(_configured(asked, pipeline, assignments, words)))
+    lines = list(toml_lines(_configured(asked, pipeline, assignments, words)))
     if asked.as_json:
         import tomllib
 
@@ -110,10 +110,10 @@ def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words:
     from driftq.settings.loader import SettingsError
     from driftq.spark.java import NoJava
     from driftq.spark.pipelines.query_monitor import QueryFailed
-    from driftq.spark.pipelines.registry import execute
+    from driftq.spark.pipelines.run import run_pipeline
 
     try:
-        code = execute(configuration, output.remark, click.echo)
+        code = run_pipeline(configuration, output.remark, click.echo)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     except NoJava as error:
@@ -134,11 +134,11 @@ def story(run_id: str, table: str) -> None:
     """
     needs_spark()
     from driftq.spark.java import NoJava
-    from driftq.spark.pipelines.runs import NoStory, tell_story
+    from driftq.spark.pipelines.runs import NoStory, read_story
     from driftq.spark.tables import TableDamaged
 
     try:
-        lines = tell_story(run_id, table)
+        lines = read_story(run_id, table)
     except (NoJava, NoStory) as error:
         fail(Exit.NOTHING_THERE, str(error))
     except TableDamaged as error:

@@ -1,5 +1,8 @@
-"""Ready pipelines: pure functions from DataFrame to DataFrame, and the thin wiring that runs them.
+"""Ready-made pipelines: pure functions from DataFrame to DataFrame, and the code that runs them.
 
-`driftq pipeline list` names them, `driftq pipeline run NAME` runs one. Each module holds the functions of one pipeline;
-`configuration` knows every setting, `running` knows sessions, queries and how they end.
+`driftq pipeline list` lists them, `driftq pipeline run NAME` runs one. The functions of a pipeline are in the module
+with its name (`archive`, `audit`, `dedupe`, ...). The rest runs them:
+
+    settings -> configuration -> run -> registry -> io -> query_monitor
+    what can be set, how it is loaded, the command, all pipelines by name, sources and sinks, watching a query
 """

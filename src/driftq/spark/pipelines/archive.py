@@ -1,8 +1,8 @@
-"""Topics into a table, each message once: partitioned by topic and day, with the envelope, JSON read on demand.
+"""The pipeline `archive`: topics into a table, each message once, partitioned by topic and day, with the envelope.
 
-`dated` and `parsed` are functions from frame to frame. A micro-batch is committed under the query's id and its number;
-the table refuses offsets that it holds, so even a lost checkpoint doubles nothing, and a new one begins where the table
-ends. Rows that do not fit a declared schema go to a quarantine, a table of the same kind, and are missing from nothing.
+`dated` and `parsed` are functions from frame to frame. A micro-batch is committed under the query's id and its number.
+The table refuses offsets that it already holds, so a lost checkpoint duplicates nothing, and a new checkpoint starts
+where the table ends. Rows that do not match a declared schema go to the quarantine, a table of the same kind.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from driftq.spark.tables import BatchRefused, Compaction, Table, TableRefused, o
 
 if TYPE_CHECKING:
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.query_monitor import Say, Stop
     from driftq.spark.pipelines.settings import Configuration
 
 PARTITION_BY = ("topic", "date")
 BODY = "body"
 REASON = "quarantine_reason"
-_CORRUPT = "_does_not_fit"
+_CORRUPT = "_driftq_corrupt_record"
 _QUERY_ID = "sql.streaming.queryId"
 
 
 class ArchiveTarget(Struct, frozen=True):
-    """Where rows go, and how. `schema` is what JSON values look like, as in CREATE TABLE; empty: leave them alone."""
+    """Where rows are written. `schema` is that of JSON values, as in CREATE TABLE; empty: values are not parsed."""
 
     table: str
     format: str = "parquet"
@@ -50,7 +49,7 @@ class ArchiveTarget(Struct, frozen=True):
     compact_files: int = 0
 
     @property
-    def unfit(self) -> str:
+    def quarantine_path(self) -> str:
         return self.quarantine or self.table.rstrip("/") + ".quarantine"
 
 
@@ -58,14 +57,14 @@ class ArchiveTarget(Struct, frozen=True):
 
 
 def dated(rows: DataFrame) -> DataFrame:
-    """With the column `date`: the day of the timestamp in UTC, whatever the session's time zone."""
+    """Adds the column `date`: the day of the timestamp in UTC, whatever the session's time zone is."""
     day = F.floor(F.unix_millis("timestamp") / F.lit(86_400_000)).cast("int")
     return rows.withColumn("date", F.date_from_unix_date(day))
 
 
 def parsed(rows: DataFrame, schema: str) -> DataFrame:
-    """With the columns `body`, what the JSON value says by the schema, and `quarantine_reason`, null where it fits.
-    A field that the schema says is NOT NULL must be there; fields that it does not name are passed over."""
+    """Adds the columns `body`, the JSON value parsed by the schema, and `quarantine_reason`, null if the value matches.
+    A field that is NOT NULL in the schema is required; fields that are not in the schema are ignored."""
     kind = schema_of(schema)
     text = F.col("value").cast("string")
     raw = F.from_json(
@@ -73,7 +72,7 @@ def parsed(rows: DataFrame, schema: str) -> DataFrame:
         StructType([*kind.fields, StructField(_CORRUPT, StringType())]),
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
     )
-    held = rows.withColumn("_raw", raw)
+    with_raw = rows.withColumn("_raw", raw)
     reason = F.when(~F.is_valid_utf8(text), F.lit("the value is not UTF-8 text")).when(
         F.col("_raw").isNull() | F.col(f"_raw.{_CORRUPT}").isNotNull(), F.lit("the value does not fit the schema")
     )
@@ -81,7 +80,7 @@ def parsed(rows: DataFrame, schema: str) -> DataFrame:
         if not field.nullable:
             reason = reason.when(_field(field.name).isNull(), F.lit(f"{field.name} is missing"))
     body = F.struct(*(_field(field.name).alias(field.name) for field in kind.fields))
-    return held.withColumn(REASON, reason).withColumn(BODY, F.when(F.col(REASON).isNull(), body)).drop("_raw")
+    return with_raw.withColumn(REASON, reason).withColumn(BODY, F.when(F.col(REASON).isNull(), body)).drop("_raw")
 
 
 def schema_of(text: str) -> StructType:
@@ -99,11 +98,11 @@ def _field(name: str) -> Column:
     return F.col("_raw").getField(name)
 
 
-def fitting(rows: DataFrame) -> DataFrame:
+def valid_rows(rows: DataFrame) -> DataFrame:
     return rows.where(F.col(REASON).isNull()).drop(REASON)
 
 
-def unfitting(rows: DataFrame) -> DataFrame:
+def invalid_rows(rows: DataFrame) -> DataFrame:
     return rows.where(F.col(REASON).isNotNull()).drop(BODY)
 
 
@@ -111,34 +110,34 @@ def unfitting(rows: DataFrame) -> DataFrame:
 
 
 def committer(target: ArchiveTarget) -> Callable[[DataFrame, int], None]:
-    """What a query calls with each micro-batch. A refusal of the table ends the query and says why."""
+    """The function that a query calls with each micro-batch. If the table refuses a batch, the query fails."""
 
     def commit(rows: DataFrame, batch_id: int) -> None:
         writer = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        assert writer, "Spark tells every micro-batch the id of its query"
+        assert writer, "Spark sets the id of the query for every micro-batch"
         commit_batch(rows, target, writer, batch_id)
 
     return commit
 
 
 def commit_batch(rows: DataFrame, target: ArchiveTarget, writer: str, batch_id: int) -> None:
-    """Rows that fit into the table, others into the quarantine, each once; the quarantine first. A batch that comes
-    again after a crash between the two finds one of them done."""
+    """Commit valid rows to the table and the others to the quarantine, each once; the quarantine first. A batch that is
+    run again after a crash between the two finds the first one done."""
     spark = rows.sparkSession
     table = open_table(spark, target.table, partition_by=PARTITION_BY, format=target.format)
     if not target.schema:
-        _put(table, target, writer, batch_id, dated(rows))
+        _commit(table, target, writer, batch_id, dated(rows))
         return
-    quarantine = open_table(spark, target.unfit, partition_by=PARTITION_BY, format=target.format)
-    told = parsed(dated(rows), target.schema).persist()  # Two writes, and the broker is asked once.
+    quarantine = open_table(spark, target.quarantine_path, partition_by=PARTITION_BY, format=target.format)
+    with_body = parsed(dated(rows), target.schema).persist()  # written twice, fetched once
     try:
-        _put(quarantine, target, writer, batch_id, unfitting(told))
-        _put(table, target, writer, batch_id, fitting(told))
+        _commit(quarantine, target, writer, batch_id, invalid_rows(with_body))
+        _commit(table, target, writer, batch_id, valid_rows(with_body))
     finally:
-        told.unpersist()
+        with_body.unpersist()
 
 
-def _put(table: Table, target: ArchiveTarget, writer: str, batch_id: int, rows: DataFrame) -> None:
+def _commit(table: Table, target: ArchiveTarget, writer: str, batch_id: int, rows: DataFrame) -> None:
     outcome = table.commit(writer, batch_id, rows)
     if isinstance(outcome, BatchRefused):
         raise TableRefused(table.path, outcome)
@@ -150,21 +149,22 @@ def _put(table: Table, target: ArchiveTarget, writer: str, batch_id: int, rows: 
 
 
 def start_archive(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
-    """Start or go on. With a checkpoint that has nothing yet, a table that has something says where to begin."""
+    """Start or resume the query. With a new checkpoint and a table that has rows, the query starts where the table
+    ends."""
     target = target_of(configuration)
     if target.schema:
         schema_of(target.schema)
     run = configuration.pipeline
-    place = checkpoint(configuration)
-    if not began(place):
+    checkpoint_path = checkpoint(configuration)
+    if not has_offsets(checkpoint_path):
         held = positions(spark, target)
         if held:
             with broker_of(configuration) as broker:
-                starting = resumed(held, partitions_of(broker, configuration))
+                starting = resume_offsets(held, partitions_of(broker, configuration))
             configuration = replace(configuration, source=replace(configuration.source, starting=starting))
     writer = read_stream(spark, configuration).writeStream.foreachBatch(committer(target))
     writer = writer.trigger(availableNow=True) if run.once else writer.trigger(processingTime=run.trigger)
-    return writer.queryName(identity(configuration)).option("checkpointLocation", place).start()
+    return writer.queryName(identity(configuration)).option("checkpointLocation", checkpoint_path).start()
 
 
 def target_of(configuration: Configuration) -> ArchiveTarget:
@@ -178,59 +178,43 @@ def target_of(configuration: Configuration) -> ArchiveTarget:
     )
 
 
-def began(place: str) -> bool:
-    """Whether a checkpoint knows an offset. One that is not a folder here counts as begun: it speaks for itself."""
-    if "://" in place:
+def has_offsets(checkpoint_path: str) -> bool:
+    """Whether a checkpoint contains offsets. One on a remote file system is assumed to have some."""
+    if "://" in checkpoint_path:
         return True
-    offsets = Path(place, "offsets")
+    offsets = Path(checkpoint_path, "offsets")
     return offsets.is_dir() and any(path.name.isdigit() for path in offsets.iterdir())
 
 
 def positions(spark: SparkSession, target: ArchiveTarget) -> dict[str, dict[int, int]]:
-    """Where table and quarantine together end, for each topic and partition."""
-    found: dict[str, dict[int, int]] = {}
-    for path in (target.table, target.unfit):
+    """For each topic and partition the offset after the last one in the table or its quarantine."""
+    ends: dict[str, dict[int, int]] = {}
+    for path in (target.table, target.quarantine_path):
         held = open_table(spark, path, partition_by=PARTITION_BY, format=target.format).positions()
         for topic, partitions in held.items():
-            mine = found.setdefault(topic, {})
+            topic_ends = ends.setdefault(topic, {})
             for number, offset in partitions.items():
-                mine[number] = max(offset, mine.get(number, 0))
-    return found
+                topic_ends[number] = max(offset, topic_ends.get(number, 0))
+    return ends
 
 
 def partitions_of(broker: DriftQ, configuration: Configuration) -> dict[str, list[int]]:
-    """The partitions of every topic that is to be read."""
+    """The partitions of every topic to read."""
     source = configuration.source
     names = [name for name in broker.topics.list() if re.fullmatch(source.pattern, name)] if source.pattern else []
-    found: dict[str, list[int]] = {}
+    partitions: dict[str, list[int]] = {}
     for name in source.topics or names:
         try:
-            found[name] = [each.partition for each in broker.topics.describe(name).partitions]
+            partitions[name] = [log.partition for log in broker.topics.describe(name).partitions]
         except NotFound:
-            continue  # The source says so, in its own words.
-    return found
+            continue  # The source reports it.
+    return partitions
 
 
-def resumed(held: Mapping[str, Mapping[int, int]], partitions: Mapping[str, list[int]]) -> str:
-    """The option that begins where a table ends, and at the start of what the table has never seen."""
+def resume_offsets(held: Mapping[str, Mapping[int, int]], partitions: Mapping[str, list[int]]) -> str:
+    """The option `startingOffsets`: where the table ends, and the earliest offset of partitions it does not hold."""
     offsets = {
         topic: {str(number): held.get(topic, {}).get(number, EARLIEST) for number in numbers}
         for topic, numbers in partitions.items()
     }
     return json.dumps(offsets)
-
-
-# --- Puts the small files of a table together, by itself: for tables whose pipelines do not, or have ended ---
-
-
-def finish_compact(spark: SparkSession, configuration: Configuration, stop: Stop, say: Say) -> int:
-    """Compact the table of a configuration and say what was done."""
-    table = open_table(spark, configuration.sink.table, format=configuration.sink.format)
-    while not stop.wanted:
-        done = table.compact(Compaction(files_min=configuration.compact.files_min))
-        if not done.files:
-            break
-        say(f"{table.path}: {done.files:,} files became {done.into:,} ({done.size_bytes / (1 << 20):,.1f} MiB)")
-        if done.into >= done.files:
-            break  # The session cuts files smaller than we would; going on would never end.
-    return 0

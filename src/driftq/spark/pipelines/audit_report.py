@@ -1,7 +1,7 @@
-"""What an audit found, and what it means: pure, from counts and checksums to a verdict that people can read.
+"""The report of an audit: from counts and checksums to a verdict. Pure: knows no Spark and no broker.
 
-Exact: the table holds what the log holds, no more, no less, no other. Differs: it does not, and here is where. Cannot
-tell: the log itself is not there any more for a part of it, so nobody can. Knows no Spark and no broker.
+*Exact*: the table holds what the log holds, no more, no less, nothing changed. *Differs*: it does not, and the report
+says where. *Cannot tell*: a part of the log is gone, so that part of the table cannot be compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from driftq.spark.tables.ledger import CHECKSUM_MODULUS, HeldRange
 
 EXACT, DIFFERS, CANNOT_TELL = 0, 1, 2
-_WORDS = {EXACT: "exact", DIFFERS: "DIFFERS", CANNOT_TELL: "cannot tell"}
+_VERDICTS = {EXACT: "exact", DIFFERS: "DIFFERS", CANNOT_TELL: "cannot tell"}
 
 LogName = tuple[str, int]
 BucketName = tuple[str, int, int]
@@ -21,12 +21,12 @@ MEANINGS: dict[Kind, str] = {
     "missing": "in the log, not in the table",
     "extra": "in the table, not in the log",
     "repeated": "in the table more than once",
-    "changed": "key or value are not those of the log",
+    "changed": "key or value differ from the log",
 }
 
 
 class Total(NamedTuple):
-    """Rows of a log, or of a part of it."""
+    """The rows of a log, or of one of its buckets."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class Total(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What the log holds now: from `start`, up to `end` without it."""
+    """What the log holds now: offsets [start, end)."""
 
     start: int
     end: int
@@ -52,15 +52,15 @@ class Mismatch(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """One log: what the table has, what the log has of the same offsets, and what nobody can say any more."""
+    """The result for one log."""
 
     topic: str
     partition: int
     table: Total
-    log_rows: int
+    log_rows: int  # in the log, of the same offsets
     differs: bool
-    unknown: HeldRange | None
-    ahead: int
+    unknown: HeldRange | None  # offsets that are no longer in the log
+    ahead: int  # records in the log after the last one of the table
 
     @property
     def code(self) -> int:
@@ -68,20 +68,20 @@ class Partition(NamedTuple):
 
     def line(self) -> str:
         first, last, rows, checksum = self.table
-        said = f"{self.topic}/{self.partition}: offsets {first}–{last}, {rows:,} rows, checksum {checksum:016x}: "
-        said += _WORDS[self.code]
+        text = f"{self.topic}/{self.partition}: offsets {first}–{last}, {rows:,} rows, checksum {checksum:016x}: "
+        text += _VERDICTS[self.code]
         if self.differs:
-            said += f" (the log has {self.log_rows:,} rows there)"
+            text += f" (the log has {self.log_rows:,} rows there)"
         if self.unknown:
-            said += f"; offsets {self.unknown.first}–{self.unknown.last} are not in the log any more"
+            text += f"; offsets {self.unknown.first}–{self.unknown.last} are no longer in the log"
         if self.ahead:
-            said += f"; {self.ahead:,} newer in the log"
-        return said
+            text += f"; {self.ahead:,} newer in the log"
+        return text
 
 
 class AuditReport(NamedTuple):
-    """The whole. `problems` are about the table's own files; `counts` say how many mismatches there are of a kind, at
-    least so many when `more` is set."""
+    """The whole report. `problems` are about the table's own files; `counts` has the number of mismatches of each kind,
+    or a lower bound if `more` is set."""
 
     partitions: tuple[Partition, ...] = ()
     mismatches: tuple[Mismatch, ...] = ()
@@ -92,61 +92,61 @@ class AuditReport(NamedTuple):
 
     @property
     def code(self) -> int:
-        """What a process exits with: 0 exact, 1 differs, 2 cannot tell."""
-        if self.problems or any(each.differs for each in self.partitions):
+        """The exit code: 0 exact, 1 differs, 2 cannot tell."""
+        if self.problems or any(log.differs for log in self.partitions):
             return DIFFERS
-        return CANNOT_TELL if self.doubts or any(each.unknown for each in self.partitions) else EXACT
+        return CANNOT_TELL if self.doubts or any(log.unknown for log in self.partitions) else EXACT
 
     def lines(self) -> list[str]:
-        lines = [each.line() for each in self.partitions]
-        lines += [f"problem: {each}" for each in self.problems]
-        lines += [f"doubt: {each}" for each in self.doubts]
-        lines += [each.line() for each in self.mismatches]
-        least = "at least " if self.more else ""
-        told = sum(self.counts.values())
-        if told > len(self.mismatches):
+        lines = [log.line() for log in self.partitions]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines += [f"doubt: {doubt}" for doubt in self.doubts]
+        lines += [mismatch.line() for mismatch in self.mismatches]
+        at_least = "at least " if self.more else ""
+        total = sum(self.counts.values())
+        if total > len(self.mismatches):
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items())
-            lines.append(f"… {least}{told:,} in all: {kinds}")
+            lines.append(f"… {at_least}{total:,} in all: {kinds}")
         return [*lines, self.verdict()]
 
     def verdict(self) -> str:
-        rows = sum(each.table.rows for each in self.partitions)
+        rows = sum(log.table.rows for log in self.partitions)
         logs = len(self.partitions)
         if self.code == EXACT:
             return f"verdict: exact. {rows:,} rows of {logs} partitions are what the log holds, each once"
         if self.code == DIFFERS:
             return "verdict: the table DIFFERS from the log"
-        return "verdict: cannot tell. What can be compared is exact; the rest is not in the log any more"
+        return "verdict: cannot tell. What can be compared is exact; the rest is no longer in the log"
 
 
 def whole(buckets: Mapping[BucketName, Total]) -> dict[LogName, Total]:
     """The totals of each log from those of its buckets."""
-    found: dict[LogName, Total] = {}
+    totals: dict[LogName, Total] = {}
     for (topic, partition, _), total in buckets.items():
-        other = found.get((topic, partition))
-        found[topic, partition] = total if other is None else joined(total, other)
-    return found
+        other = totals.get((topic, partition))
+        totals[topic, partition] = total if other is None else _sum(total, other)
+    return totals
 
 
-def joined(one: Total, other: Total) -> Total:
+def _sum(one: Total, other: Total) -> Total:
     checksum = (one.checksum + other.checksum) % CHECKSUM_MODULUS
     return Total(min(one.first, other.first), max(one.last, other.last), one.rows + other.rows, checksum)
 
 
 def comparable(table: Mapping[LogName, Total], log: Mapping[LogName, Extent]) -> dict[LogName, Extent]:
-    """The offsets that table and log may both have: from the table's first, or the log's where it begins later, up to
-    the table's last. Empty where retention has passed all of it, or where the log is gone."""
-    found = {}
+    """The offsets that can be compared: from the table's first, or the log's start if that is later, to the table's
+    last. Empty if retention has trimmed all of it; a log that is gone is left out."""
+    ranges = {}
     for name, total in table.items():
         extent = log.get(name)
         if extent is not None:
             start = max(total.first, extent.start)
-            found[name] = Extent(start, max(start, min(total.last + 1, extent.end)))
-    return found
+            ranges[name] = Extent(start, max(start, min(total.last + 1, extent.end)))
+    return ranges
 
 
 def differing(table: Mapping[BucketName, Total], log: Mapping[BucketName, Total]) -> list[BucketName]:
-    """Buckets whose rows are not the same: another count or another checksum."""
+    """Buckets whose count or checksum differ."""
     return sorted(
         name
         for name in table.keys() | log.keys()
@@ -154,21 +154,22 @@ def differing(table: Mapping[BucketName, Total], log: Mapping[BucketName, Total]
     )
 
 
-def judged(
+def partition_results(
     table: Mapping[LogName, Total],
     log: Mapping[LogName, Extent],
     log_rows: Mapping[LogName, int],
     different: Iterable[BucketName],
 ) -> tuple[Partition, ...]:
-    wrong = {(topic, partition) for topic, partition, _ in different}
+    differing_logs = {(topic, partition) for topic, partition, _ in different}
     return tuple(
-        _judged(name, table[name], log.get(name), log_rows.get(name, 0), name in wrong) for name in sorted(table)
+        _partition_result(name, table[name], log.get(name), log_rows.get(name, 0), name in differing_logs)
+        for name in sorted(table)
     )
 
 
-def _judged(name: LogName, total: Total, extent: Extent | None, log_rows: int, wrong: bool) -> Partition:
+def _partition_result(name: LogName, total: Total, extent: Extent | None, log_rows: int, differs: bool) -> Partition:
     if extent is None:
-        return Partition(*name, total, 0, wrong, HeldRange(total.first, total.last), 0)
-    gone = min(extent.start, total.last + 1)
-    unknown = HeldRange(total.first, gone - 1) if gone > total.first else None
-    return Partition(*name, total, log_rows, wrong, unknown, max(0, extent.end - max(total.last + 1, extent.start)))
+        return Partition(*name, total, 0, differs, HeldRange(total.first, total.last), 0)
+    gone_until = min(extent.start, total.last + 1)
+    unknown = HeldRange(total.first, gone_until - 1) if gone_until > total.first else None
+    return Partition(*name, total, log_rows, differs, unknown, max(0, extent.end - max(total.last + 1, extent.start)))

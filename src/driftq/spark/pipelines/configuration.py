@@ -1,4 +1,4 @@
-"""From a TOML file and a command line to a configuration that can be run, or a sentence that says what is wrong.
+"""Loads the configuration of a pipeline from a TOML file and the command line.
 
     [pipeline]
     name = "metrics"
@@ -9,8 +9,7 @@
     [metrics]
     window = "10 seconds"
 
-Unknown names are refused with the nearest one that exists. Nothing here needs Spark, so that `list` and `show` work
-without it.
+Unknown names are refused with the nearest known one. Needs no Spark, so that `list` and `show` work without it.
 """
 
 from __future__ import annotations
@@ -30,27 +29,24 @@ SHARED_SECTIONS = ("pipeline", "source", "sink")
 
 
 class PipelineSpec(NamedTuple):
-    """A pipeline: a line about it, what it cannot do without, and whether it goes on until it is stopped."""
+    """A pipeline: a one-line summary, and the settings that it requires."""
 
     summary: str
-    needs: tuple[str, ...]
-    endless: bool = True
+    required: tuple[str, ...]
 
 
 TOPICS = "source.topics"
 PIPELINES: Mapping[str, PipelineSpec] = {
-    "archive": PipelineSpec("Topics into a table, each message once.", (TOPICS, "sink.table")),
-    "audit": PipelineSpec(
-        "Prove that a table holds exactly what the log holds.", (TOPICS, "sink.table"), endless=False
-    ),
-    "dedupe": PipelineSpec("Leave out repeats of an idempotency key.", (TOPICS, "sink.topic")),
-    "route": PipelineSpec("Send the messages of a topic where rules or a function say.", (TOPICS,)),
-    "runs": PipelineSpec("What happened in each agent run, step by step.", (TOPICS, "sink.table")),
-    "metrics": PipelineSpec("Counts, error rates and latencies in windows of time.", (TOPICS, "sink.table")),
-    "deadletters": PipelineSpec("Dead letters by kind of error; send them back at a rate.", (TOPICS,), endless=False),
-    "replay": PipelineSpec("A table or a range of a topic into a topic again.", ("sink.topic",), endless=False),
-    "transform": PipelineSpec("Topic to topic through a function of your own.", (TOPICS, "sink.topic")),
-    "compact": PipelineSpec("Put the small files of a table together.", ("sink.table",), endless=False),
+    "archive": PipelineSpec("Archive topics to a table, each message once.", (TOPICS, "sink.table")),
+    "audit": PipelineSpec("Prove that a table holds exactly what the log holds.", (TOPICS, "sink.table")),
+    "dedupe": PipelineSpec("Copy topics to a topic without repeats of an idempotency key.", (TOPICS, "sink.topic")),
+    "route": PipelineSpec("Route the messages of topics by rules or a function.", (TOPICS,)),
+    "runs": PipelineSpec("Record what happened in each agent run, step by step.", (TOPICS, "sink.table")),
+    "metrics": PipelineSpec("Compute counts, error rates and latencies in windows of time.", (TOPICS, "sink.table")),
+    "deadletters": PipelineSpec("Count dead letters by kind of error, and redrive them at a rate.", (TOPICS,)),
+    "replay": PipelineSpec("Write a table or a range of a topic to a topic again.", ("sink.topic",)),
+    "transform": PipelineSpec("Copy topics to a topic through a function of yours.", (TOPICS, "sink.topic")),
+    "compact": PipelineSpec("Rewrite the small files of a table as larger ones.", ("sink.table",)),
 }
 
 
@@ -87,7 +83,7 @@ def from_tree(tree: Mapping[str, Mapping[str, Any]], origin: str = "configuratio
 
 
 def identity(configuration: Configuration) -> str:
-    """What this pipeline is called in progress lines, checkpoints and commits."""
+    """The name of this pipeline in progress lines, checkpoints and commits."""
     run = configuration.pipeline
     read = "+".join(configuration.source.topics) or configuration.source.pattern
     parts = [run.name, *(name for name in (read, configuration.sink.topic) if name)]
@@ -103,8 +99,8 @@ def checkpoint(configuration: Configuration) -> str:
     return f"{table}.checkpoints/{identity(configuration)}" if table else f"checkpoints/{identity(configuration)}"
 
 
-def shown(configuration: Configuration) -> Iterator[str]:
-    """The lines of a TOML file that says the same, with a sentence beside each setting."""
+def toml_lines(configuration: Configuration) -> Iterator[str]:
+    """The configuration as the lines of a TOML file, with a comment for each setting."""
     sections = (*SHARED_SECTIONS, configuration.pipeline.name)
     for title, settings in groupby(settings_of(configuration), key=attrgetter("section")):
         if title not in sections:
@@ -129,8 +125,8 @@ def _checked(loader: SettingsLoader[Configuration], origin: str) -> Configuratio
         raise SettingsError(f"{origin}: there is no pipeline {name!r}; {hint}")
     stray = [title for title in loader.values if title not in SHARED_SECTIONS and title != name]
     if stray:
-        raise SettingsError(f"{origin}: [{stray[0]}] has no meaning for {name}; it takes [{name}]")
-    for need in PIPELINES[name].needs:
+        raise SettingsError(f"{origin}: [{stray[0]}] does not apply to {name}; use [{name}]")
+    for need in PIPELINES[name].required:
         section, key = need.split(".")
         if not getattr(getattr(configuration, section), key) and not (need == TOPICS and configuration.source.pattern):
             raise SettingsError(f"{origin}: {name} needs {need} ({_FLAGS.get(need, f'--set {need}=…')})")

@@ -1,7 +1,7 @@
 """The history of a topic as rows: deliveries, acks and failures, read from `TOPIC.history`.
 
-A history event names its message by topic, partition and offset and says nothing of what is in it; tenant, run and
-label are the message's own. Knows nothing of sessions and sinks.
+A history event names its message by topic, partition and offset and does not repeat its content: tenant, run and label
+are in the message. Knows nothing of sessions and sinks.
 """
 
 from __future__ import annotations
@@ -14,23 +14,19 @@ EVENT = (
     "event STRING, topic STRING, partition INT, offset BIGINT, `group` STRING, owner STRING, attempt INT, "
     "at TIMESTAMP, error STRING, reason STRING"
 )
-# What counts as a failed attempt: the worker said so, was lost, or gave the message up.
+# What counts as a failed attempt: the worker reported a failure, or its lease expired.
 FAILED = ("failed", "expired")
 ENDS = ("acked", "dead", "cancelled")
 
 
-def is_history(topic: str) -> bool:
-    return topic.endswith(SUFFIX)
-
-
 def events(rows: DataFrame) -> DataFrame:
-    """The events in rows of history topics; other rows are left out. `seen` orders events of one history log."""
-    told = rows.where(F.col("topic").endswith(SUFFIX)).select(
-        F.from_json(F.col("value").cast("string"), EVENT).alias("told"), F.col("offset").alias("seen")
+    """The events in the rows of history topics, without other rows. `seen` orders the events of one history log."""
+    parsed = rows.where(F.col("topic").endswith(SUFFIX)).select(
+        F.from_json(F.col("value").cast("string"), EVENT).alias("parsed"), F.col("offset").alias("seen")
     )
-    return told.where("told.event IS NOT NULL").select("told.*", "seen")
+    return parsed.where("parsed.event IS NOT NULL").select("parsed.*", "seen")
 
 
 def messages(rows: DataFrame) -> DataFrame:
-    """The rows that are messages."""
+    """The rows that are messages, without those of history topics."""
     return rows.where(~F.col("topic").endswith(SUFFIX))

@@ -1,7 +1,7 @@
-"""Counts, error rates and latencies in windows of time, per topic, tenant and label.
+"""The pipeline `metrics`: counts, error rates and latencies in windows of time, per topic, tenant and label.
 
-A window is told once, when the watermark has passed its end; what comes later than that is dropped by Spark and counted
-in the progress of the query. With the history of a topic, its ends and failures are counted in the window in which they
+The row of a window is written once, when the watermark has passed its end; Spark drops later messages and counts them
+in the progress of the query. With the history of a topic, acks and failures are counted in the window in which they
 happened, and latency is the time from produce to ack. Knows nothing of sessions and sinks.
 """
 
@@ -31,8 +31,8 @@ def arrivals(source: DataFrame, watermark: str = "1 minute") -> DataFrame:
 
 
 def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "1 minute") -> DataFrame:
-    """Ends and failures, with the tenant and label of their messages. An end that comes more than `latency_max` after
-    its message is not counted: that is how long Spark remembers messages, and how long it holds windows back."""
+    """Ends and failures, with the tenant and label of their messages. An end that is more than `latency_max` after its
+    message is not counted: that is how long Spark keeps messages, and how long it delays windows."""
     sent = (
         history.messages(source)
         .select(
@@ -68,10 +68,9 @@ def endings(source: DataFrame, watermark: str = "1 minute", latency_max: str = "
 
 
 def windowed(happened: DataFrame, window: str = "1 minute") -> DataFrame:
-    """One row for each window, topic, tenant and label in which something happened. On a stream the events bring their
-    watermark along."""
-    per = happened.groupBy(F.window("at", window), "topic", "tenant_id", "label")
-    return per.agg(
+    """One row for each window, topic, tenant and label with events. On a stream the events already have a watermark."""
+    groups = happened.groupBy(F.window("at", window), "topic", "tenant_id", "label")
+    return groups.agg(
         _count("produced").alias("produced"),
         F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("size_bytes"),
         _count("acked").alias("acked"),
@@ -101,5 +100,5 @@ def _count(*kinds: str) -> Column:
 
 
 def _rate() -> Column:
-    """Failed attempts of all that ended; null where nothing did."""
+    """Failed attempts divided by all that ended; null if none did."""
     return F.try_divide(F.col("failed"), F.col("failed") + F.col("acked"))

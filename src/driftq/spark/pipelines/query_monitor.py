@@ -1,7 +1,7 @@
-"""Running queries: a session that Ctrl-C does not reach, a line for each micro-batch, and an orderly end.
+"""Watches running queries: a session that Ctrl-C does not reach, a line for each micro-batch, and a graceful stop.
 
-A query is stopped between two micro-batches where that is possible; one that is cut off is done again, exactly once, at
-the next start. Knows how a query is started, watched and ended, and not what it computes.
+A query is stopped between two micro-batches if possible. A micro-batch that is interrupted is run again at the next
+start, and still written once. Knows how a query is started, watched and stopped, and not what it computes.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ if TYPE_CHECKING:
 
     from driftq.spark.pipelines.settings import Configuration
 
-LOOK_S = 0.25
+POLL_S = 0.25
 GRACE_S = 120.0
-# A machine that is busy takes its time to start Python processes; Spark would give up on them after 15 seconds.
-PATIENT = {"spark.python.authenticate.socketTimeout": "120s"}
+# A busy machine is slow to start Python processes; Spark would give up after 15 seconds.
+SESSION_CONF = {"spark.python.authenticate.socketTimeout": "120s"}
 
-# Spark gives a Python source ten seconds to come up, and no setting changes that. Nothing has happened yet then.
-HICCUP = "failed to connect back"
+# Spark gives a Python source ten seconds to start, and no setting changes that. It is safe to start the query again.
+START_TIMEOUT = "failed to connect back"
 STARTS_MAX = 10
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]  # prints a line
 Start = Callable[[], "StreamingQuery"]
 
 
 class QueryFailed(Exception):
-    """A query ended by itself; the message is the cause in one line."""
+    """A query failed; the message is the cause in one line."""
 
 
 class Stop:
-    """Whether somebody wants the end. The second signal wants it at once."""
+    """A request to stop. The second request does not wait for the running micro-batch."""
 
     def __init__(self) -> None:
-        self._wanted = threading.Event()
+        self._event = threading.Event()
         self.urgent = False
 
     @property
-    def wanted(self) -> bool:
-        return self._wanted.is_set()
+    def requested(self) -> bool:
+        return self._event.is_set()
 
-    def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
-        self.urgent = self.wanted
-        self._wanted.set()
+    def request(self, number: int = 0, frame: FrameType | None = None) -> None:
+        self.urgent = self.requested
+        self._event.set()
 
     def wait(self, seconds: float) -> bool:
-        """True as soon as the end is wanted."""
-        return self._wanted.wait(seconds)
+        """Wait for a request; True as soon as there is one."""
+        return self._event.wait(seconds)
 
 
 @contextmanager
 def signals(stop: Stop) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for the end. Called when the session is there: Spark sets a handler of its own."""
-    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    """SIGINT and SIGTERM request a stop. Use after the session has started: Spark sets a handler of its own."""
+    before = {number: signal.signal(number, stop.request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
@@ -79,23 +79,25 @@ def signals(stop: Stop) -> Iterator[None]:
 
 @contextmanager
 def session(configuration: Configuration, name: str) -> Iterator[SparkSession]:
-    """A session for one pipeline, stopped at the end. Spark's own lines go to a file beside the checkpoint."""
+    """A session for one pipeline, stopped at the end. Spark's own log goes to a file beside the checkpoint."""
     run = configuration.pipeline
     path = Path(checkpoint(configuration)).parent / "spark.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as log:
-        spark = sheltered(run.master or None, name, run.spark, log)
+        spark = isolated_session(run.master or None, name, run.spark, log)
         try:
             yield spark
         finally:
             spark.stop()
 
 
-def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[bytes] | None = None) -> SparkSession:
-    """A session whose Java and Python processes are in a process group of their own. Otherwise a Ctrl-C in a terminal
-    would end them in the middle of the micro-batch that is to be finished."""
+def isolated_session(
+    master: str | None, name: str, conf: Mapping[str, str], log: IO[bytes] | None = None
+) -> SparkSession:
+    """A session whose Java and Python processes are in a process group of their own. Otherwise Ctrl-C in a terminal
+    would kill them in the middle of the micro-batch that should finish."""
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
-    conf = {**PATIENT, **conf}
+    conf = {**SESSION_CONF, **conf}
     context = importlib.import_module("pyspark").SparkContext
     local = master is None or master.startswith("local")
     if context._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ and local:
@@ -112,68 +114,67 @@ def sheltered(master: str | None, name: str, conf: Mapping[str, str], log: IO[by
     return spark
 
 
-def watch(starts: Mapping[str, Start], stop: Stop, say: Say, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Start queries and tell of every micro-batch until all have ended or the end is wanted; then end them in order.
-    Raises `QueryFailed` for one that ended by itself with an error; the others are ended too. `meanwhile` is called
-    between two looks."""
-    watched = [Watched(name, start, say) for name, start in starts.items()]
+def watch(starts: Mapping[str, Start], stop: Stop, echo: Echo, on_poll: Callable[[], None] = lambda: None) -> None:
+    """Start queries and print a line for every micro-batch, until all have ended or a stop is requested; then stop the
+    rest. Raises `QueryFailed` if a query failed. `on_poll` is called after each look at the queries."""
+    watched = [WatchedQuery(name, start, echo) for name, start in starts.items()]
     try:
-        while not stop.wait(LOOK_S):
-            ended = [each.look() for each in watched]
-            meanwhile()
-            if all(ended) or any(end_ and each.error for end_, each in zip(ended, watched)):
+        while not stop.wait(POLL_S):
+            ended = [query.poll() for query in watched]
+            on_poll()
+            if all(ended) or any(over and query.error for over, query in zip(ended, watched)):
                 break
     finally:
-        stopped = [end(each.query, stop) for each in watched]
-    for each, was_stopped in zip(watched, stopped, strict=True):
-        each.tell()
-        if each.error and not was_stopped:  # a stop interrupts Spark, which may report that as an error
-            raise QueryFailed(f"{each.name}: {each.error}")
+        stopped = [stop_query(query.query, stop) for query in watched]
+    for query, was_stopped in zip(watched, stopped, strict=True):
+        query.report()
+        if query.error and not was_stopped:  # a stop interrupts Spark, which may report that as an error
+            raise QueryFailed(f"{query.name}: {query.error}")
 
 
-class Watched:
-    """A query, what was told of it, and how often it had to be started."""
+class WatchedQuery:
+    """A query, the last micro-batch that was reported, and how often it may still be started again."""
 
-    def __init__(self, name: str, start: Start, say: Say) -> None:
+    def __init__(self, name: str, start: Start, echo: Echo) -> None:
         self.name = name
         self.query = start()
         self._start = start
-        self._say = say
-        self._told = -1
-        self._left = STARTS_MAX
+        self._echo = echo
+        self._reported_batch = -1
+        self._starts_left = STARTS_MAX
 
     @property
     def error(self) -> str:
-        """Why it failed; empty while it runs, and when it ended well."""
+        """Why it failed; empty while it runs, and if it ended well."""
         failed = None if self.query.isActive else self.query.exception()
         return "" if failed is None else cause(str(failed))
 
-    def look(self) -> bool:
-        """Tell what is new. True when it has ended, for good or ill; one that could not begin is started again."""
-        self.tell()
+    def poll(self) -> bool:
+        """Report new micro-batches. True if the query has ended. A query that could not start is started again."""
+        self.report()
         if self.query.isActive:
             return False
-        if HICCUP not in self.error or not self._left:
+        if START_TIMEOUT not in self.error or not self._starts_left:
             return True
-        self._left -= 1
-        self._say(f"{self.name}: the machine was too busy to start a process in time; starting again")
+        self._starts_left -= 1
+        self._echo(f"{self.name}: the machine was too busy to start a process in time; starting again")
         self.query = self._start()
         return False
 
-    def tell(self) -> None:
-        for progress in _fresh(self.query, self._told):
-            self._told = progress["batchId"]
+    def report(self) -> None:
+        for progress in _new_progress(self.query, self._reported_batch):
+            self._reported_batch = progress["batchId"]
             if progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0:
-                self._say(progress_line(self.name, progress))
+                self._echo(progress_line(self.name, progress))
 
 
-def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> bool:
-    """Stop a query when its micro-batch is done, or when patience ends; what is cut off is done again at next start.
-    False if it had ended by itself."""
+def stop_query(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> bool:
+    """Stop a query when its micro-batch is done, or after `grace_s`. A micro-batch that is interrupted is run again at
+    the next start. False if the query had already ended."""
     deadline_s = time.monotonic() + grace_s
-    batch = _last(query)
+    batch = _last_batch(query)
     while query.isActive and not stop.urgent and time.monotonic() < deadline_s:
-        if not query.status["isTriggerActive"] or _last(query) != batch:
+        if not query.status["isTriggerActive"] or _last_batch(query) != batch:
             break
         time.sleep(0.02)
     if not query.isActive:
@@ -182,13 +183,13 @@ def end(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> bool:
     return True
 
 
-def _last(query: StreamingQuery) -> int:
+def _last_batch(query: StreamingQuery) -> int:
     progress: Any = query.lastProgress
     return int(progress["batchId"]) if progress is not None else -1
 
 
-def _fresh(query: StreamingQuery, after: int) -> list[Any]:
-    """Progress of micro-batches that were not told yet. The list of recent ones is read only when there are some."""
+def _new_progress(query: StreamingQuery, after: int) -> list[Any]:
+    """The progress of micro-batches after one. The list of recent ones is read only if there is more than one."""
     last: Any = query.lastProgress
     if last is None or last["batchId"] <= after:
         return []
@@ -208,28 +209,28 @@ def progress_line(name: str, progress: Any) -> str:
         f"{1_000 * rows / max(took_ms, 1):,.0f} rows/s",
         f"{took_ms / 1_000:.1f} s",
     ]
-    behind = lag(progress)
-    if behind is not None:
-        parts.append(f"lag {behind:,}")
-    late = sum(int(each.get("numRowsDroppedByWatermark", 0)) for each in progress.get("stateOperators", []))
+    unread = lag(progress)
+    if unread is not None:
+        parts.append(f"lag {unread:,}")
+    late = sum(int(operator.get("numRowsDroppedByWatermark", 0)) for operator in progress.get("stateOperators", []))
     if late:
         parts.append(f"{late:,} too late")
     return ", ".join(parts)
 
 
 def lag(progress: Any) -> int | None:
-    """Messages that are in the log and not in this micro-batch or an earlier one; None if the source does not say."""
-    behind = 0
+    """Messages in the log after the end of this micro-batch; None if the source does not report it."""
+    unread = 0
     for source in _sources(progress):
-        latest, reached = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
-        if latest is None or reached is None:
+        latest, read = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        if latest is None or read is None:
             return None
-        behind += sum(max(0, offset - reached.get(place, 0)) for place, offset in latest.items())
-    return behind
+        unread += sum(max(0, offset - read.get(log, 0)) for log, offset in latest.items())
+    return unread
 
 
 def _sources(progress: Any) -> list[Any]:
-    """The sources of a query. A plan that uses one frame several times reads it as often, and Spark counts each."""
+    """The sources of a query. A plan that uses a frame several times reads it several times, and Spark lists each."""
     names = ("description", "startOffset", "endOffset", "latestOffset")
     return list({repr([source.get(name) for name in names]): source for source in progress["sources"]}.values())
 
@@ -238,20 +239,20 @@ def _offsets(text: Any) -> dict[tuple[str, str], int] | None:
     tree = json.loads(text) if isinstance(text, str) else text
     if not isinstance(tree, dict) or not isinstance(tree.get("offsets"), dict):
         return None
-    return {(topic, number): int(offset) for topic, some in tree["offsets"].items() for number, offset in some.items()}
+    return {(topic, number): int(offset) for topic, logs in tree["offsets"].items() for number, offset in logs.items()}
 
 
 _CAUSE = re.compile(r"^(?:[\w.]*\.)?([A-Z]\w+): (.+)$", re.MULTILINE)
-_FRONT = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
-_BACK = re.compile(r"\s*SQLSTATE: \w+\s*$")
+_PREFIX = re.compile(r"^\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: ")
+_SUFFIX = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 def cause(text: str) -> str:
-    """The sentence in a long Spark error that says what happened: the last one that a Python error left, else the
-    first line. What follows in such a text is about the query, not about the error."""
-    said = text.partition("\n=== ")[0]
-    found = [match for match in _CAUSE.finditer(said) if match[1] not in ("Caused", "SQLSTATE", "JVM")]
-    if found:
-        return _BACK.sub("", f"{found[-1][1]}: {found[-1][2].strip()}")
-    first = said.strip().partition("\n")[0]
-    return _BACK.sub("", _FRONT.sub("", first)).strip() or first
+    """The line of a long Spark error that says what happened: that of the last Python error, else the first line. What
+    follows in such a text describes the query, not the error."""
+    error = text.partition("\n=== ")[0]
+    causes = [match for match in _CAUSE.finditer(error) if match[1] not in ("Caused", "SQLSTATE", "JVM")]
+    if causes:
+        return _SUFFIX.sub("", f"{causes[-1][1]}: {causes[-1][2].strip()}")
+    first = error.strip().partition("\n")[0]
+    return _SUFFIX.sub("", _PREFIX.sub("", first)).strip() or first

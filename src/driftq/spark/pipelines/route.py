@@ -1,8 +1,8 @@
-"""The router hook over a whole topic: rules, a function of single messages, or a function of pandas frames decides.
+"""The pipeline `route`: the broker's router applied to a whole topic, by rules, a function of messages, or of frames.
 
-What a decision means is what it means at produce: the same `RouteInput`, the same `RouteDecision`, the same rules. A
-message gets its target topic, partition, label and meta; who writes it there is the sink's business. Deciders travel to
-the executors, so they are made of texts and get ready where they are asked.
+A decision means the same as when a message is produced: the same `RouteInput`, the same `RouteDecision`, the same
+rules. `routed` adds the target topic, partition, label and metadata; the sink writes. Deciders are pickled and sent to
+the executors, so they hold only text and load rules and functions there.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from driftq.spark.pipelines.dedupe import PLACE, NoFunction, named
+from driftq.spark.pipelines.transform import ORIGIN_COLUMNS, NoFunction, load_function
 from driftq.wire import router_rules
 from driftq.wire.message import Envelope
 from driftq.wire.router import RouteDecision, RouteInput, checked
 
 _TEXTS = ("tenant_id", "run_id", "step_id", "parent_step_id", "idempotency_key")
-_SEEN = ("topic", "value", "key", *_TEXTS, "labels", "task")
+_INPUT_COLUMNS = ("topic", "value", "key", *_TEXTS, "labels", "task")
 _DECIDED = [
     T.StructField("topic", T.StringType()),
     T.StructField("partition", T.IntegerType()),
@@ -34,14 +34,14 @@ _ARROW = [pa.string(), pa.int32(), pa.string(), pa.map_(pa.string(), pa.string()
 
 
 class Decider(Protocol):
-    """Decides about the messages of one batch, in their order. Must be picklable."""
+    """Decides for the messages of one batch, in their order. Must be picklable."""
 
     def decisions(self, batch: pa.RecordBatch) -> Sequence[RouteDecision | None]: ...
 
 
 @dataclass(frozen=True)
 class ByRules:
-    """The rules of a file, as the broker's router asks them."""
+    """The rules of a file, as the broker's router applies them."""
 
     text: str
     path: str = "rules"
@@ -54,13 +54,12 @@ class ByRules:
         return [self._rules.decide(message) for message in messages_of(batch)]
 
     def __getstate__(self) -> dict[str, str]:
-        return {"text": self.text, "path": self.path}  # what is parsed holds closures and stays here
+        return {"text": self.text, "path": self.path}  # parsed rules hold closures, which cannot be pickled
 
 
 @dataclass(frozen=True)
 class ByFunction:
-    """A function from `RouteInput` to `RouteDecision`, a mapping like one, or None: a router written for the broker
-    works."""
+    """A function from `RouteInput` to `RouteDecision`, a mapping like one, or None: a router written for the broker."""
 
     target: str
 
@@ -77,21 +76,25 @@ class ByFrames:
     target: str
 
     def decisions(self, batch: pa.RecordBatch) -> list[RouteDecision | None]:
-        made = named(self.target)(batch.to_pandas())
-        if len(made) != batch.num_rows:
-            raise NoFunction(f"{self.target} gave {len(made)} rows for {batch.num_rows} messages")
-        rows = pa.RecordBatch.from_pandas(made, preserve_index=False).to_pylist()
-        found = [{name: value for name, value in row.items() if value not in (None, "")} for row in rows]
-        return [checked(row) if row else None for row in found]
+        frame = load_function(self.target)(batch.to_pandas())
+        if len(frame) != batch.num_rows:
+            raise NoFunction(f"{self.target} returned {len(frame)} rows for {batch.num_rows} messages")
+        rows = pa.RecordBatch.from_pandas(frame, preserve_index=False).to_pylist()
+        decisions = [{name: value for name, value in row.items() if value not in (None, "")} for row in rows]
+        return [checked(decision) if decision else None for decision in decisions]
 
 
 def routed(messages: DataFrame, decider: Decider, *, default: str = "", unrouted: str = "") -> DataFrame:
-    """Messages with the topic and partition they go to. A decision without a target goes to `default`; a message that
-    nobody routed goes to `unrouted`; what then has no topic is left out."""
+    """Messages with their target topic and partition. A decision without a target goes to `default`, a message without
+    a decision to `unrouted`; messages that then have no topic are dropped."""
     missing = [name for name in ("topic", "value", "key") if name not in messages.columns]
     if missing:
         raise NoFunction(f"there is no column {', '.join(missing)}: read with includeEnvelope=true")
-    kept = [field for field in messages.schema.fields if field.name not in (*PLACE, "routing_label", "routing_meta")]
+    kept = [
+        field
+        for field in messages.schema.fields
+        if field.name not in (*ORIGIN_COLUMNS, "routing_label", "routing_meta")
+    ]
     schema = T.StructType([*kept, *_DECIDED])
     names = [field.name for field in kept]
 
@@ -103,11 +106,11 @@ def routed(messages: DataFrame, decider: Decider, *, default: str = "", unrouted
 
 
 def messages_of(batch: pa.RecordBatch) -> Iterator[RouteInput]:
-    """The rows of a batch as a router sees them."""
-    there = [name for name in _SEEN if name in batch.schema.names]
-    columns = [batch.column(batch.schema.names.index(name)).to_pylist() for name in there]
+    """The rows of a batch as input for a router."""
+    present = [name for name in _INPUT_COLUMNS if name in batch.schema.names]
+    columns = [batch.column(batch.schema.names.index(name)).to_pylist() for name in present]
     for values in zip(*columns):
-        row: dict[str, Any] = {name: value for name, value in zip(there, values) if value is not None}
+        row: dict[str, Any] = {name: value for name, value in zip(present, values) if value is not None}
         labels = dict(row["labels"]) if row.get("labels") else None
         envelope = Envelope(**{name: row.get(name, "") for name in _TEXTS}, labels=labels)
         key = row.get("key", b"").decode("utf-8", "replace")
@@ -115,29 +118,34 @@ def messages_of(batch: pa.RecordBatch) -> Iterator[RouteInput]:
 
 
 def _function(target: str) -> Callable[[RouteInput], Any]:
-    """A function, or a class or object with a method `route`, as the broker takes them."""
-    found = named(target)
-    if isinstance(found, type):
-        found = found()
-    route: Callable[[RouteInput], Any] = getattr(found, "route", found)
+    """A function, or a class or object with a method `route`, as the broker accepts them."""
+    loaded = load_function(target)
+    if isinstance(loaded, type):
+        loaded = loaded()
+    route: Callable[[RouteInput], Any] = getattr(loaded, "route", loaded)
     return route
 
 
 def _applied(
     batch: pa.RecordBatch, decisions: Sequence[RouteDecision | None], names: list[str], default: str, unrouted: str
 ) -> pa.RecordBatch:
-    froms = batch.column(batch.schema.names.index("topic")).to_pylist()
+    origins = batch.column(batch.schema.names.index("topic")).to_pylist()
     columns: list[list[Any]] = [[], [], [], []]
-    for origin, decision in zip(froms, decisions):
+    for origin, decision in zip(origins, decisions):
         if decision is None:
-            made: tuple[Any, ...] = (unrouted or None, None, None, None)
+            target: tuple[Any, ...] = (unrouted or None, None, None, None)
         else:
             meta = list(decision.meta.items()) if decision.meta else None
-            made = (decision.target_topic or default or None, decision.partition_override, decision.label or None, meta)
-        if made[0] == origin:
-            raise NoFunction(f"a message of topic {origin!r} is routed to its own topic: it would go round for ever")
-        for column, value in zip(columns, made):
+            target = (
+                decision.target_topic or default or None,
+                decision.partition_override,
+                decision.label or None,
+                meta,
+            )
+        if target[0] == origin:
+            raise NoFunction(f"a message of topic {origin!r} is routed to its own topic, which would never end")
+        for column, value in zip(columns, target):
             column.append(value)
     kept = [batch.column(batch.schema.names.index(name)) for name in names]
-    made_columns = [pa.array(column, kind) for column, kind in zip(columns, _ARROW)]
-    return pa.RecordBatch.from_arrays([*kept, *made_columns], names=[*names, *(field.name for field in _DECIDED)])
+    added = [pa.array(column, kind) for column, kind in zip(columns, _ARROW)]
+    return pa.RecordBatch.from_arrays([*kept, *added], names=[*names, *(field.name for field in _DECIDED)])

@@ -1,8 +1,13 @@
-"""One step of an agent run, as a state machine over events. Pure: knows no Spark.
+"""One step of an agent run as a state machine over events. Pure: knows no Spark.
 
-A message is a step; every group that works on it has a row of its own. Events may come before the message they speak of
-(two logs are read at slightly different times) and after a restart they come again with the same batch: what is made of
-them depends on nothing but the state before and the events.
+    produced --> waiting --delivered--> running --acked--> succeeded
+                    ^                    |   |--dead, cancelled--> dead, cancelled
+                    |-----released-------+   |
+                                             +--failed, expired--> retrying --delivered--> running
+
+A message is a step, and each group that works on it has a state of its own. Events may arrive before their message (two
+logs are read at slightly different times), and after a restart a batch of events is applied again: the result depends
+on nothing but the state before and the events.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ ERROR_MAX = 2_000
 
 
 class StepEvent(Struct, frozen=True, gc=False):
-    """Something that happened to a message. `produced` carries what the envelope says; the others a group."""
+    """Something that happened to a message. `produced` has the fields of the envelope; the others have a group."""
 
     kind: str
     offset: int
@@ -33,7 +38,7 @@ class StepEvent(Struct, frozen=True, gc=False):
 
 
 class Work(Struct, gc=False):
-    """What one group did with a message. Times in milliseconds, 0 for "not yet"."""
+    """The work of one group on a message. Times in milliseconds, 0 for "not yet"."""
 
     state: str = "waiting"
     attempts: int = 0
@@ -48,7 +53,7 @@ class Work(Struct, gc=False):
 
 
 class Step(Struct):
-    """A message and all that is known of it."""
+    """A message, and the work of each group on it."""
 
     run_id: str = ""
     step_id: str = ""
@@ -73,10 +78,10 @@ def unpacked(data: bytes) -> Steps:
 
 
 def advance(steps: Steps, events: Iterable[StepEvent]) -> list[tuple[int, str]]:
-    """Apply events; gives the (offset, group) pairs that changed, each once, in order. A message that no group has
-    touched yet is told under the empty group, which ends as soon as there is a real one."""
+    """Apply events; returns the (offset, group) pairs that changed, each once, in order. A message that no group has
+    worked on yet has the empty group, which is replaced by the first real one."""
     changed: dict[tuple[int, str], None] = {}
-    for event in sorted(events, key=lambda each: (each.at_ms, each.kind != "produced", each.order)):
+    for event in sorted(events, key=lambda event: (event.at_ms, event.kind != "produced", event.order)):
         step = steps.setdefault(event.offset, Step())
         if event.kind == "produced":
             _produced(step, event)
@@ -100,7 +105,7 @@ def _worked(step: Step, event: StepEvent) -> None:
     waiting = step.works.pop("", None)
     work = step.works.get(event.group)
     if work is None:
-        # It goes on counting where the row of nobody's group stopped, so that the later version is the true one.
+        # Versions continue from those of the empty group, so that the highest version is the latest.
         work = step.works[event.group] = Work(version=waiting.version if waiting is not None else 0)
     if event.kind == "delivered":
         work.state, work.owner, work.attempts = "running", event.owner, max(work.attempts, event.attempt)
@@ -123,14 +128,14 @@ def _worked(step: Step, event: StepEvent) -> None:
 
 
 def rows(steps: Steps, changed: Iterable[tuple[int, str]]) -> list[dict[str, object]]:
-    """What a table says of these steps now."""
-    found: list[dict[str, object]] = []
+    """The rows of these steps for the table."""
+    table_rows: list[dict[str, object]] = []
     for offset, group in changed:
         step = steps[offset]
         work = step.works.get(group)
         if work is None:
-            continue  # the row of nobody's group, which a real one has replaced
+            continue  # the empty group, which a real one has replaced
         row: dict[str, object] = {"offset": offset, "group": group, **structs.asdict(work)}
         row.update({name: value for name, value in structs.asdict(step).items() if name != "works"})
-        found.append(row)
-    return found
+        table_rows.append(row)
+    return table_rows

@@ -12,7 +12,7 @@ from driftq.spark.pipelines.audit_report import (
     Total,
     comparable,
     differing,
-    judged,
+    partition_results,
     whole,
 )
 from driftq.spark.tables.ledger import HeldRange
@@ -44,7 +44,7 @@ def test_a_bucket_differs_by_count_by_checksum_or_by_being_alone() -> None:
 
 
 def test_a_table_that_is_the_same_as_its_log_is_exact() -> None:
-    report = AuditReport(judged({LOG: Total(0, 9, 10, 255)}, {LOG: Extent(0, 12)}, {LOG: 10}, []))
+    report = AuditReport(partition_results({LOG: Total(0, 9, 10, 255)}, {LOG: Extent(0, 12)}, {LOG: 10}, []))
 
     assert report.code == EXACT
     first, last = report.lines()
@@ -52,19 +52,19 @@ def test_a_table_that_is_the_same_as_its_log_is_exact() -> None:
     assert last == "verdict: exact. 10 rows of 1 partitions are what the log holds, each once"
 
 
-def test_what_retention_took_nobody_can_tell() -> None:
+def test_offsets_that_retention_removed_cannot_be_compared() -> None:
     table = {LOG: Total(0, 9, 10, 1)}
 
-    partial = judged(table, {LOG: Extent(4, 20)}, {LOG: 6}, [])[0]
+    partial = partition_results(table, {LOG: Extent(4, 20)}, {LOG: 6}, [])[0]
     assert (partial.code, partial.unknown) == (CANNOT_TELL, HeldRange(0, 3))
-    assert "offsets 0–3 are not in the log any more" in partial.line()
-    assert judged(table, {LOG: Extent(30, 40)}, {}, [])[0].unknown == HeldRange(0, 9)
-    gone = judged(table, {}, {}, [])[0]
+    assert "offsets 0–3 are no longer in the log" in partial.line()
+    assert partition_results(table, {LOG: Extent(30, 40)}, {}, [])[0].unknown == HeldRange(0, 9)
+    gone = partition_results(table, {}, {}, [])[0]
     assert (gone.code, gone.unknown, gone.ahead) == (CANNOT_TELL, HeldRange(0, 9), 0)
 
 
 def test_a_difference_weighs_more_than_a_doubt() -> None:
-    partitions = judged({LOG: Total(0, 9, 10, 1)}, {LOG: Extent(4, 20)}, {LOG: 6}, [("orders", 0, 0)])
+    partitions = partition_results({LOG: Total(0, 9, 10, 1)}, {LOG: Extent(4, 20)}, {LOG: 6}, [("orders", 0, 0)])
 
     report = AuditReport(partitions, (Mismatch("missing", "orders", 0, 5),), {"missing": 3}, more=True)
 

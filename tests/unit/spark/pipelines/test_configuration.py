@@ -12,7 +12,7 @@ import pytest
 
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import configuration
-from driftq.spark.pipelines.configuration import PIPELINES, checkpoint, identity, load, shown
+from driftq.spark.pipelines.configuration import PIPELINES, checkpoint, identity, load, toml_lines
 from driftq.spark.pipelines.settings import Configuration
 
 GIVEN = {"source.topics": ("orders",), "sink.table": "tables/orders", "sink.topic": "out"}
@@ -54,7 +54,7 @@ def test_a_single_setting_wins_over_the_file_and_is_read_as_toml_or_as_text(tmp_
 @pytest.mark.parametrize("name", PIPELINES)
 def test_what_is_shown_can_be_run_again_and_every_setting_is_explained(name: str, tmp_path: Path) -> None:
     found = load(name, values=GIVEN)
-    lines = list(shown(found))
+    lines = list(toml_lines(found))
     path = tmp_path / "again.toml"
     path.write_text("\n".join(lines))
 
@@ -77,7 +77,7 @@ def test_every_pipeline_has_a_section_and_every_section_a_pipeline() -> None:
         ("metrics", ["sorce.url=x"], "there is no section 'sorce'; did you mean source"),
         ("metrics", ["metrics.window=soon"], "metrics.window: expected a value such as '10 seconds'"),
         ("metrics", ["metrics.window=0 seconds"], "expected a value such as"),
-        ("metrics", ["archive.schema=a INT"], r"\[archive\] has no meaning for metrics"),
+        ("metrics", ["archive.schema=a INT"], r"\[archive\] does not apply to metrics"),
         ("metrics", ["source.max_offsets=-1"], "source.max_offsets"),
         ("metrics", ["source.fail_on_data_loss=perhaps"], "source.fail_on_data_loss"),
         ("metrics", ["sink.table="], r"metrics needs sink.table \(--table DIR\)"),
@@ -121,7 +121,7 @@ def test_a_default_holds_where_nobody_has_said_anything() -> None:
 def test_a_token_is_not_shown() -> None:
     found = load("archive", values={**GIVEN, "source.token": "secret"})
 
-    assert "secret" not in "\n".join(shown(found))
+    assert "secret" not in "\n".join(toml_lines(found))
 
 
 def test_reading_a_configuration_needs_no_spark() -> None:

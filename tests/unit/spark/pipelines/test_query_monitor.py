@@ -109,7 +109,7 @@ class Interrupted:
 
 def test_an_error_that_a_stop_made_is_no_failure() -> None:
     stop = Stop()
-    stop.ask()
+    stop.request()
     watch({"metrics": lambda: Interrupted(active=True)}, stop, print)  # type: ignore[dict-item,return-value]
 
 
