@@ -146,7 +146,7 @@ def test_a_pipeline_stops_in_order_and_goes_on_where_it_was(tmp_path: Path) -> N
         second = told(tmp_path, *arguments, "--once")
 
         assert code == 0, first.text
-        assert "stopped; start it again to go on" in first.text
+        assert "stopped; start it again to continue" in first.text
         assert "batch 0, 50 rows" in first.text
         assert second.returncode == 0, second.stderr
         assert values_of(broker, "out") == Counter(f"{letter}{n}" for letter in "ABC" for n in range(50))

@@ -181,6 +181,6 @@ def test_a_log_that_is_gone_leaves_the_commits_to_speak(
         changed = audit(spark, tables, broker, {"url": other.url})
 
     assert whole.code == 2
-    assert "offsets 0–49 are not in the log any more" in whole.lines()[0]
+    assert "offsets 0–49 are no longer in the log" in whole.lines()[0]
     assert changed.code == 1
     assert any("some of them are others" in each for each in changed.problems)

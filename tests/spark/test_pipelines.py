@@ -197,8 +197,8 @@ def test_dead_letters_are_told_by_kind_and_sent_back_once(spark, server, broker,
     assert code == 0
     assert said[0].split() == ["3", "orders", "g", "rejected", "timeout", "after", "…", "ms"]
     assert [line for line in said if "refused" in line] == [
-        "orders: 3 sent back, 0 refused, 0 not sent now",
-        "orders: 0 sent back, 0 refused, 0 not sent now",
+        "orders: 3 redriven, 0 refused, 0 left",
+        "orders: 0 redriven, 0 refused, 0 left",
     ]
     assert said[-2] == "no dead letters"
     assert values_of(broker, "orders") == ["0", "0", "1", "1", "2", "2", "3", "4"]
