@@ -136,7 +136,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "nofence": (
         Bug("core.rules.settle:_is_holder", "lease.token == token if token else lease.owner == owner", "True"),
     ),
-    "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(found.held).items()", HELD),),
+    "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(targets.held).items()", HELD),),
     "cursor_is_highest_ack": (Bug("core.state.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
     "floor_past_unacked": (
         Bug("core.state.progress:Progress.settle", "gap[0] <= self.floor", "gap[0] <= self.floor + 1"),
@@ -148,8 +148,8 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.transitions.claim_selection:fresh", "log.fair_from if fair else end", "log.fair_from"),
         Bug("core.rules.produce:kept_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
     ),
-    "retries_first": (Bug("core.rules.claim:_give", "// WHOLE\n", "// WHOLE or 1\n"),),
-    "retries_last": (Bug("core.rules.claim:_give", "quota = (", "quota = 0 * ("),),
+    "retries_first": (Bug("core.rules.claim:_take", "// WHOLE\n", "// WHOLE or 1\n"),),
+    "retries_last": (Bug("core.rules.claim:_take", "quota = (", "quota = 0 * ("),),
     "retry_share_not_carried": (Bug("core.state.progress:Progress.lease", "fact.retry_debt", "0"),),
     "attempts_not_persisted": (
         Bug(
@@ -169,7 +169,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "deadline_ignored": (
         Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
-        Bug("core.rules.claim:_give_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
+        Bug("core.rules.claim:_take_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
     ),
     "delay_ignored": (Bug("core.state.progress:Progress.delay", "not_before_ms)", "0)"),),
     "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
@@ -222,7 +222,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "oldest_gets_no_full_lease": (
         Bug("engine.consumer_window:ConsumerWindow.extensions", "< min(end_ms, horizon_ms):", "< 0:"),
     ),
-    "leases_not_kept": (Bug("core.rules.settle:keep", "in ranges.items():", "in ():"),),
+    "leases_not_kept": (Bug("core.rules.settle:keep_leases", "in ranges.items():", "in ():"),),
     "kept_without_settlements": (Bug("engine.consumer_window:ConsumerWindow.remove", "if settled:", "if 1:"),),
     "timer_forgets_the_waiting": (
         Bug("engine.consumer_window:ConsumerWindow.next_ms", "if self.held and", "if 0 and"),
@@ -266,9 +266,15 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "outcome_without_commits": (
         Bug("core.rules.outcome:_parts", "for commit in command.commits:", "for commit in ():"),
     ),
-    "outcome_unfenced": (Bug("core.rules.settle:_already_settled", "not found.fenced and not is_dead", "not is_dead"),),
+    "outcome_unfenced": (
+        Bug("core.rules.settle:_already_settled", "not targets.fenced and not is_dead", "not is_dead"),
+    ),
     "outcome_of_a_nacked_message": (
-        Bug("core.rules.settle:_sort_one", "elif found.fenced and entry is not None and not entry.lost:", "elif 0:"),
+        Bug(
+            "core.rules.settle:_check_message",
+            "elif targets.fenced and entry is not None and not entry.lost:",
+            "elif 0:",
+        ),
     ),
     "outcome_forgotten": (Bug("core.rules.outcome:outcome", "if known is not None:", "if 0:"),),
     "outcomes_not_persisted": (Bug("core.state.outcomes:Outcomes.snapshot", "self._known.items()", "()"),),
@@ -276,7 +282,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "other_outcome_called_a_repeat": (
         Bug("core.rules.outcome:_repeated", "known.digest == outcomes.digest(command)", "True"),
     ),
-    "dead_letter_acked": (Bug("core.rules.settle:_already_settled", "not found.fenced and not is_dead", "1"),),
+    "dead_letter_acked": (Bug("core.rules.settle:_already_settled", "not targets.fenced and not is_dead", "1"),),
     "late_reason_dropped": (Bug("core.rules.settle:nack", "elif progress.entries[offset].lost:", "elif 0:"),),
     "effect_begun_by_name": (
         Bug(

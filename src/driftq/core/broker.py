@@ -35,7 +35,6 @@ from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.queries import read_states
 from driftq.core.rules.redrive import redrive
-from driftq.core.rules.settle import keep
 from driftq.core.rules.sweep import set_clock, sweep
 from driftq.core.state.fold import Fold
 from driftq.core.state.snapshot import SnapshotRestore, snapshot_facts
@@ -61,7 +60,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.ReleaseMessages: settle.release,
     c.RejectMessages: settle.reject,
     c.Extend: settle.extend,
-    c.Keep: keep,
+    c.Keep: settle.keep_leases,
     c.Cancel: settle.cancel,
     c.Redrive: redrive,
     c.AppendStream: streams.append,

@@ -1,1 +1,2 @@
-"""The rules: one module for each noun. A rule reads a case, writes down facts and answers; it changes nothing."""
+"""Rules: one module per family of commands. A rule reads the context, records facts and returns a reply; it changes
+nothing. Rules do not import each other: what they share is in `core.transitions`."""

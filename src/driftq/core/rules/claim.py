@@ -1,9 +1,15 @@
-"""Claiming: which messages an owner gets. Partitions give in turn. In each, due retries are offered their share first,
-fresh messages get the rest, and retries fill what is left, so neither starves the other.
+"""Claim: which messages an owner gets.
 
-The share of retries is a balance that is carried from claim to claim, for each group and partition: with a ratio of 0.2
-a claim of ten offers two of its messages to retries, and of five claims of one message the first does. A retry that
-becomes due when there was none for a while has not long to wait: nearly one message is saved up for it, never more."""
+1. Partitions are asked in turn; each claim starts one partition further. Expired leases are ended on the way.
+2. In each partition, due retries get their share first, fresh messages the rest, and retries fill what is left. So
+   neither starves the other.
+3. Messages past their deadline become dead letters instead of being delivered, and messages whose effect is committed
+   are settled (`core.transitions.skip`).
+4. Everything claimed gets one token and one lease, cut where an execution timeout ends an attempt earlier.
+
+The share of retries is a balance that is carried from claim to claim, per group and partition. With a ratio of 0.2, a
+claim of ten offers two messages to retries; of five claims of one message, the first does. While no retry is due,
+almost one message is saved up for the next one, never more."""
 
 from __future__ import annotations
 
@@ -37,17 +43,17 @@ WHOLE = 1_000  # balances are counted in thousandths of a message
 
 
 class _Share:
-    """What one partition gives to a claim."""
+    """What a claim takes from one partition."""
 
-    __slots__ = ("deliveries", "fair", "has_done", "log", "progress", "ranges", "retry_debt", "room")
+    __slots__ = ("deliveries", "fair", "skips_committed", "log", "progress", "ranges", "retry_debt", "room")
 
     def __init__(self, log: Log, progress: Progress, room: int, fair: bool) -> None:
         self.fair = fair
-        self.has_done = False  # whether the group has committed effects
+        self.skips_committed = False  # the group has committed effects, whose messages are skipped
         self.retry_debt = progress.retry_debt
         self.log = log
         self.progress = progress
-        self.room = room  # in-flight slots that are free
+        self.room = room  # free in-flight slots
         self.ranges: dict[LaneKey | None, list[Range]] = {}
         self.deliveries: list[Delivery] = []
 
@@ -68,26 +74,26 @@ def claim(ctx: DecisionContext, command: Claim) -> Reply:
     if group.idle and has_caught_up(ctx.state, ctx.limits, group):
         ctx.facts.append(GroupCaughtUp(group.group_id, ctx.now_ms))
     shares = _shares(ctx, group, config.in_flight_max or ctx.limits.in_flight_max, config.fair == FAIR_TENANT)
-    most = command.max_messages
+    limit = command.max_messages
     if config.history:
-        most = min(most, max(1, ctx.limits.batch_bytes // EVENT_BYTES))  # as many as one frame can tell of
+        limit = min(limit, max(1, ctx.limits.batch_bytes // EVENT_BYTES))  # one frame must hold their history events
     _note_filter(ctx, group, (command.task, command.label))
-    _fill(ctx, group, shares, most, ClaimFilter(command.task, command.label))
-    return _hand_out(ctx, group, shares, command.owner, lease_ms)
+    _fill(ctx, group, shares, limit, ClaimFilter(command.task, command.label))
+    return _lease(ctx, group, shares, command.owner, lease_ms)
 
 
-def _note_filter(ctx: DecisionContext, group: Group, wanted: Filter) -> None:
-    """Remember what the group asks for, so that other tasks do not count as its own. A group without a note asks for
-    everything; so does one with too many."""
+def _note_filter(ctx: DecisionContext, group: Group, claim_filter: Filter) -> None:
+    """Record a new filter of the group: tasks that it never asks for do not count as its lag. A group without filters
+    asks for everything, and so does one with too many."""
     known = group.filters
-    if wanted in known or EVERYTHING in known or (wanted == EVERYTHING and not known):
+    if claim_filter in known or EVERYTHING in known or (claim_filter == EVERYTHING and not known):
         return
-    task, label = wanted if len(known) < FILTERS_MAX else EVERYTHING
+    task, label = claim_filter if len(known) < FILTERS_MAX else EVERYTHING
     ctx.facts.append(FilterNoted(group.group_id, ctx.now_ms, task, label))
 
 
 def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
-    """The partitions in turn, each with its free slots. Lost leases are ended on the way and free theirs."""
+    """The partitions with free slots, in turn. Expired leases are ended first, which frees their slots."""
     shares: list[_Share] = []
     count = len(group.progress)
     for step in range(count):
@@ -96,46 +102,48 @@ def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) 
         room = in_flight_max - progress.in_flight + lost
         if room > 0:
             shares.append(_Share(ctx.state.logs[progress.log_id], progress, room, fair))
-            shares[-1].has_done = has_committed_effects(ctx, group)
+            shares[-1].skips_committed = has_committed_effects(ctx, group)
     return shares
 
 
-def _fill(ctx: DecisionContext, group: Group, shares: list[_Share], most: int, wanted: ClaimFilter) -> None:
+def _fill(ctx: DecisionContext, group: Group, shares: list[_Share], limit: int, claim_filter: ClaimFilter) -> None:
     for share in shares:
-        if most <= 0:
+        if limit <= 0:
             return
-        most -= _give(ctx, group, share, min(most, share.room), wanted)
+        limit -= _take(ctx, group, share, min(limit, share.room), claim_filter)
 
 
-def _give(ctx: DecisionContext, group: Group, share: _Share, most: int, wanted: ClaimFilter) -> int:
-    """Up to `most` messages of one partition. What retries get beyond their share, because nothing fresh is there, is
-    not held against them."""
+def _take(ctx: DecisionContext, group: Group, share: _Share, limit: int, claim_filter: ClaimFilter) -> int:
+    """Take up to `limit` messages of one partition. What retries get because nothing fresh is left does not count
+    against their share."""
     ratio = round(ctx.limits.retry_ratio * WHOLE)
-    due = _due(ctx, share, most, wanted)
-    quota = (WHOLE - 1 - share.retry_debt + ratio * most) // WHOLE
-    retries = _give_due(ctx, group, share, due, quota) if due else 0
-    fresh = _give_fresh(ctx, group, share, most - retries, wanted)
+    due = _due(ctx, share, limit, claim_filter)
+    quota = (WHOLE - 1 - share.retry_debt + ratio * limit) // WHOLE
+    retries = _take_due(ctx, group, share, due, quota) if due else 0
+    fresh = _take_fresh(ctx, group, share, limit - retries, claim_filter)
     if due:
-        retries += _give_due(ctx, group, share, due, most - retries - fresh)
+        retries += _take_due(ctx, group, share, due, limit - retries - fresh)
     if retries or share.retry_debt:
         debt = share.retry_debt + WHOLE * retries - ratio * (retries + fresh)
         share.retry_debt = min(max(debt, 0), WHOLE - 1)
     return retries + fresh
 
 
-def _due(ctx: DecisionContext, share: _Share, most: int, wanted: ClaimFilter) -> list[int]:
+def _due(ctx: DecisionContext, share: _Share, limit: int, claim_filter: ClaimFilter) -> list[int]:
     if not share.progress.resting_heap:
         return []
-    end = ctx.reader.end(share.log.log_id)  # a short delay may be over before its message is durable
+    end = ctx.reader.end(share.log.log_id)  # a short delay may end before its message is durable
     ageing_ms = ctx.limits.ageing_ms
-    return claim_selection.due(share.log, share.progress, end, min(most, share.room), ctx.now_ms, wanted, ageing_ms)
+    return claim_selection.due(
+        share.log, share.progress, end, min(limit, share.room), ctx.now_ms, claim_filter, ageing_ms
+    )
 
 
-def _give_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[int], most: int) -> int:
-    """Take from the front of `offsets`; what is taken is removed."""
+def _take_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[int], limit: int) -> int:
+    """Take from the front of `offsets`, removing what is taken."""
     progress = share.progress
-    given = 0
-    while offsets and given < most and share.room:
+    count = 0
+    while offsets and count < limit and share.room:
         offset = offsets.pop(0)
         deadline_ms = share.log.deadline_of(offset) if share.log.deadline_offsets else 0
         overdue = 0 < deadline_ms <= ctx.now_ms and not ctx.state.topics[group.topic].dead_of
@@ -143,7 +151,7 @@ def _give_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[i
             break
         if overdue and dead_letter(ctx, group, progress, offset, "deadline_exceeded", ""):
             continue
-        if share.has_done and is_committed(ctx, group, share.log, offset):
+        if share.skips_committed and is_committed(ctx, group, share.log, offset):
             skip(ctx, group, share.log, [offset])
             continue
         entry = progress.entries[offset]
@@ -159,37 +167,45 @@ def _give_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[i
                 entry.error,
             )
         )
-        given += 1
+        count += 1
         share.room -= 1
-    return given
+    return count
 
 
-def _give_fresh(ctx: DecisionContext, group: Group, share: _Share, most: int, wanted: ClaimFilter) -> int:
+def _take_fresh(ctx: DecisionContext, group: Group, share: _Share, limit: int, claim_filter: ClaimFilter) -> int:
     log, progress = share.log, share.progress
-    given = 0
-    most = min(most, share.room)
-    picked = _without_overdue(ctx, group, share, _pick(ctx, share, most, wanted))
-    for lane, first, stop in _without_done(ctx, group, share, picked) if share.has_done else picked:
-        stop = min(stop, first + most - given)
+    count = 0
+    limit = min(limit, share.room)
+    picked = _without_overdue(ctx, group, share, _pick(ctx, share, limit, claim_filter))
+    for lane, first, stop in _without_committed(ctx, group, share, picked) if share.skips_committed else picked:
+        stop = min(stop, first + limit - count)
         if first == stop:
             break
-        ranges = share.ranges.pop(lane, [])  # the lane that gave last comes last: turns are counted in this order
+        ranges = share.ranges.pop(lane, [])  # the lane used last goes last: turns are counted in this order
         ranges.append((first, stop))
         share.ranges[lane] = ranges
         share.deliveries.append(Delivery(log.partition, log.log_id, first, stop, 1, progress.fresh_version))
-        given += stop - first
-    share.room -= given
-    return given
+        count += stop - first
+    share.room -= count
+    return count
 
 
-def _pick(ctx: DecisionContext, share: _Share, most: int, wanted: ClaimFilter) -> list[FreshRun]:
-    """Enough fresh messages that `most` are left when those past their deadline are taken out."""
+def _pick(ctx: DecisionContext, share: _Share, limit: int, claim_filter: ClaimFilter) -> list[FreshRun]:
+    """Enough fresh messages that `limit` are left without those past their deadline."""
     log, progress, now_ms = share.log, share.progress, ctx.now_ms
     end = min(log.end, ctx.reader.end(log.log_id))
     extra = 0
     while True:
         picked = claim_selection.fresh(
-            log, progress, end, most + extra, now_ms, wanted, ctx.limits.ageing_ms, ctx.reader.time_of, share.fair
+            log,
+            progress,
+            end,
+            limit + extra,
+            now_ms,
+            claim_filter,
+            ctx.limits.ageing_ms,
+            ctx.reader.time_of,
+            share.fair,
         )
         if not log.deadline_offsets:
             return picked
@@ -200,13 +216,13 @@ def _pick(ctx: DecisionContext, share: _Share, most: int, wanted: ClaimFilter) -
 
 
 def _without_overdue(ctx: DecisionContext, group: Group, share: _Share, picked: list[FreshRun]) -> list[FreshRun]:
-    """Messages past their deadline go to the dead letters instead."""
+    """Move messages past their deadline to the dead letters."""
     if not share.log.deadline_offsets or ctx.state.topics[group.topic].dead_of:
         return picked
     kept: list[FreshRun] = []
     for lane, first, stop in picked:
         for offset in share.log.overdue(first, stop, ctx.now_ms):
-            if ctx.is_full():  # the cursor may not pass what was not buried
+            if ctx.is_full():  # the cursor must not pass a message that was not moved
                 return [*kept, FreshRun(lane, first, offset)] if first < offset else kept
             if not dead_letter(ctx, group, share.progress, offset, "deadline_exceeded", ""):
                 continue
@@ -220,49 +236,49 @@ def _without_overdue(ctx: DecisionContext, group: Group, share: _Share, picked: 
     return kept
 
 
-def _without_done(ctx: DecisionContext, group: Group, share: _Share, picked: list[FreshRun]) -> list[FreshRun]:
-    """Messages whose effect is committed are settled instead."""
+def _without_committed(ctx: DecisionContext, group: Group, share: _Share, picked: list[FreshRun]) -> list[FreshRun]:
+    """Settle messages whose effect is committed."""
     kept: list[FreshRun] = []
-    done: list[int] = []
+    committed: list[int] = []
     for lane, first, stop in picked:
         for offset in committed_in(ctx, group, share.log, first, stop):
-            done.append(offset)
+            committed.append(offset)
             if first < offset:
                 kept.append(FreshRun(lane, first, offset))
             first = offset + 1
         if first < stop:
             kept.append(FreshRun(lane, first, stop))
-    skip(ctx, group, share.log, sorted(done))
+    skip(ctx, group, share.log, sorted(committed))
     return kept
 
 
-def _hand_out(ctx: DecisionContext, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
+def _lease(ctx: DecisionContext, group: Group, shares: list[_Share], owner: str, lease_ms: int) -> Claimed:
     deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     if not deliveries:
-        # Whoever only met messages past their deadline, as many as one frame buries, comes again at once.
-        buried = any(isinstance(fact, Settled) for fact in ctx.facts)
-        return Claimed(group.group_id, (), "", 0, ctx.now_ms if buried else _next_ms(group, ctx.now_ms))
+        # A claim that only moved dead letters, as many as fit into a frame, is repeated at once.
+        has_settled = any(isinstance(fact, Settled) for fact in ctx.facts)
+        return Claimed(group.group_id, (), "", 0, ctx.now_ms if has_settled else _next_ms(group, ctx.now_ms))
     token = ctx.chance.token()
     now_ms, until_ms = ctx.now_ms, ctx.now_ms + lease_ms
     for share in shares:
         log = share.log
         for lane, ranges in share.ranges.items():
-            for end_ms, some in leases(log, ranges, now_ms, until_ms):
+            for end_ms, leased in leases(log, ranges, now_ms, until_ms):
                 ctx.facts.append(
                     Leased(
-                        group.group_id, log.log_id, tuple(some), owner, token, now_ms, end_ms,
+                        group.group_id, log.log_id, tuple(leased), owner, token, now_ms, end_ms,
                         (lane.priority, lane.task, lane.label, lane.tenant) if lane is not None else None,
                         share.retry_debt,
                     )
                 )  # fmt: skip
         if log.timeout_offsets:
-            share.deliveries = [part for each in share.deliveries for part in _cut(log, each, now_ms, until_ms)]
+            share.deliveries = [part for delivery in share.deliveries for part in _cut(log, delivery, now_ms, until_ms)]
     deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     return Claimed(group.group_id, deliveries, token, until_ms)
 
 
 def _cut(log: Log, delivery: Delivery, now_ms: int, until_ms: int) -> Iterator[Delivery]:
-    """A delivery in parts whose leases end at the same time."""
+    """Cut a delivery where an execution timeout ends a lease earlier."""
     for first, end, end_ms in spans(log, delivery.first, delivery.end, now_ms, until_ms):
         yield replace(delivery, first=first, end=end, until_ms=end_ms if end_ms < until_ms else 0)
 

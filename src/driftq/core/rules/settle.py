@@ -1,8 +1,18 @@
-"""Settling what was claimed: ack, nack, release, reject, extend, cancel. Every call is checked against the fence.
+"""Settles what was claimed: ack, nack, release, reject, extend, cancel; and extends leases for the server.
 
-A lease that ran out is still its holder's until the message is delivered again: a late ack, nack or reject counts. What
-is settled stays so. An ack of it succeeds again, unless it became a dead letter; a nack or reject of it is refused,
-unless it repeats the one that ended it. An ack inside an outcome is stricter: it must find the lease (`ack_held`)."""
+Every call is checked against the lease of each message that it names:
+
+    state of the message      ack            nack            reject          release     extend
+    held by the caller        settled        backoff, retry  dead letter     given back  extended
+    lease ran out, not        settled        reason is       dead letter     nothing     refused
+    delivered again                          recorded
+    held by another owner     refused        refused         refused         refused     refused
+    settled                   succeeds       refused         refused         nothing     refused
+    dead letter               refused        succeeds if it  succeeds if it  nothing     refused
+                                             is a repeat     is a repeat
+
+An ack inside an outcome is stricter (`Ack.fenced`): the caller must hold every message.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +37,23 @@ if TYPE_CHECKING:
     from driftq.core.state.groups import Group
     from driftq.core.state.leases import Lease
 
-Settling = c.Ack | c.Nack | c.ReleaseMessages | c.RejectMessages | c.Extend
+SettleCommand = c.Ack | c.Nack | c.ReleaseMessages | c.RejectMessages | c.Extend
 
 
-class _Sorted:
-    """The messages of a call, sorted by what may be done with them. `fenced`: the caller must hold every one."""
+class _Targets:
+    """The messages of a call, by what may be done with them. `fenced`: the caller must hold every one."""
 
     __slots__ = ("fenced", "held", "refused", "resting")
 
     def __init__(self, fenced: bool) -> None:
         self.fenced = fenced
         self.held: list[tuple[Progress, Range]] = []
-        self.resting: list[tuple[Progress, int]] = []  # lost or nacked before, but not redelivered
+        self.resting: list[tuple[Progress, int]] = []  # the lease ran out or they were nacked, and not delivered again
         self.refused: list[Refusal] = []
 
 
-def _sort(ctx: DecisionContext, group: Group, command: Settling, *, fenced: bool = False) -> _Sorted | Rejected:
-    found = _Sorted(fenced)
+def _check(ctx: DecisionContext, group: Group, command: SettleCommand, *, fenced: bool = False) -> _Targets | Rejected:
+    targets = _Targets(fenced)
     if len(command.held) > 1 and overlap(command.held):
         return Rejected(Code.INVALID_ARGUMENT, "a message is named twice in one call")
     for held in command.held:
@@ -55,51 +65,51 @@ def _sort(ctx: DecisionContext, group: Group, command: Settling, *, fenced: bool
         lease = progress.held.lease_at(held.first)
         if lease is not None and progress.held.lease_at(held.end - 1) is lease and _is_run(progress, held):
             if _is_holder(lease, held.token, command.owner):
-                found.held.append((progress, (held.first, held.end)))
+                targets.held.append((progress, (held.first, held.end)))
                 continue
-        # One offset past the end of the log is enough to say that the rest was never delivered.
+        # One offset past the end of the log is enough to report that the others were never delivered.
         stop = max(held.first, ctx.state.logs[progress.log_id].end) + 1
         for offset in range(held.first, min(held.end, stop)):
-            _sort_one(found, progress, held, offset, command)
-    return found
+            _check_message(targets, progress, held, offset, command)
+    return targets
 
 
 def _is_run(progress: Progress, held: c.Held) -> bool:
-    """Whether one held range covers the whole run (its ends may belong to two ranges of one lease)."""
+    """Whether one held range covers all of it (the two ends may be in different ranges of one lease)."""
     pieces = list(progress.held.overlapping(held.first, held.end))
     return len(pieces) == 1 and pieces[0][:2] == (held.first, held.end)
 
 
-def _sort_one(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> None:
-    place, lease, entry = progress.state_of(offset)
+def _check_message(targets: _Targets, progress: Progress, held: c.Held, offset: int, command: SettleCommand) -> None:
+    state, lease, entry = progress.state_of(offset)
     refusal = ""
     code = Code.NOT_OWNER
-    if place is MessageState.SETTLED:
-        refusal = _already_settled(found, progress, held, offset, command)
+    if state is MessageState.SETTLED:
+        refusal = _already_settled(targets, progress, held, offset, command)
         if not refusal:
             return
     elif lease is None:
         refusal = "not owner: the message was given back"
-        if place is not MessageState.RESTING:
+        if state is not MessageState.RESTING:
             refusal, code = "message was not delivered to this group", Code.NOT_DELIVERED
     elif not _is_holder(lease, held.token, command.owner):
         refusal = "not owner"
-    elif place is MessageState.HELD:
-        found.held.append((progress, (offset, offset + 1)))
+    elif state is MessageState.HELD:
+        targets.held.append((progress, (offset, offset + 1)))
         return
-    elif found.fenced and entry is not None and not entry.lost:
+    elif targets.fenced and entry is not None and not entry.lost:
         refusal = "not owner: the message was given back"
     else:
-        found.resting.append((progress, offset))
+        targets.resting.append((progress, offset))
         return
-    found.refused.append(Refusal(held.partition, offset, code, refusal))
+    targets.refused.append(Refusal(held.partition, offset, code, refusal))
 
 
-def _already_settled(found: _Sorted, progress: Progress, held: c.Held, offset: int, command: Settling) -> str:
-    """Why a call about a settled message is refused; empty if it is a repeat, or changes nothing for its caller."""
+def _already_settled(targets: _Targets, progress: Progress, held: c.Held, offset: int, command: SettleCommand) -> str:
+    """Why a call about a settled message is refused; "" if it is a repeat or has nothing to change."""
     is_dead = offset in progress.dead
     if isinstance(command, c.ReleaseMessages | c.Extend) or (
-        isinstance(command, c.Ack) and not found.fenced and not is_dead
+        isinstance(command, c.Ack) and not targets.fenced and not is_dead
     ):
         return ""
     if not is_dead:
@@ -113,15 +123,15 @@ def _is_holder(lease: Lease, token: str, owner: str) -> bool:
     return lease.token == token if token else lease.owner == owner
 
 
-def _settling(ctx: DecisionContext, command: Settling, act: Callable[[Group, _Sorted], None]) -> Reply:
+def _settle(ctx: DecisionContext, command: SettleCommand, act: Callable[[Group, _Targets], None]) -> Reply:
     group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    found = _sort(ctx, group, command)
-    if isinstance(found, Rejected):
-        return found
-    act(group, found)
-    return Settlement(tuple(found.refused))
+    targets = _check(ctx, group, command)
+    if isinstance(targets, Rejected):
+        return targets
+    act(group, targets)
+    return Settlement(tuple(targets.refused))
 
 
 def _by_log(held: list[tuple[Progress, Range]]) -> dict[int, list[Range]]:
@@ -146,44 +156,43 @@ def ack(ctx: DecisionContext, command: c.Ack) -> Reply:
     group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
-    found = _sort(ctx, group, command, fenced=command.fenced)
-    if isinstance(found, Rejected):
-        return found
-    if command.fenced and found.refused:
-        first = found.refused[0]
+    targets = _check(ctx, group, command, fenced=command.fenced)
+    if isinstance(targets, Rejected):
+        return targets
+    if command.fenced and targets.refused:
+        first = targets.refused[0]
         return Rejected(first.code, first.message, {"partition": first.partition, "offset": first.offset})
-    _ack(ctx, group, found)
-    return Settlement(tuple(found.refused))
+    _ack(ctx, group, targets)
+    return Settlement(tuple(targets.refused))
 
 
-def _ack(ctx: DecisionContext, group: Group, found: _Sorted) -> None:
-    late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
-    for log_id, ranges in _by_log(found.held + late).items():
+def _ack(ctx: DecisionContext, group: Group, targets: _Targets) -> None:
+    late = [(progress, (offset, offset + 1)) for progress, offset in targets.resting]
+    for log_id, ranges in _by_log(targets.held + late).items():
         ctx.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, ctx.now_ms))
 
 
 def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
-    """A repeated nack finds the message resting already: nothing more happens. One that comes after the lease ran out
-    says why."""
+    """A repeated nack changes nothing. A nack after the lease ran out records its reason."""
 
-    def act(group: Group, found: _Sorted) -> None:
-        for progress, offset in found.resting:
+    def act(group: Group, targets: _Targets) -> None:
+        for progress, offset in targets.resting:
             if ctx.is_full():
-                found.refused.append(_too_much(ctx, progress, offset))
+                targets.refused.append(_too_much(ctx, progress, offset))
             elif progress.entries[offset].lost:
                 _explain(ctx, group, progress, offset, command)
-        for progress, (first, end) in found.held:
+        for progress, (first, end) in targets.held:
             for offset in range(first, end):
                 if ctx.is_full():
-                    found.refused.append(_too_much(ctx, progress, offset))
+                    targets.refused.append(_too_much(ctx, progress, offset))
                     continue
                 fail(ctx, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
 
-    return _settling(ctx, command, act)
+    return _settle(ctx, command, act)
 
 
 def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int, command: c.Nack) -> None:
-    """The attempt has ended already, so nothing is counted; the reason replaces the one that the broker assumed."""
+    """The attempt has ended already and is not counted again; the reason replaces `ack_timeout`."""
     error = bounded(command.reason or "nack", ctx.limits.error_bytes)
     retry_at_ms = progress.entries[offset].retry_at_ms
     if command.delay_ms is not None:
@@ -193,36 +202,36 @@ def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int
 
 
 def reject(ctx: DecisionContext, command: c.RejectMessages) -> Reply:
-    def act(group: Group, found: _Sorted) -> None:
-        late = [(progress, (offset, offset + 1)) for progress, offset in found.resting]
-        for progress, (first, end) in found.held + late:
+    def act(group: Group, targets: _Targets) -> None:
+        late = [(progress, (offset, offset + 1)) for progress, offset in targets.resting]
+        for progress, (first, end) in targets.held + late:
             for offset in range(first, end):
                 if ctx.is_full():
-                    found.refused.append(_too_much(ctx, progress, offset))
+                    targets.refused.append(_too_much(ctx, progress, offset))
                     continue
-                if ctx.state.topics[group.topic].dead_of:  # no dead letters of dead letters
+                if ctx.state.topics[group.topic].dead_of:  # a dead letter has no dead letters
                     run = ((offset, offset + 1),)
                     error = bounded(command.reason, ctx.limits.error_bytes)
                     ctx.facts.append(f.Settled(group.group_id, progress.log_id, run, f.DEAD, ctx.now_ms, error))
                 elif not dead_letter(ctx, group, progress, offset, "rejected", command.reason):
                     partition = ctx.state.logs[progress.log_id].partition
                     message = "the record cannot be read, so it cannot become a dead letter"
-                    found.refused.append(Refusal(partition, offset, Code.DATA_CORRUPT, message))
+                    targets.refused.append(Refusal(partition, offset, Code.DATA_CORRUPT, message))
 
-    return _settling(ctx, command, act)
+    return _settle(ctx, command, act)
 
 
 def release(ctx: DecisionContext, command: c.ReleaseMessages) -> Reply:
-    def act(group: Group, found: _Sorted) -> None:
+    def act(group: Group, targets: _Targets) -> None:
         retry_at_ms = ctx.now_ms + command.delay_ms
-        for log_id, ranges in _by_log(found.held).items():
+        for log_id, ranges in _by_log(targets.held).items():
             ctx.facts.append(f.Released(group.group_id, log_id, tuple(ranges), retry_at_ms, command.sent))
 
-    return _settling(ctx, command, act)
+    return _settle(ctx, command, act)
 
 
 def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
-    """Only a live lease can be extended: a message that rests after a lost one is lost to this holder."""
+    """Only a live lease can be extended. After it ran out, the holder is refused."""
     group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
@@ -231,32 +240,32 @@ def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
     refused = bad_lease(ctx, lease_ms)
     if refused is not None:
         return refused
-    found = _sort(ctx, group, command)
-    if isinstance(found, Rejected):
-        return found
+    targets = _check(ctx, group, command)
+    if isinstance(targets, Rejected):
+        return targets
     until_ms = ctx.now_ms + lease_ms
-    for log_id, ranges in _by_log(found.held).items():
+    for log_id, ranges in _by_log(targets.held).items():
         progress = ctx.state.progress_of(group.group_id, log_id)
-        for end_ms, some in extensions(ctx.state.logs[log_id], progress, ranges, ctx.now_ms + lease_ms).items():
-            ctx.facts.append(f.Extended(group.group_id, log_id, tuple(some), end_ms))
+        for end_ms, extended in extensions(ctx.state.logs[log_id], progress, ranges, ctx.now_ms + lease_ms).items():
+            ctx.facts.append(f.Extended(group.group_id, log_id, tuple(extended), end_ms))
             until_ms = min(until_ms, end_ms)
-    lost = list(found.refused)
-    for progress, offset in found.resting:
+    lost = list(targets.refused)
+    for progress, offset in targets.resting:
         partition = ctx.state.logs[progress.log_id].partition
         lost.append(Refusal(partition, offset, Code.NOT_OWNER, "the lease was lost"))
-    lost.extend(_settled_before(ctx, group, command))
+    lost.extend(_refuse_settled(ctx, group, command))
     return Settlement(tuple(lost), until_ms)
 
 
-def _settled_before(ctx: DecisionContext, group: Group, command: c.Extend) -> list[Refusal]:
-    """A heartbeat for something that is settled tells the worker to stop."""
-    found: list[Refusal] = []
+def _refuse_settled(ctx: DecisionContext, group: Group, command: c.Extend) -> list[Refusal]:
+    """Refuse a heartbeat for a settled message, so that the worker stops."""
+    refusals: list[Refusal] = []
     for held in command.held:
         progress = group.progress[held.partition]
         for offset in range(held.first, min(held.end, ctx.state.logs[progress.log_id].end)):
             if progress.state_of(offset)[0] is MessageState.SETTLED:
-                found.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
-    return found
+                refusals.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
+    return refusals
 
 
 def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
@@ -270,10 +279,10 @@ def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
     if end <= progress.floor:
         return Settlement()
     for offset in range(progress.floor, end):
-        place, lease, _ = progress.state_of(offset)
-        if place is MessageState.SETTLED:
+        state, lease, _ = progress.state_of(offset)
+        if state is MessageState.SETTLED:
             continue
-        if place is not MessageState.HELD or lease is None:
+        if state is not MessageState.HELD or lease is None:
             return Rejected(Code.NOT_DELIVERED, f"offset {offset} is not in flight; nothing was acked")
         if not _is_holder(lease, command.token, command.owner):
             return Rejected(Code.NOT_OWNER, f"not owner of offset {offset}; nothing was acked")
@@ -296,11 +305,11 @@ def cancel(ctx: DecisionContext, command: c.Cancel) -> Reply:
         if not group.progress[command.partition].is_settled(command.offset):
             run = ((command.offset, command.offset + 1),)
             ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, ctx.now_ms))
-    ctx.facts.append(f.Cancelled(log.log_id, command.offset, ctx.now_ms))  # groups may come later
+    ctx.facts.append(f.Cancelled(log.log_id, command.offset, ctx.now_ms))  # for groups that start later
     return Done()
 
 
-def keep(ctx: DecisionContext, command: Keep) -> Reply:
+def keep_leases(ctx: DecisionContext, command: Keep) -> Reply:
     group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
@@ -309,17 +318,17 @@ def keep(ctx: DecisionContext, command: Keep) -> Reply:
         if not 0 <= held.partition < len(group.progress):
             return bad_partition(held.partition, ctx.state.topics[group.topic])
         progress = group.progress[held.partition]
-        ranges.setdefault(progress.log_id, []).extend(_shorter(progress, held, ctx.now_ms, command.until_ms))
-    for log_id, found in ranges.items():
+        ranges.setdefault(progress.log_id, []).extend(_ending_before(progress, held, ctx.now_ms, command.until_ms))
+    for log_id, held_ranges in ranges.items():
         progress = ctx.state.progress_of(group.group_id, log_id)
-        for until_ms, some in extensions(ctx.state.logs[log_id], progress, found, command.until_ms).items():
-            ctx.facts.append(Extended(group.group_id, log_id, tuple(some), until_ms))
+        for until_ms, extended in extensions(ctx.state.logs[log_id], progress, held_ranges, command.until_ms).items():
+            ctx.facts.append(Extended(group.group_id, log_id, tuple(extended), until_ms))
     return Settlement((), command.until_ms)
 
 
-def _shorter(progress: Progress, held: Held, now_ms: int, until_ms: int) -> list[Range]:
-    """What is held under the token by a lease that still runs and ends before `until_ms`."""
-    found = [
+def _ending_before(progress: Progress, held: Held, now_ms: int, until_ms: int) -> list[Range]:
+    """The ranges held under the token by a live lease that ends before `until_ms`."""
+    held_ranges = [
         (low, high)
         for low, high, lease in progress.held.overlapping(held.first, held.end)
         if lease.token == held.token and now_ms < lease.until_ms < until_ms
@@ -328,5 +337,5 @@ def _shorter(progress: Progress, held: Held, now_ms: int, until_ms: int) -> list
         entry = progress.entries[offset]
         lease = entry.lease
         if entry.held and lease is not None and lease.token == held.token and now_ms < lease.until_ms < until_ms:
-            found.append((offset, offset + 1))
-    return sorted(found)
+            held_ranges.append((offset, offset + 1))
+    return sorted(held_ranges)

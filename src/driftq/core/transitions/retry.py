@@ -1,5 +1,11 @@
-"""What happens to a message that was not acked: it rests and comes back, or it becomes a dead letter. Nack, reject,
-lost lease and deadline all end here, so there is one retry decision."""
+"""What happens to a message whose attempt failed: it waits in backoff, or becomes a dead letter.
+
+Nacks, lost leases and execution timeouts all end here, so there is one retry decision:
+
+1. The policy is the envelope's, else the topic's, else the server's.
+2. If the policy has no attempts left, the message becomes a dead letter (`core.transitions.dead_letter`).
+3. Otherwise it waits for the delay of the caller, or for the backoff with jitter (`delay_ms`).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,7 @@ def fail(
     lost: bool,
     delay: int | None = None,
 ) -> None:
-    """An attempt ended badly."""
+    """End an attempt as failed; `lost` if its lease ran out."""
     log = ctx.state.logs[progress.log_id]
     topic = ctx.state.topics[group.topic]
     entry = progress.entries.get(offset)
@@ -36,7 +42,7 @@ def fail(
     try:
         policy = _policy(ctx, topic, read_head(ctx.reader.record(log.log_id, offset).head))
     except Unreadable:
-        policy = ctx.limits.retry  # it cannot be copied to the dead letters: it rests until somebody restores it
+        policy = ctx.limits.retry  # it cannot be copied to the dead letters: it is retried until it can be read
     exhausted = is_exhausted(policy, attempts) and not topic.dead_of
     if exhausted and dead_letter(ctx, group, progress, offset, "max_attempts", error, lost=lost):
         return
@@ -48,7 +54,7 @@ def fail(
 
 
 def _policy(ctx: DecisionContext, topic: Topic, head: Head) -> RetryPolicy:
-    """The envelope's policy, else the topic's, else the server's; one without a backoff borrows the server's."""
+    """The policy of the envelope, else of the topic, else of the server. One without a backoff uses the server's."""
     server = ctx.limits.retry
     policy = head.envelope.retry_policy if head.envelope is not None else None
     policy = policy or topic.config.retry
@@ -60,24 +66,23 @@ def _policy(ctx: DecisionContext, topic: Topic, head: Head) -> RetryPolicy:
     return policy
 
 
-def bounded(text: str, most_bytes: int) -> str:
-    """At most so many bytes of UTF-8, cut between characters."""
+def bounded(text: str, bytes_max: int) -> str:
+    """Cut a text to a number of UTF-8 bytes, between characters."""
     raw = text.encode("utf-8", "replace")
-    return text if len(raw) <= most_bytes else raw[:most_bytes].decode("utf-8", "ignore")
+    return text if len(raw) <= bytes_max else raw[:bytes_max].decode("utf-8", "ignore")
 
 
-# --- When to try again, and when to stop: pure arithmetic. Chance is an argument ---
+# --- backoff: pure arithmetic, chance is an argument ---
 
 
-DELAY_MS_MAX = 1 << 40  # some thirty years
+DELAY_MS_MAX = 1 << 40  # about thirty years
 
 
 def delay_ms(policy: RetryPolicy, attempts: int, chance: float, floor_ms: int) -> int:
-    """How long a message rests after its `attempts`-th delivery failed. `chance` is uniform in [0, 1).
+    """How long a message waits after its `attempts`-th delivery failed. `chance` is uniform in [0, 1).
 
     `full` spreads over the whole window, `equal` over its upper half, `decorrelated` over three times the previous
-    window: each keeps retries of one cause from arriving together. `none` is what an envelope's policy asks for:
-    exactly the window.
+    window: so retries with one cause do not arrive together. `none` is exactly the window.
     """
     window = _window_ms(policy, attempts)
     match policy.jitter:
@@ -94,11 +99,11 @@ def delay_ms(policy: RetryPolicy, attempts: int, chance: float, floor_ms: int) -
 
 
 def _window_ms(policy: RetryPolicy, attempts: int) -> int:
-    """Policies come from envelopes that nobody may have checked: any number gives a time that can be written down."""
+    """Envelopes are not validated, so any number must give a valid time."""
     window = max(0, policy.backoff_ms) << min(40, max(0, attempts - 1))
     return min(window, policy.max_backoff_ms if policy.max_backoff_ms > 0 else DELAY_MS_MAX, DELAY_MS_MAX)
 
 
 def is_exhausted(policy: RetryPolicy, attempts: int) -> bool:
-    """Whether the last allowed delivery has been made."""
+    """Whether the last allowed delivery was made."""
     return 0 < policy.max_attempts <= attempts

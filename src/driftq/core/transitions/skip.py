@@ -1,9 +1,12 @@
-"""Messages whose effect is committed for the group: they are settled at dispatch and not delivered.
+"""Messages whose effect is committed for the group: a claim settles them instead of delivering them.
 
-The record decides: the effect (tenant, topic, group, idempotency key of the envelope) must be COMMITTED. A message that
-was delivered before is always looked at, if the group has committed effects at all; a fresh one if it is known to be
-the message of such an effect (`core.state.idempotency`). An effect under any other key says nothing about the message:
-a worker may have several for one message.
+The record decides: the effect (tenant, topic, group, idempotency key of the envelope) must be committed. Reading every
+record would be slow, so a claim checks only these:
+
+1. Messages that were delivered before, if the group has committed effects at all.
+2. Fresh messages that are known to belong to a committed effect (`core.state.idempotency.CommittedKeys`).
+
+Effects under other keys do not matter: a worker may have several effects for one message.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ if TYPE_CHECKING:
 
 
 def has_committed_effects(ctx: DecisionContext, group: Group) -> bool:
-    """Whether it is worth looking at all."""
+    """Whether any message of the group may have to be skipped."""
     return ctx.state.effects.committed.has_any(group.topic, group.name)
 
 
 def committed_in(ctx: DecisionContext, group: Group, log: Log, first: int, end: int) -> list[int]:
-    """The fresh messages of a range that are not to be delivered."""
+    """The fresh messages of a range whose effect is committed."""
     places = ctx.state.effects.committed.places(group.group_id, log.log_id)
     return [offset for offset in places.within(first, end) if is_committed(ctx, group, log, offset)]
 
