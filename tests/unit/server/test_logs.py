@@ -8,9 +8,10 @@ import logging
 
 import pytest
 
+from driftq.server.access_log import AccessLog
 from driftq.server.http import Request
 from driftq.server.http.request import RequestHead
-from driftq.server.logs import AccessLog, JsonLines, RateLimited, TextLines, configure
+from driftq.server.logs import JsonLines, RateLimited, TextLines, configure
 from driftq.server.settings import LogSettings
 
 
@@ -86,29 +87,29 @@ def asked(**fields: bytes) -> Request:
 
 @pytest.mark.parametrize("given", [b"abc", b"A-b_c.d:e/f+g=@", b"x" * 128])
 def test_a_decent_request_id_is_echoed(given):
-    assert AccessLog().answered(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
+    assert AccessLog().on_response(asked(x_request_id=given), 200, 1) == b"X-Request-Id: %b\r\n" % given
 
 
 @pytest.mark.parametrize("given", [b"", b"x" * 129, b"a b", b"a\x00", "ä".encode(), b"a\r\nSet-Cookie: x"])
 def test_an_indecent_request_id_is_replaced(given):
-    line = AccessLog().answered(asked(x_request_id=given), 200, 1)
+    line = AccessLog().on_response(asked(x_request_id=given), 200, 1)
     assert line.count(b"\r\n") == 1
     assert given not in line or not given
 
 
 def test_made_ids_are_new_and_of_one_length():
     answers = AccessLog()
-    lines = {answers.answered(asked(), 200, 1) for _ in range(100)}
+    lines = {answers.on_response(asked(), 200, 1) for _ in range(100)}
     assert len(lines) == 100
     assert len({len(line) for line in lines}) == 1
 
 
 def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
-    answers = AccessLog(access_log=True)
+    answers = AccessLog(enabled=True)
     request = asked(x_request_id=b"id-7", authorization=b"Bearer secret")
-    answers.began(request)
+    answers.on_request(request)
     with caplog.at_level(logging.INFO, "driftq.access"):
-        answers.answered(request, 201, 42)
+        answers.on_response(request, 201, 42)
     (entry,) = caplog.records
     line = JsonLines().format(entry)
     shown = json.loads(line)
@@ -122,5 +123,5 @@ def test_the_access_log_has_the_path_and_not_the_secrets(caplog):
 def test_answers_are_counted_by_status():
     answers = AccessLog()
     for status in (200, 200, 404):
-        answers.answered(asked(), status, 0)
+        answers.on_response(asked(), status, 0)
     assert answers.by_status == {200: 2, 404: 1}

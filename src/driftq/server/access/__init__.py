@@ -1,1 +1,1 @@
-"""Who may call: origins, hosts, tenant rates."""
+"""Access control: which hosts and web origins may call, and how much each tenant may produce."""

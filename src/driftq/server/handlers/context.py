@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.replies import Rejected, Reply
-from driftq.server.access.rates import Rates
+from driftq.server.access.tenant_rates import TenantRates
 from driftq.server.handlers.responses import refusal
 from driftq.server.http.response import Deferred
 from driftq.server.http.response import Reply as HttpReply
@@ -41,7 +41,7 @@ class Context:
         self.router = router
         self.metrics = metrics
         self.outbound = outbound or OutboundClient(settings)
-        self.rates = Rates(settings.tenants)
+        self.rates = TenantRates(settings.tenants)
         self._round_robin = PartitionRoundRobin()
 
     def ask(

@@ -23,7 +23,7 @@ from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.engine.engine import Engine
-    from driftq.server.logs import AccessLog
+    from driftq.server.access_log import AccessLog
     from driftq.server.router.caller import RouterCaller
 
 LOOK_WAIT_S = 1.0  # for gauges to be durable

@@ -66,7 +66,8 @@ def failure(status: int, message: str, headers: Headers | None = None) -> Respon
 
 
 def preflight(methods: str = METHODS) -> Response:
-    """What may be asked. Which origins may ask is for `server.access.guard`: without its line this allows nothing."""
+    """The response to a CORS preflight. `server.access.origin_guard` adds the allowed origin; without it nothing is
+    allowed."""
     allow: Headers = [
         ("Access-Control-Allow-Methods", methods),
         ("Access-Control-Allow-Headers", REQUEST_HEADERS),

@@ -1,7 +1,7 @@
-"""Rates per tenant: how many messages and bytes one tenant may produce in a second, with a burst.
+"""Rate limits per tenant: messages and bytes per second that a tenant may produce, with a burst.
 
-A token bucket for each tenant that was seen lately, in a table of bounded size. Nothing here is durable: a restart
-fills every bucket. With no rate set, nothing is looked up.
+A token bucket for each tenant, in a table of bounded size from which the oldest is dropped. Nothing here is durable: a
+restart fills every bucket. Without a limit in the settings, nothing is looked up.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class _Bucket:
         self.at_ms = at_ms
 
 
-class Rates:
-    """The buckets of all tenants."""
+class TenantRates:
+    """The token buckets of all tenants."""
 
     def __init__(self, tenants: TenantSettings) -> None:
         self._messages_per_s = tenants.messages_per_s
@@ -39,7 +39,7 @@ class Rates:
         self.active = bool(self._messages_per_s or self._bytes_per_s)
 
     def take(self, tenant: str, messages: int, size_bytes: int, now_ms: int) -> Rejected | None:
-        """Charge a produce; refused if the tenant's bucket does not hold it."""
+        """Charge a produce to the tenant's bucket; refused if the bucket does not hold enough."""
         bucket = self._buckets.get(tenant)
         if bucket is None:
             bucket = self._new(tenant, now_ms)
@@ -59,13 +59,13 @@ class Rates:
         bucket.size_bytes -= size_bytes
         return None
 
-    def _wait_s(self, held: float, wanted: int, per_s: int) -> float:
-        """How long until the bucket holds enough. A full one lets anything through and goes into debt for it: what is
-        larger than a burst could never pass otherwise."""
+    def _wait_s(self, available: float, needed: int, per_s: int) -> float:
+        """How long until the bucket holds enough. A full bucket admits anything and goes into debt; otherwise a produce
+        larger than the burst could never pass."""
         if not per_s:
             return 0.0
-        enough = min(wanted, per_s * self._burst_s)
-        return 0.0 if held >= enough else (enough - held) / per_s
+        enough = min(needed, per_s * self._burst_s)
+        return 0.0 if available >= enough else (enough - available) / per_s
 
     def _new(self, tenant: str, now_ms: int) -> _Bucket:
         if len(self._buckets) >= TENANTS_MAX:
