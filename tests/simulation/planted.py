@@ -49,7 +49,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "collected_too_early": (
         Bug(
             "storage.file_log_store:FileLogStore.collect",
-            "self._given_up[0].lsn <= safe_lsn",
+            "self._garbage[0].lsn <= safe_lsn",
             "True",
         ),
     ),

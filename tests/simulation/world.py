@@ -43,7 +43,7 @@ STARTS_MAX = 12
 
 
 class SimChance:
-    """Tokens that are new for ever, and spread, both from the seed."""
+    """Tokens that never repeat, and jitter, both from the seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"chance {seed}")
@@ -92,7 +92,7 @@ class NotedSequencer(Sequencer):
 
 
 class World:
-    """A disk, a process on it, its clients, and whoever watches them."""
+    """A disk, a process on it, its clients, and the checks that watch them."""
 
     def __init__(self, swarm: Swarm, trace: Trace) -> None:
         self.swarm = swarm
@@ -114,8 +114,8 @@ class World:
         self.frames: list[bytes] = []  # every frame that was given to the journal and may exist
         self.op_at: dict[int, Op] = {}  # the operation that made a frame
         self.open_ops: deque[Op] = deque()
-        self.durable_lsn = 0  # what the sequencer was told to be durable
-        self.promised_lsn = 0  # what the journal said to be durable
+        self.durable_lsn = 0  # what was reported to the sequencer as durable
+        self.promised_lsn = 0  # what the journal returned as durable
         self.full_until = 0
         self.connections: dict[Keeps, Connection] = {}
         self._moved: dict[Keeps, None] = {}  # connections whose windows changed in this commit
@@ -419,7 +419,7 @@ class World:
             op.actor.on_reply(op, reply)
 
     def _count_while_full(self, op: Op, reply: Reply) -> None:
-        """A full disk refuses new work; what ends old work goes on."""
+        """A full disk refuses new work; what ends old work continues."""
         if type(op.command) in NEW_WORK:
             self.counts["new work refused while full"] += getattr(reply, "code", None) is Code.DISK_FULL
         elif op.own:

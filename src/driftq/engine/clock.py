@@ -147,7 +147,7 @@ class ClockMonitor:
 
 
 class SystemChance:
-    """Tokens nobody can guess, and spread for retries."""
+    """Tokens that cannot be guessed, and jitter for retries."""
 
     def uniform(self) -> float:
         return random.random()

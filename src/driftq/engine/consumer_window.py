@@ -7,8 +7,8 @@ A connection reads messages in the order of delivery. Those it has not settled a
                       └ runs until it became the oldest plus one lease
 
 1. After a claim, call `ConsumerWindows.deliver` for what the state still holds under its token.
-2. Pass every durable frame to `ConsumerWindows.observe`. It finds the windows whose messages ended, whoever ended them
-   and over whichever connection, and calls their `notify`.
+2. Pass every durable frame to `ConsumerWindows.observe`. It finds the windows whose messages ended, on any connection
+   and for any reason, and calls their `notify`.
 3. After that, and when `next_ms` has come, call `extensions` and send what it returns as `Keep` commands.
 4. Claim no more than `room`.
 

@@ -1,5 +1,8 @@
-"""Writes durable facts into the log store. The journal is the truth; this is how the log store comes to hold the
-same."""
+"""Projects durable facts onto the log store, and reads records back for the core.
+
+The journal is the truth. The log store is derived from it: the same facts, projected in the same order after a restart,
+give the same logs.
+"""
 
 from __future__ import annotations
 
@@ -20,30 +23,30 @@ if TYPE_CHECKING:
 
 
 def project(store: LogStore, facts: Iterable[f.Fact]) -> None:
-    """Fold facts, in the order of the journal. Appends are gathered by log as long as nothing else comes between, so
+    """Project facts, in the order of the journal. Appends are collected by log until another kind of fact comes, so
     that a log is written once for many commands."""
-    gathered: dict[int, list[Placed]] = {}
+    appends: dict[int, list[Placed]] = {}
     for fact in facts:
         kind = type(fact)
         if kind is f.Appended:
             assert isinstance(fact, f.Appended)
-            gathered.setdefault(fact.log_id, []).append((fact.first_offset, fact.count, fact.batch))
+            appends.setdefault(fact.log_id, []).append((fact.first_offset, fact.count, fact.batch))
         elif kind is Staged:
             assert isinstance(fact, Staged)
-            gathered.setdefault(f.STAGING_LOG, []).append((fact.first_offset, fact.count, fact.batch))
-        elif kind in _OTHERS:
-            _append(store, gathered)
+            appends.setdefault(f.STAGING_LOG, []).append((fact.first_offset, fact.count, fact.batch))
+        elif kind in _PROJECTED:
+            _append(store, appends)
             _project(store, fact)
-    _append(store, gathered)
+    _append(store, appends)
 
 
-def _append(store: LogStore, gathered: dict[int, list[Placed]]) -> None:
-    for log_id, batches in gathered.items():
+def _append(store: LogStore, appends: dict[int, list[Placed]]) -> None:
+    for log_id, batches in appends.items():
         store.extend(log_id, batches)
-    gathered.clear()
+    appends.clear()
 
 
-_OTHERS = {
+_PROJECTED = {
     Published,
     StagesForgotten,
     f.Trimmed,
@@ -58,7 +61,7 @@ def _project(store: LogStore, fact: f.Fact) -> None:
     match fact:
         case Published():
             for part in fact.parts:
-                _show(store, part, fact.at_ms)
+                _copy_staged(store, part, fact.at_ms)
             store.trim(f.STAGING_LOG, fact.staging_start)
         case StagesForgotten():
             store.trim(f.STAGING_LOG, fact.staging_start)
@@ -77,18 +80,18 @@ def _project(store: LogStore, fact: f.Fact) -> None:
             pass
 
 
-def _show(store: LogStore, part: PublishedBatch, at_ms: int) -> None:
-    """Copy one staged batch to the place it was given."""
-    found = store.read(f.STAGING_LOG, part.staged_offset, part.staged_offset + part.count, 1)
-    assert found, f"the staged batch at {part.staged_offset} is missing"
-    store.append(part.log_id, part.first_offset, part.count, stamp(found[0], part.first_offset, at_ms))
+def _copy_staged(store: LogStore, part: PublishedBatch, at_ms: int) -> None:
+    """Copy one staged batch to the log it was published to."""
+    staged = store.read(f.STAGING_LOG, part.staged_offset, part.staged_offset + part.count, 1)
+    assert staged, f"the staged batch at {part.staged_offset} is missing"
+    store.append(part.log_id, part.first_offset, part.count, stamp(staged[0], part.first_offset, at_ms))
 
 
-# --- How the core reads records: through the log store, which holds only what is durable ---
+# --- how the core reads records ---
 
 
 class StoreReader:
-    """The core's `LogReader` over a log store."""
+    """The core's `LogReader` over a log store, which holds only what is durable."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
@@ -110,7 +113,7 @@ class StoreReader:
         try:
             return self._batch(log_id, offset)[1].at_ms
         except Unreadable:
-            return 0  # whatever cannot be read counts as old
+            return 0  # what cannot be read counts as old
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         try:
@@ -123,9 +126,9 @@ class StoreReader:
 
     def _batch(self, log_id: int, offset: int) -> tuple[bytes, records.Header]:
         try:
-            found = self._store.read(log_id, offset, offset + 1, 1)
+            batches = self._store.read(log_id, offset, offset + 1, 1)
         except CorruptLog as error:
             raise Unreadable(str(error)) from error
-        if not found:
+        if not batches:
             raise Unreadable(f"log {log_id} has no record at offset {offset}")
-        return found[0], records.read_header(found[0])
+        return batches[0], records.read_header(batches[0])

@@ -1,7 +1,7 @@
-"""The one read path: whoever answers from the broker's state does it through a query.
+"""The one read path: every answer from the broker's state is a query.
 
-A query looks at the state as of the last decision, at once, and its answer leaves when all that was decided by then is
-durable, as a reply to a command does: no answer shows what a crash can take back. It costs nothing when everything is
+A query looks at the state as of the last decision, at once. Its answer leaves when everything that was decided by then
+is durable, as a reply to a command does: no answer shows what a crash can take back. It is immediate when everything is
 durable already. Records are immutable and are read from the log store, which holds only durable ones.
 """
 
@@ -37,7 +37,7 @@ class StateView:
         self.now_ms = now_ms
 
     def decide(self, command: Command) -> Reply:
-        """What a command would be answered now. Nothing happens."""
+        """The reply that a command would get now. Changes nothing."""
         return self._broker.decide(command, self.now_ms).reply
 
 

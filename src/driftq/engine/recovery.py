@@ -1,6 +1,13 @@
-"""From a data folder to a running state: lock, newest whole snapshot, fold, the journal behind it, fold.
+"""Recovery: from a data folder to a running state.
 
-Everything that can be wrong with a folder is found here, before anything is served, and nothing is changed then.
+    FORMAT file ──▶ newest valid snapshot ──▶ fold its frames     into the broker and the log store
+                        │
+                        └─▶ open the journal (`storage.tail_recovery` cuts a torn tail)
+                            check that the snapshot belongs to this journal's history
+                            replay every frame above the snapshot, fold it
+
+Everything that can be wrong with a folder is noticed here, before anything is served. A folder that is refused is left
+as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]  # (lsn reached, lsn to reach)
 REPORT_EVERY = 50_000
-PROJECTED_BYTES = 256 << 10  # the log store is written once for so many bytes of frames
+PROJECTED_BYTES = 256 << 10  # the log store is written once per this many bytes of frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class StorageOptions:
     open_files: int = 256
 
     def segment_room_bytes(self) -> int:
-        """What an empty journal segment has room for. The sizes below are parts of it: a spare segment alone has to be
+        """What an empty journal segment has room for. The sizes below are fractions of it: one spare segment must be
         enough for new work, however small segments are."""
         return self.journal_segment_bytes - HEADER_BYTES
 
@@ -53,7 +60,7 @@ class StorageOptions:
         return min(4 << 20, self.segment_room_bytes() // 8)
 
     def reserve_bytes(self) -> int:
-        """Room in the journal that is kept for ending old work when the disk is full."""
+        """Room in the journal that only the end of old work may use when the disk is full."""
         return min(8 << 20, self.segment_room_bytes() // 4)
 
 
@@ -71,7 +78,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Opened:
-    """A folder's broker, ready to go on."""
+    """An open data folder and the broker recovered from it."""
 
     disk: Disk
     folder: DataFolder
@@ -148,7 +155,7 @@ def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> FileL
 
 
 def _check_chain(journal: Journal, snapshot: snapshots.Snapshot) -> None:
-    """The snapshot must stand for this journal's history, not for another one of the same length."""
+    """The snapshot must belong to this journal's history, not to another one of the same length."""
     crc = journal.crc_at(snapshot.lsn)
     if snapshot.chain_crc and crc is not None and crc != snapshot.chain_crc:
         raise CorruptSnapshot(snapshot.path, 0, f"the journal's history up to lsn {snapshot.lsn} is another one")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from driftq.core.broker import Broker
     from driftq.storage.log_store import LogStore
 
-BATCH_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and the loop does nothing else meanwhile
+BATCH_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and nothing else runs until then
 
 T = TypeVar("T")
 OnReply = Callable[[Reply], None]

@@ -2,7 +2,7 @@
 
 A *frame* is one command's encoded facts: opaque bytes, numbered by lsn, dense. A *block* is what one journal append
 puts on the disk: a fixed header and its frames, chained to the block before it by checksum. The checksum is seeded with
-the identity of the file (`seed`), so that a block of another place, another file or another store is no block here.
+the identity of the file (`seed`), so that a block of another file or another store is not valid here.
 
 Pure: bytes in, bytes out. This module knows neither files nor what a frame means. Snapshots use the same blocks.
 """
@@ -21,7 +21,7 @@ HEADER = struct.Struct("<4sIIIQII")  # magic, crc, prev_crc, length, first_lsn, 
 HEADER_BYTES = HEADER.size  # 32
 LENGTH = struct.Struct("<I")
 ALIGNMENT = 8
-CHECKED_FROM = 8  # the checksum covers everything behind itself
+CHECKED_FROM = 8  # the checksum covers everything after itself
 BLOCK_BYTES_MAX = 1 << 30
 
 HOLE = 0x1  # only in journals that an older version repaired: `count` lsns were lost, one frame stands for each
@@ -57,7 +57,7 @@ class Scan(NamedTuple):
 
 
 def block_bytes(frames: Sequence[bytes]) -> int:
-    """How long a block of these frames is."""
+    """The length of a block of these frames."""
     size = HEADER_BYTES + 4 * len(frames) + sum(map(len, frames))
     return (size + ALIGNMENT - 1) & -ALIGNMENT
 
@@ -122,7 +122,9 @@ def _plausible(length: int, count: int) -> bool:
 
 def _hole_frames(data: bytes, at: int, end: int, count: int, flags: int) -> list[bytes]:
     if flags & ~KNOWN_FLAGS:
-        raise AssertionError(f"a block with unknown flags {flags:#x}: the segment's format version should have told")
+        raise AssertionError(
+            f"a block with unknown flags {flags:#x}: the segment's format version should have been higher"
+        )
     size = _length_at(data, at)[0]
     assert at + 4 + size <= end
     return [data[at + 4 : at + 4 + size]] * count
@@ -138,7 +140,7 @@ class FoundBlock(NamedTuple):
 
 
 def find(data: bytes, position: int, seed: int, above_lsn: int) -> FoundBlock | None:
-    """The next valid block at or behind `position` that begins above `above_lsn`, wherever it is.
+    """The next valid block from `position` on that begins above `above_lsn`, wherever it is.
 
     Only one block is unsynced at a time, so a block that begins above an lsn proves that the lsn was synced.
     """

@@ -26,11 +26,11 @@ _TITLE = "driftq data folder"
 
 
 class BadFormatFile(Damaged):
-    """The FORMAT file is damaged, so nobody can say which store this is."""
+    """The FORMAT file is damaged, so the store cannot be identified."""
 
 
 class ForeignFolder(Exception):
-    """The folder holds files of somebody else."""
+    """The folder holds files that are not DriftQ's."""
 
     def __init__(self, path: str, names: Sequence[str]) -> None:
         shown = ", ".join(names[:3]) + (" and more" if len(names) > 3 else "")
@@ -115,8 +115,7 @@ def _seal(text: bytes) -> bytes:
     return text + b"crc32c " + checksum(text).hex().encode() + b"\n"
 
 
-# --- One process per data folder: a lock that the system lets go when the process ends, however it ends ---
-
+# --- the lock: one process per data folder; the kernel releases it however the process ends ---
 
 PRIVATE = 0o700
 
@@ -156,15 +155,15 @@ def _hint(folder: str, error: OSError) -> str:
 
 
 def _make_private(folder: str) -> None:
-    """The records are nobody else's business, also in a folder that was there before."""
+    """Other users must not read the records, even in a folder that existed before."""
     if stat.S_IMODE(os.stat(folder).st_mode) != PRIVATE:
         with contextlib.suppress(PermissionError):  # the folder is another user's, who gave us the right to write
             os.chmod(folder, PRIVATE)
 
 
 def holder_pid(folder: str) -> int | None:
-    """Who works in this folder, without touching the lock: the system's own list is read. None if nobody does, or if
-    the system keeps no such list."""
+    """The process that holds the lock of this folder, read from the kernel's list of locks. None if there is none, or
+    if the system has no such list."""
     try:
         inode = os.stat(f"{folder}/LOCK").st_ino
         with open("/proc/locks", encoding="ascii") as locks:
@@ -201,7 +200,7 @@ class FolderLock:
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def check(self) -> None:
-        """Raises `FilesMoved` if the lock protects nothing any more."""
+        """Raises `FilesMoved` if the lock file was removed or replaced, so that the lock protects nothing."""
         if not leads_to(f"{self.folder}/LOCK", self._fd):
             raise FilesMoved(f"{self.folder}/LOCK")
 

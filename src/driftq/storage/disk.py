@@ -19,7 +19,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
 class DiskFull(Exception):
-    """The filesystem has no room. What was asked for did not happen; new work is refused until room returns."""
+    """The filesystem has no room. The call had no effect; new work is refused until there is room."""
 
 
 class NoDescriptors(DiskFull):
@@ -135,7 +135,7 @@ class OsFile:
     def write_at(self, label: str, position: int, data: bytes) -> None:
         try:
             written = os.pwrite(self._fd, data, position)
-            # A filling disk writes a part first and names the reason only when asked again.
+            # A disk that fills up writes a part first and reports the reason on the next call.
             while written < len(data):
                 step = os.pwrite(self._fd, memoryview(data)[written:], position + written)
                 if step == 0:
@@ -280,8 +280,7 @@ def _allocate(fd: int, size: int) -> None:
         os.pwrite(fd, zeros[: size - position], position)
 
 
-# --- A disk that can be looked at and not changed: for reading the folder of somebody else, perhaps of a running
-# broker
+# --- a read-only disk, for the folder of another process, perhaps of a running broker ---
 
 
 class ReadOnlyFile:
@@ -353,4 +352,4 @@ class ReadOnlyDisk:
 
 
 def _refuse(label: str, path: str) -> NoReturn:
-    raise AssertionError(f"{label}: {path}: somebody who only reads wanted to write")
+    raise AssertionError(f"{label}: {path}: a read-only disk was asked to write")

@@ -1,10 +1,25 @@
-"""The journal in local files: `FileJournal`.
+"""The journal in local files: `FileJournal`. One append is one block, one write and one fdatasync.
 
-Owns `journal/`: numbered, preallocated segments of blocks, one spare segment as the reserve against a full disk, and
-the watermark. One append is one block, one write and one fdatasync; the next block is written only after that returned.
+    journal/00000007.journal    closed: nothing is written to it any more
+    journal/00000008.journal    active: | header page | block | block | block | zeros ... |
+    journal/spare.tmp           preallocated, becomes 00000009.journal: the reserve against a full disk
+    journal/watermark           two slots: an lsn that is certainly durable, and which segments must exist
 
-It knows neither threads nor time: `append`, `trim`, `make_room`, `save_watermark` and `close` are called one at a time.
-After any failed call to the disk the object is dead and every later call raises: what a failed sync left is unknowable.
+Segments are preallocated, so an append never changes a file's size and cannot run out of space. Blocks are chained by
+checksum across segments (`storage.blocks`, `storage.journal_files`).
+
+**One unsynced block.** A block is written only after the sync of the one before it returned. So at most the last block
+can be torn, and `storage.tail_recovery` can tell a torn tail from lost data.
+
+**Roll.** When a block does not fit, the spare gets its header, is synced and renamed, and the folder is synced. Only
+then is a block written to it; until then the old segment is the last one, and nothing has happened.
+
+**Trim.** The watermark first says durably that segments may be missing; then they are removed.
+
+**Fail-stop.** After a failed write, sync, truncate or rename the object is dead and every later call raises: what a
+failed sync left on the device is unknowable, and a second sync may report success without having written anything.
+
+It knows neither threads nor time: calls come one at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +53,7 @@ _LARGE = "large.tmp"
 
 
 class FileJournal:
-    """Frames in segments. Made by `create` or `open`, never directly."""
+    """Frames in segment files. Made by `create` or `open`, never directly."""
 
     def __init__(
         self,
@@ -56,25 +71,25 @@ class FileJournal:
     ) -> None:
         self._disk = disk
         self._folder = folder
-        self._store = store
-        self._segment_bytes = segment_bytes
-        self._segments = segments
-        self._file = active
-        self._seed = tail.segment.seed
+        self._store = store  # the 16 bytes of the store's uuid: part of every header and checksum
+        self._segment_bytes = segment_bytes  # of a new segment, unless one block is larger
+        self._segments = segments  # in order; the last one is active
+        self._file = active  # of the active segment
+        self._seed = tail.segment.seed  # what its block checksums start from
         self._size = tail.segment.size_bytes
-        self._position = tail.position
-        self._prev_crc = tail.prev_crc
-        self._tail_lsn = tail.tail_lsn
-        self._watermark = watermark
+        self._position = tail.position  # where the next block goes
+        self._prev_crc = tail.prev_crc  # the checksum of the last block: it stands for the whole history
+        self._tail_lsn = tail.tail_lsn  # the last durable frame
+        self._watermark = watermark  # as last saved
         self._watermark_file = watermark_file
-        self._spare: File | None = None
-        self._spare_bytes = 0
-        self._dead: Exception | None = None
-        self._lock = lock
-        self.recovery = recovery
+        self._spare: File | None = None  # the preallocated next segment; None while the disk has no room for it
+        self._spare_bytes = 0  # its size; 0: there is none
+        self._dead: Exception | None = None  # raised by every call after a failure, or after `close`
+        self._lock = lock  # of the data folder: checked with the files, released by `close`
+        self.recovery = recovery  # what opening found and did
         self.make_room()
 
-    # -------------------------------------------------------------------------------------------- making and opening
+    # --- create and open ---
 
     @classmethod
     def create(
@@ -89,8 +104,8 @@ class FileJournal:
         parent: str | None = None,
         lock: FolderLock | None = None,
     ) -> FileJournal:
-        """An empty journal, behind the history that `prev_crc` stands for. Leftovers of an interrupted creation go; a
-        journal that holds frames is refused."""
+        """An empty journal after the history that `prev_crc` stands for. Leftovers of an interrupted creation are
+        removed; a journal that holds frames is refused."""
         disk.make_folder("journal.folder", folder)
         clear_unused(disk, folder)
         watermark = Watermark(0, first_lsn - 1, 1, 1)
@@ -140,7 +155,7 @@ class FileJournal:
             file.close()
             raise
         try:
-            # The same holds for the watermark: segments that it gives up may go only when nobody can see an older one.
+            # The same holds for the watermark: segments may be removed only when no older slot of it can be read.
             marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
             marks.sync("journal.watermark.sync")
             removed = remove_leftovers(disk, folder, watermark.first_segment)
@@ -156,24 +171,26 @@ class FileJournal:
         )
         return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery, lock)
 
-    # ---------------------------------------------------------------------------------------------- the journal seam
+    # --- the journal seam ---
 
     def tail_lsn(self) -> int:
         return self._tail_lsn
 
     def first_lsn(self) -> int:
-        """The lowest lsn that is still here (one above the tail if nothing is)."""
+        """The first lsn of the oldest segment."""
         return self._segments[0].header.first_lsn
 
     def closed_lsn(self) -> int:
-        """The last lsn of the segments that nothing is written to any more."""
+        """The last lsn of the closed segments."""
         return self._segments[-1].header.first_lsn - 1
 
     def crc_at(self, lsn: int) -> int | None:
         """The checksum that stands for the history up to `lsn`, where a segment or the journal ends; else None."""
         if lsn == self._tail_lsn:
             return self._prev_crc
-        return next((each.header.prev_crc for each in self._segments if each.header.first_lsn == lsn + 1), None)
+        return next(
+            (segment.header.prev_crc for segment in self._segments if segment.header.first_lsn == lsn + 1), None
+        )
 
     def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
         self._check_alive()
@@ -195,10 +212,7 @@ class FileJournal:
         return self._tail_lsn
 
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
-        """Every frame above `after_lsn`, verified as it is read: damage raises `CorruptJournal` where it lies.
-
-        Looks at the files as they are when it is called; frames appended later are not part of it.
-        """
+        """Every frame above `after_lsn` up to the present tail, verified as it is read."""
         if after_lsn + 1 < self.first_lsn():
             reason = f"lsn {after_lsn + 1} was requested; the journal begins at {self.first_lsn()}"
             raise CorruptJournal(self._segments[0].path, 0, after_lsn + 1, self.first_lsn() - 1, reason)
@@ -212,14 +226,14 @@ class FileJournal:
         if not keep:
             return
         try:
-            given_up, self._segments = self._segments[:keep], self._segments[keep:]
+            trimmed, self._segments = self._segments[:keep], self._segments[keep:]
             # First say durably that the segments may be gone; only then may one be missing.
             self._save_watermark()
-            for segment in given_up:
+            for segment in trimmed:
                 self._disk.remove("journal.trim.remove", segment.path)
             self._disk.sync_folder("journal.trim.sync_folder", self._folder)
         except DiskFull:
-            return  # some filesystems need room to delete; what is left goes at the next open
+            return  # some filesystems need space to delete; the rest is removed at the next open
         except DiskFailed as error:
             self._dead = error
             raise
@@ -228,7 +242,7 @@ class FileJournal:
         return self._size - self._position + max(0, self._spare_bytes - HEADER_BYTES)
 
     def close(self) -> None:
-        """Save the watermark, so that the next open can tell every lost byte, and let go of the files."""
+        """Save the watermark, so that the next open notices every lost byte; close the files and release the lock."""
         try:
             if self._dead is None and self._watermark.lsn != self._tail_lsn:
                 self._save_watermark()
@@ -240,10 +254,10 @@ class FileJournal:
             if self._lock is not None:
                 self._lock.release()
 
-    # ------------------------------------------------------------------------------------------- called now and then
+    # --- maintenance: about once a second ---
 
     def make_room(self) -> bool:
-        """Make the spare segment if there is none. False while the disk has no room for it: refuse new work then."""
+        """Create the spare segment if there is none. False while the disk has no room for it."""
         self._check_alive()
         if self._spare is not None:
             return True
@@ -258,19 +272,19 @@ class FileJournal:
         return True
 
     def save_watermark(self) -> None:
-        """Remember durably that everything up to the tail is durable. About once a second, and at close."""
+        """Store durably that everything up to the tail is durable."""
         self._check_alive()
         if self._watermark.lsn == self._tail_lsn:
             return
         try:
             self._save_watermark()
         except DiskFull:
-            return  # only where preallocation is no promise; the older watermark stays valid
+            return  # only on filesystems that do not preallocate; the older watermark stays valid
         except DiskFailed as error:
             self._dead = error
             raise
 
-    # ------------------------------------------------------------------------------------------------------- inside
+    # --- inside ---
 
     def check_owner(self) -> None:
         """Raises `FilesMoved` if a file that must be there is gone or replaced, or if the folder's lock no longer
@@ -289,7 +303,7 @@ class FileJournal:
                 self._abandon(error)
 
     def _abandon(self, error: Exception) -> NoReturn:
-        """Nothing may be written any more."""
+        """Refuse every later call."""
         self._dead = error
         raise error
 
@@ -312,7 +326,7 @@ class FileJournal:
         self._watermark = watermark
 
     def _roll(self, needed: int) -> None:
-        """Go on in a new segment. Until its name is durable the old one stays the last, and nothing has happened."""
+        """Continue in a new segment. Until its name is durable, the old one stays the last and nothing has happened."""
         self.check_owner()
         size = max(self._segment_bytes, HEADER_BYTES + needed)
         if size <= self._segment_bytes and not self.make_room():

@@ -1,10 +1,30 @@
 """The records of every log in segment files: `FileLogStore`.
 
-Owns `logs/<log_id>/<first_offset>.log` and the index beside each. An append is one write into the page cache; `sync`
-makes everything durable before a snapshot relies on it. A log is opened when it is first touched, and whatever lies
-behind the end that the snapshot knew is cut then: the journal has it. Damage stops no append, only reads.
+    logs/<log_id>/<first_offset>.log      batches exactly as they travel, one after the other
+    logs/<log_id>/<first_offset>.index    where the runs of about 32 KiB in it begin, with a checksum for each
 
-It knows neither the journal nor snapshots; the caller keeps the order (sync, save the snapshot, collect, trim).
+      FileLogStore ── one StoredLog per log ── LogSegment per file ── BatchRun: read, verified and cached at once
+           │               (stored_log)             (log_segment)
+           ├─ OpenFiles: a bounded number of descriptors
+           └─ RunCache: a bounded amount of batches in memory
+
+**Append** is one write into the page cache. The journal already has the records durably, so nothing is synced here.
+
+**Checkpoint.** `begin_sync` returns the syncs of everything that was appended so far (`storage.log_sync`). After them a
+snapshot may rely on the files, and the journal may be trimmed.
+
+**Restart.** `restore` notes for each log of the snapshot what it held. Files are looked at when a log is first used:
+whatever they hold beyond the snapshot is cut, because replaying the journal appends it again.
+
+**Trim and drop** only move the start of a log, or forget it. Files are deleted by `collect`, when no snapshot is left
+from which a replay could still need them.
+
+**Full disk.** Batches that could not be written stay in memory (`StoredLog.unwritten`) and are readable; `make_room`
+retries. In the meantime `is_full` makes the broker refuse new work.
+
+**Damage** stops no append, only the reads of the damaged run: `CorruptLog`.
+
+It knows neither the journal nor snapshots; the caller keeps the order.
 """
 
 from __future__ import annotations
@@ -17,12 +37,12 @@ from driftq.storage.disk import Disk, DiskFull
 from driftq.storage.log_segment import LogSegment, encode_header, encode_index, index_path, load, read_run
 from driftq.storage.log_store import Placed, SegmentSpan, batch_ms
 from driftq.storage.log_sync import LogSync
-from driftq.storage.stored_log import GivenUp, OpenFiles, RunCache, StoredLog
+from driftq.storage.stored_log import Garbage, OpenFiles, RunCache, StoredLog
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
 OPEN_FILES = 256
-AGED_MS = 60_000  # a segment is not closed by age sooner than this
+AGED_MS = 60_000  # a segment younger than this is not closed because of its age
 
 
 class FileLogStore:
@@ -45,16 +65,16 @@ class FileLogStore:
         self._logs: dict[int, StoredLog] = {}
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
-        self._dirty: dict[int, StoredLog] = {}
-        self._waiting: dict[int, StoredLog] = {}
-        self._trimmed: dict[int, StoredLog] = {}
-        self._dropped: dict[int, None] = {}
-        self._given_up: list[GivenUp] = []
-        self._new_folders = False
-        self._swept = False
+        self._dirty: dict[int, StoredLog] = {}  # logs with something to sync
+        self._waiting: dict[int, StoredLog] = {}  # logs with batches that a full disk refused
+        self._trimmed: dict[int, StoredLog] = {}  # since the last `collect`
+        self._dropped: dict[int, None] = {}  # since the last `collect`, in order
+        self._garbage: list[Garbage] = []  # files to delete once no snapshot needs them, oldest first
+        self._new_folders = False  # a log's folder was created and the root is not synced yet
+        self._swept = False  # folders of logs that were dropped before the last stop were looked for
         disk.make_folder("log.root", folder)
 
-    # ----------------------------------------------------------------------------------------------------- writing
+    # --- write ---
 
     def append(self, log_id: int, first_offset: int, count: int, batch: bytes) -> None:
         self.extend(log_id, ((first_offset, count, batch),))
@@ -76,7 +96,7 @@ class FileLogStore:
         log.end = max(log.end, end_offset)
 
     def make_room(self) -> bool:
-        """Try again to write what a full disk refused. False while there is still no room."""
+        """Retry what a full disk refused. False while there is still no room."""
         return all(self._write_waiting(log) for log in list(self._waiting.values()))
 
     def is_full(self) -> bool:
@@ -105,7 +125,7 @@ class FileLogStore:
 
     def _new_log(self, log_id: int, first_offset: int) -> StoredLog:
         log = self._logs[log_id] = StoredLog(log_id, f"{self._folder}/{log_id}", first_offset, first_offset)
-        # Whatever has this number on disk is from before a crash, and the journal brings it again.
+        # Files with this number are from before a crash; the replay appends what they held again.
         self._remove_files(log.folder)
         self._dropped.pop(log_id, None)
         log.opened = True
@@ -122,7 +142,7 @@ class FileLogStore:
         return True
 
     def _write(self, log: StoredLog) -> int:
-        """Write as many of the waiting batches as belong into one run, at once; returns how many."""
+        """Write as many unwritten batches as belong into one run, with one call; returns how many."""
         if not log.opened:
             self._open_log(log)
         first_offset, _, batch = log.unwritten[0]
@@ -156,7 +176,7 @@ class FileLogStore:
             self._disk.make_folder("log.folder", log.folder)
             self._new_folders = True
         if self._disk.exists(path):
-            # A segment of this name without a usable batch: the attempt before this one found no room, or damage did.
+            # A segment of this name without a usable batch: the last attempt found no room, or it is damaged.
             self._remove(path)
         file = self._disk.create("log.create", path)
         self._files.add(path, file)
@@ -167,7 +187,7 @@ class FileLogStore:
         log.segments.append(segment)
         return segment
 
-    # ----------------------------------------------------------------------------------------------------- reading
+    # --- read ---
 
     def end(self, log_id: int) -> int:
         log = self._logs.get(log_id)
@@ -175,30 +195,30 @@ class FileLogStore:
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         log = self._logs.get(log_id)
-        found: list[bytes] = []
+        batches_read: list[bytes] = []
         if log is None:
-            return found
+            return batches_read
         offset, end_offset = max(offset, log.start), min(end_offset, log.end)
         size = 0
         while offset < end_offset:
             try:
                 firsts, batches, run_end = self._batches_at(log, offset)
             except CorruptLog:
-                if found:
-                    return found  # what lies before the damage is good; the next read meets it
+                if batches_read:
+                    return batches_read  # those before the damage; the next read raises
                 raise
             for index in range(bisect_right(firsts, offset) - 1, len(firsts)):
                 if firsts[index] >= end_offset:
-                    return found
+                    return batches_read
                 size += len(batches[index])
-                if found and size > max_bytes:
-                    return found
-                found.append(batches[index])
+                if batches_read and size > max_bytes:
+                    return batches_read
+                batches_read.append(batches[index])
             offset = run_end
-        return found
+        return batches_read
 
     def _batches_at(self, log: StoredLog, offset: int) -> tuple[list[int], list[bytes], int]:
-        """The batches of the run that holds an offset, and the offset behind that run."""
+        """The run that holds an offset: the first offsets of its batches, their bytes, and the offset after it."""
         if log.unwritten and offset >= log.unwritten[0][0]:
             return [entry[0] for entry in log.unwritten], [entry[2] for entry in log.unwritten], log.end
         if not log.opened:
@@ -233,7 +253,7 @@ class FileLogStore:
         if log is None:
             return 0
         for segment in self._loaded(log):
-            # A segment that a full disk left without a run has nothing to offer.
+            # A segment that a full disk left empty has no run.
             for index in range(segment.find(log.start), len(segment.runs)):
                 run = segment.runs[index]
                 run_end = segment.firsts[index + 1] if index + 1 < len(segment.runs) else segment.end_offset
@@ -253,7 +273,7 @@ class FileLogStore:
             for segment in self._loaded(log)
         ]
 
-    # ---------------------------------------------------------------------------------------- beginning and ending
+    # --- restore, trim, drop, collect ---
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
         self._logs[log_id] = StoredLog(log_id, f"{self._folder}/{log_id}", start_offset, end_offset)
@@ -272,21 +292,21 @@ class FileLogStore:
             self._dropped[log_id] = None
 
     def collect(self, now_lsn: int, safe_lsn: int) -> None:
-        self._given_up.append(self._note_given_up(now_lsn))
-        while self._given_up and self._given_up[0].lsn <= safe_lsn:
-            given_up = self._given_up.pop(0)
-            for log, start in given_up.trimmed:
+        self._garbage.append(self._note_garbage(now_lsn))
+        while self._garbage and self._garbage[0].lsn <= safe_lsn:
+            garbage = self._garbage.pop(0)
+            for log, start in garbage.trimmed:
                 self._remove_below(log, start)
-            for log_id in given_up.dropped:
+            for log_id in garbage.dropped:
                 folder = f"{self._folder}/{log_id}"
                 if log_id not in self._logs and self._disk.exists(folder):
                     self._remove_files(folder)
                     self._disk.remove_folder("log.folder.remove", folder)
 
-    def _note_given_up(self, now_lsn: int) -> GivenUp:
-        noted = GivenUp(now_lsn, [(log, log.start) for log in self._trimmed.values()], list(self._dropped))
+    def _note_garbage(self, now_lsn: int) -> Garbage:
+        noted = Garbage(now_lsn, [(log, log.start) for log in self._trimmed.values()], list(self._dropped))
         if not self._swept:
-            # Folders of logs that were dropped before a crash: every log that lives is known by now.
+            # Folders of logs that were dropped before a crash. Every log that exists is known by now.
             names = (name for name in self._disk.list(self._folder) if name.isascii() and name.isdigit())
             noted.dropped.extend(int(name) for name in names if int(name) not in self._logs)
             self._swept = True
@@ -308,10 +328,10 @@ class FileLogStore:
         self._files.close()
         self._cache.clear()
 
-    # ----------------------------------------------------------------------------------------------- opening a log
+    # --- the files of a log ---
 
     def _open_log(self, log: StoredLog) -> None:
-        """Look at a log's files for the first time: trust them up to what was written, cut what lies behind."""
+        """Look at a log's files for the first time: trust them up to what was written, cut the rest."""
         end = log.written
         firsts = [int(name[:-4]) for name in self._disk.list(log.folder) if name.endswith(".log")]
         kept = [first for first in firsts if first < end]
@@ -320,7 +340,7 @@ class FileLogStore:
             log.new_names = True
         log.segments = [LogSegment(f"{log.folder}/{first:020d}.log", first) for first in kept]
         for segment, following in zip(log.segments, kept[1:], strict=False):
-            # All of it lies below what was synced: its index is read when somebody wants the records.
+            # All of it lies below what was synced: its index is read when the records are.
             segment.end_offset = following
             segment.loaded = False
         if log.segments:
@@ -359,5 +379,5 @@ class FileLogStore:
 
 
 def _is_aged(segment: LogSegment, start: int, now_ms: int) -> bool:
-    """Whether retention has reached a segment: then it gets no more records, and goes when its last one may."""
+    """Whether retention has reached into a segment. It then gets no more records, so that it can be deleted soon."""
     return start > segment.first_offset and bool(segment.runs) and now_ms - segment.runs[0].last_ms >= AGED_MS

@@ -1,6 +1,6 @@
-"""The fixed parts of the journal's files: a segment's header and the two-slot watermark.
+"""The journal's files: the header of a segment, the two-slot watermark, and reading and creating segments.
 
-Pure: bytes in, values out. A header's checksum is also the seed of every block in that segment, so a block belongs to
+A header's checksum is also the seed of every block in that segment, so a block belongs to
 one store, one segment number, one first lsn and one history, or it is no block.
 """
 
@@ -40,7 +40,7 @@ def checksum(data: bytes) -> bytes:
 
 
 class SegmentHeader(NamedTuple):
-    """Who a journal segment is."""
+    """The identity of a journal segment."""
 
     store: bytes  # 16 bytes: the store's uuid
     number: int
@@ -98,7 +98,7 @@ class Watermark(NamedTuple):
 
 
 def read_watermark(data: bytes, store: bytes) -> Watermark | None:
-    """The newest valid slot. One torn slot is weather, since they are written in turn; two are damage."""
+    """The newest valid slot. One torn slot is expected after a crash (they are written in turn); two are damage."""
     found: list[Watermark] = []
     for position in (0, _SLOT_BYTES):
         slot = data[position : position + _SLOT_USED]
@@ -216,7 +216,7 @@ def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | Non
     """The blocks of a segment in runs, each with the position its run starts at.
 
     Where the last run ends, the chain ends. Whether that is the end of the data or damage is for the caller to judge.
-    `start` is a place inside: position, checksum of the block before, lsn.
+    `start` is where to begin inside: position, checksum of the block before, lsn.
     """
     header = segment.header
     position, prev_crc, next_lsn = start or (HEADER_BYTES, header.prev_crc, header.first_lsn)
@@ -269,7 +269,7 @@ def frames_between(
     disk: Disk, folder: str, store: bytes, after_lsn: int, upto_lsn: int
 ) -> Iterator[tuple[int, list[bytes]]]:
     """The frames above `after_lsn` up to `upto_lsn`, both ends of closed segments, in runs with the chain's checksum
-    behind each. For a reader beside the process that writes: only whole, closed segments are looked at."""
+    after each. For a reader in another process than the one that writes: only closed segments are read."""
     for number in segment_numbers(disk, folder):
         segment = load_segment(disk, folder, number, store)
         if segment.header.first_lsn > min(upto_lsn, after_lsn + 1):
@@ -290,7 +290,7 @@ def frames_between(
 
 
 def used_end(file: File, position: int, size: int) -> int:
-    """The position behind the last byte that is not zero at or behind `position`; `position` if there is none."""
+    """The position after the last non-zero byte from `position` on; `position` if there is none."""
     end = position
     while position < size:
         data = file.read_at(position, min(READ_BYTES, size - position))
@@ -303,7 +303,7 @@ def used_end(file: File, position: int, size: int) -> int:
 
 
 def find_block(file: File, segment: Segment, position: int, above_lsn: int) -> blocks.FoundBlock | None:
-    """The first valid block above an lsn at or behind `position`, wherever it begins (see `blocks.find`)."""
+    """The first valid block above an lsn from `position` on, wherever it begins (see `blocks.find`)."""
     data = file.read_at(position, segment.header.size_bytes - position)
     found = blocks.find(data, 0, segment.seed, above_lsn)
     return found._replace(position=position + found.position) if found else None

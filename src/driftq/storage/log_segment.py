@@ -1,10 +1,14 @@
 """One segment file of one log: its header, its batches, and the sparse index that says where they are.
 
-The batches lie in the file exactly as they travel, back to back behind a small header. The index cuts them into *runs*
-of about 32 KiB, each with one checksum over all its bytes, so that a read verifies everything it gives out, with the
-broker's stamps (a batch's own checksum leaves those out). The index is a cache: it can be rebuilt from the batches.
+    <first_offset>.log     | header | batch | batch | batch | batch | batch | batch |
+    <first_offset>.index            | run 0: crc    | run 1: crc            | run 2 |
 
-Pure but for `read_run`, `walk` and the File they are given. Knows one segment; `segments` knows the logs.
+The batches are in the file exactly as they travel, one after the other. The index divides them into *runs* of about
+32 KiB, each with one checksum over all its bytes. So a read verifies everything that it returns, including the broker's
+stamps, which a batch's own checksum leaves out. The index is a cache: it can be rebuilt by walking through the batches.
+
+Pure, except for `read_run`, `walk` and `load`, which read the file they get. Knows one segment; `file_log_store` knows
+the logs.
 """
 
 from __future__ import annotations
@@ -38,17 +42,17 @@ _batch_header = records.HEADER.unpack_from
 
 
 class BatchRun:
-    """A stretch of whole batches that is checked and cached together."""
+    """Several whole batches that are verified and cached together."""
 
     __slots__ = ("batches", "crc", "first_offset", "firsts", "last_ms", "position", "size_bytes")
 
     def __init__(self, first_offset: int, position: int, size_bytes: int = 0, crc: int = 0, last_ms: int = 0) -> None:
         self.first_offset = first_offset
-        self.position = position
+        self.position = position  # in the file
         self.size_bytes = size_bytes
-        self.crc = crc
-        self.last_ms = last_ms
-        # Filled while the run is in the cache.
+        self.crc = crc  # over all its bytes
+        self.last_ms = last_ms  # the latest append time of its batches
+        # The first offsets and bytes of its batches, while the run is in the cache.
         self.firsts: list[int] | None = None
         self.batches: list[bytes] | None = None
 
@@ -68,13 +72,13 @@ class LogSegment:
     def __init__(self, path: str, first_offset: int) -> None:
         self.path = path
         self.first_offset = first_offset
-        self.end_offset = first_offset
-        self.size_bytes = HEADER_BYTES
-        self.loaded = True  # False: only its place is known, not its runs
+        self.end_offset = first_offset  # the offset after its last record
+        self.size_bytes = HEADER_BYTES  # where the next batch is written
+        self.loaded = True  # False: only its range of offsets is known, not its runs
         self.closed = False  # True: damaged at its end, so nothing is added to it
-        self.open_run: BatchRun | None = None  # only a run begun by this process is added to: others may be damaged
-        self.wrong = "the records are missing"  # what a read that finds nothing here says
-        self.firsts: list[int] = []
+        self.open_run: BatchRun | None = None  # gets the next batch; always started by this process, so undamaged
+        self.wrong = "the records are missing"  # why a read finds nothing here
+        self.firsts: list[int] = []  # the first offset of each run, for bisection
         self.runs: list[BatchRun] = []
 
     def add(self, first_offset: int, count: int, batch: bytes, at_ms: int) -> BatchRun:
@@ -90,8 +94,8 @@ class LogSegment:
         return run
 
     def run_room(self, segment_bytes: int) -> int:
-        """How many bytes more the next write may have: up to the end of the run that is being filled, or of a new one,
-        and of the segment."""
+        """How many bytes the next write may have: up to the end of the run that is being filled, or of a new run, and
+        up to the end of the segment."""
         run = self.open_run
         used = run.size_bytes if run is not None and run.size_bytes < RUN_BYTES else 0
         return min(RUN_BYTES - used, segment_bytes - self.size_bytes)
@@ -104,16 +108,15 @@ class LogSegment:
         return max((run.last_ms for run in self.runs), default=0)
 
     def cut(self, run_index: int) -> None:
-        """Forget the runs from this one on."""
-        gone = self.runs[run_index:]
+        """Forget this run and all after it."""
         self.open_run = None
-        if gone:
-            self.size_bytes = gone[0].position
-            self.end_offset = gone[0].first_offset
+        if run_index < len(self.runs):
+            self.size_bytes = self.runs[run_index].position
+            self.end_offset = self.runs[run_index].first_offset
             del self.runs[run_index:], self.firsts[run_index:]
 
 
-# ------------------------------------------------------------------------------------------------------------- headers
+# --- header and index ---
 
 
 def encode_header(store: bytes, log_id: int, first_offset: int) -> bytes:
@@ -167,11 +170,11 @@ def read_index(data: bytes, store: bytes, log_id: int, segment: LogSegment) -> b
     return True
 
 
-# ------------------------------------------------------------------------------------------------------------- batches
+# --- batches ---
 
 
 class Walked(NamedTuple):
-    """One batch met while walking through a file."""
+    """One batch of a walk through a file."""
 
     first_offset: int
     records: int
@@ -187,7 +190,7 @@ def walk(file: File, position: int, end: int, offset: int) -> Iterator[Walked]:
         if len(data) - at < records.HEADER_BYTES:
             base, data, at = position, file.read_at(position, min(READ_BYTES, end - position)), 0
             if len(data) < records.HEADER_BYTES:
-                return  # an index may promise more than a power cut left of the file
+                return  # a power cut may leave less of the file than its index says
         magic, length, first_offset, at_ms, _, _, _, count, _, _, _ = _batch_header(data, at)
         if magic != records.MAGIC or first_offset != offset or not records.HEADER_BYTES <= length <= BATCH_BYTES_MAX:
             return
@@ -222,27 +225,27 @@ def read_run(file: File, run: BatchRun) -> str | None:
     return None
 
 
-# --- What a segment file of a log holds, found out when it is first needed: from the index beside it, or by walking ---
+# --- load: from the index, or by walking through the batches ---
 
 
 def load(
     disk: Disk, file: File, store: bytes, log_id: int, segment: LogSegment, end: int, *, is_last: bool = False
 ) -> bool:
-    """Fill a segment whose records end at `end`. The last one of a log is also cut there: the journal brings the rest
-    again. True if its index has to be written anew."""
+    """Fill a segment whose records end at `end`. The last segment of a log is also cut there: the replay of the journal
+    appends the rest again. True if its index must be rewritten."""
     segment.loaded = True
     segment.end_offset = segment.first_offset
     size = file.size()
     wrong = wrong_header(file.read_at(0, HEADER_BYTES), store, log_id, segment.first_offset)
     if wrong:
-        segment.wrong = wrong  # it holds nothing that can be trusted, and a read says so
+        segment.wrong = wrong  # nothing in it can be trusted; a read reports this
         return False
     index = index_path(segment)
     if disk.exists(index):
-        beside = disk.open(index)
-        if not read_index(beside.read_at(0, beside.size()), store, log_id, segment):
+        index_file = disk.open(index)
+        if not read_index(index_file.read_at(0, index_file.size()), store, log_id, segment):
             segment.cut(0)
-        beside.close()
+        index_file.close()
     changed = False
     if segment.end_offset > end:
         _cut(file, segment, end)
@@ -258,7 +261,7 @@ def load(
 
 
 def _cut(file: File, segment: LogSegment, end: int) -> None:
-    """Forget what lies behind `end`. The run that holds it is read again, batch by batch."""
+    """Forget everything from `end` on. The run that holds `end` is read again, batch by batch."""
     at = segment.find(end)
     stop = segment.runs[at].position + segment.runs[at].size_bytes
     segment.cut(at)

@@ -1,7 +1,8 @@
-"""Where the records of each log live: written from facts that are durable already, read by range.
+"""The log store seam: the records of each log, written from facts that are durable already, read by range.
 
-A log store keeps packed batches exactly as they travel (see `wire.records`), keyed by log number and offset. Past the
-last checkpoint it is a cache: it can be cut back to the checkpoint and rebuilt from the journal.
+A log store keeps packed batches exactly as they travel (`wire.records`), by log number and offset. Past the last
+checkpoint it is a cache: it can be cut back to the checkpoint and rebuilt from the journal. `FileLogStore` keeps it in
+segment files, `MemoryLogStore` in memory.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class LogStore(Protocol):
         """Add a stamped batch. `first_offset` equals `end(log_id)`, or the log is new (a fork starts above 0)."""
 
     def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
-        """`append` of batches that follow each other, for the price of a few."""
+        """`append` of batches that follow each other, in fewer steps."""
 
     def skip(self, log_id: int, end_offset: int) -> None:
         """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
         to read one raises `CorruptLog`."""
 
     def end(self, log_id: int) -> int:
-        """The offset behind the last stored record; 0 for an unknown log."""
+        """The offset after the last stored record; 0 for an unknown log."""
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches, in order, that cover [offset, end_offset): the first may begin before `offset`, the last may
         end after `end_offset`. Stops before the batch that would exceed `max_bytes`, but returns at least one if there
-        is one. What lies below the log's start or behind its end is left out."""
+        is one. What is below the log's start or after its end is left out."""
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         """The first offset whose batch was appended at or after `at_ms`; the end if there is none."""
@@ -63,25 +64,25 @@ class LogStore(Protocol):
         """What retention can drop, oldest first; the last one is being written."""
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
-        """After a restart: this log holds [start, end) durably; what lies beyond is cut off before the next append."""
+        """After a restart: this log holds [start, end) durably; the rest is cut off before the next append."""
 
     def trim(self, log_id: int, start_offset: int) -> None:
-        """Records below are never read again. Files go at the next `collect`."""
+        """Records below are never read again. Files are deleted by a later `collect`."""
 
     def drop(self, log_id: int) -> None:
-        """The log is gone. Files go at the next `collect`."""
+        """The log is deleted. Files are deleted by a later `collect`."""
 
     def begin_sync(self) -> SyncWork:
-        """What must be synced so that everything appended so far is on the device; it may run in another thread, and it
+        """What must be synced so that everything appended so far is on the device. It may run in another thread, and it
         must run. Raises `DiskFull` if something could not even be written."""
 
     def sync(self) -> None:
         """Begin and run: returns when everything appended so far is on the device."""
 
     def collect(self, now_lsn: int, safe_lsn: int) -> None:
-        """Delete the files that frames up to `safe_lsn` gave up (trimmed, dropped). Called after every durable snapshot
-        with the lsn of the older of the two kept: replaying from there still reads what later frames gave up. `now_lsn`
-        is at or behind every frame that was projected so far."""
+        """Delete the files that frames up to `safe_lsn` trimmed or dropped. Called after every durable snapshot
+        with the lsn of the older of the two kept: replaying from there still reads what later frames trimmed. `now_lsn`
+        is at or after every frame that was projected so far."""
 
     def is_full(self) -> bool:
         """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
@@ -93,7 +94,7 @@ class LogStore(Protocol):
 
 
 class MemoryLogStore:
-    """The twin for tests and for brokers that keep nothing: lists and bisect."""
+    """The log store of brokers that keep nothing, and of tests: lists and bisect."""
 
     def __init__(self) -> None:
         self._logs: dict[int, _MemoryLog] = {}
@@ -122,17 +123,17 @@ class MemoryLogStore:
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         log = self._logs.get(log_id)
-        found: list[bytes] = []
+        batches: list[bytes] = []
         if log is None or max(offset, log.start) >= min(end_offset, log.end):
-            return found
+            return batches
         size = 0
         for index in range(log.find(max(offset, log.start)), len(log.firsts)):
             batch = log.batches[index]
             size += len(batch)
-            if log.firsts[index] >= end_offset or (found and size > max_bytes):
+            if log.firsts[index] >= end_offset or (batches and size > max_bytes):
                 break
-            found.append(batch)
-        return found
+            batches.append(batch)
+        return batches
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         log = self._logs.get(log_id)
@@ -175,9 +176,9 @@ class MemoryLogStore:
 
     def collect(self, now_lsn: int, safe_lsn: int) -> None:
         for log in self._logs.values():
-            gone = len(log.firsts) if log.start == log.end else log.find(log.start)
-            if gone > 0:
-                del log.firsts[:gone], log.batches[:gone]
+            count = len(log.firsts) if log.start == log.end else log.find(log.start)
+            if count > 0:
+                del log.firsts[:count], log.batches[:count]
 
     def is_full(self) -> bool:
         return False

@@ -53,7 +53,7 @@ class Newest:
     damaged: tuple[CorruptSnapshot, ...]
 
     def base_lsn(self) -> int:
-        """The lsn that replay starts behind."""
+        """The lsn that the replay starts after."""
         return self.snapshot.lsn if self.snapshot else 0
 
 
@@ -79,7 +79,7 @@ def save(disk: Disk, folder: str, store: bytes, lsn: int, frames: Iterable[bytes
 
 
 def sync_names(disk: Disk, folder: str) -> None:
-    """Make sure that the snapshots which are there stay there. Whoever wrote the last may have been stopped before."""
+    """Make the names of the snapshots durable. The process that wrote the last one may have ended before it did."""
     disk.sync_folder("snapshot.sync_folder", folder)
     disk.sync_folder("snapshot.parent.sync_folder", folder.rpartition("/")[0] or "/")
 
@@ -118,8 +118,8 @@ def read_frames(disk: Disk, snapshot: Snapshot, store: bytes) -> Iterator[bytes]
 
 
 def snapshot_lsns(disk: Disk, folder: str) -> list[int]:
-    """The lsns of the snapshots that are there, ascending. The journal must be kept from behind the first of them on,
-    so that the older generation is of use."""
+    """The lsns of the snapshots that are there, ascending. The journal must be kept after the first of them, so that
+    the older generation can be used."""
     names = (name.removesuffix(SUFFIX) for name in disk.list(folder) if name.endswith(SUFFIX))
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
@@ -193,17 +193,17 @@ def _frames(file: File, store: bytes) -> Iterator[bytes]:
     position, prev_crc, next_lsn, want = HEADER_BYTES, 0, 1, _READ_BYTES
     while position < end:
         data = file.read_at(position, min(want, end - position))
-        found = blocks.scan(data, 0, seed, prev_crc, next_lsn)
-        if not found.position:
-            if found.ended is ScanEnd.NO_BLOCK or position + len(data) >= end or want > blocks.BLOCK_BYTES_MAX:
+        scan = blocks.scan(data, 0, seed, prev_crc, next_lsn)
+        if not scan.position:
+            if scan.ended is ScanEnd.NO_BLOCK or position + len(data) >= end or want > blocks.BLOCK_BYTES_MAX:
                 raise CorruptSnapshot(file.path, position, "a block is damaged")
             want *= 4
             continue
-        for frame in found.frames:
+        for frame in scan.frames:
             digest.update(frame)
-        yield from found.frames
-        position += found.position
-        prev_crc, next_lsn, want = found.prev_crc, found.next_lsn, _READ_BYTES
+        yield from scan.frames
+        position += scan.position
+        prev_crc, next_lsn, want = scan.prev_crc, scan.next_lsn, _READ_BYTES
     expected = _sealed(_END.pack(_END_MAGIC, next_lsn - 1, digest.digest()))
     if position != end or file.read_at(end, END_BYTES) != expected:
         raise CorruptSnapshot(file.path, end, "the end is missing or does not fit the frames")

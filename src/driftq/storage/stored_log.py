@@ -1,5 +1,4 @@
-"""What a log store knows of one log: where it begins and ends, its segments, and what of it is not written or not
-synced yet."""
+"""What the file log store knows about one log, and what it keeps at hand: open files and cached batches."""
 
 from __future__ import annotations
 
@@ -14,27 +13,31 @@ if TYPE_CHECKING:
 
 
 class StoredLog:
-    """One log. Not `opened` means: the files were not looked at yet, only [start, end) is known."""
+    """One log.
+
+    start             written            end
+      | in segment files | `unwritten` |
+    """
 
     __slots__ = ("dirty", "end", "folder", "log_id", "new_names", "opened", "segments", "start", "unwritten", "written")
 
     def __init__(self, log_id: int, folder: str, start: int, end: int) -> None:
         self.log_id = log_id
         self.folder = folder
-        self.start = start
-        self.end = end
-        self.written = end  # up to here the records are in the files; `unwritten` holds the rest
-        self.opened = False
-        self.segments: list[LogSegment] = []
-        self.unwritten: list[Placed] = []
-        self.dirty: dict[str, LogSegment] = {}
-        self.new_names = False
+        self.start = start  # records below are never read again
+        self.end = end  # the offset of the next record
+        self.written = end  # records below are in the files
+        self.opened = False  # False: the files were not looked at since the start, `segments` is not filled
+        self.segments: list[LogSegment] = []  # in order; the last one gets the next batch
+        self.unwritten: list[Placed] = []  # batches that a full disk refused
+        self.dirty: dict[str, LogSegment] = {}  # segments to sync, by path
+        self.new_names = False  # a file was created or removed, so the folder is to be synced
 
     def find(self, offset: int) -> int:
         return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
 
     def next_batches(self, room_bytes: int) -> tuple[list[int], list[bytes], int]:
-        """The offsets and bytes of the unwritten batches that fit, at least one, and the offset behind them."""
+        """The first offsets and bytes of the unwritten batches that fit, at least one, and the offset after them."""
         firsts: list[int] = []
         batches: list[bytes] = []
         end_offset = 0
@@ -48,18 +51,17 @@ class StoredLog:
         return firsts, batches, end_offset
 
 
-class GivenUp(NamedTuple):
-    """What frames up to `lsn` gave up: it goes when no snapshot is older than that."""
+class Garbage(NamedTuple):
+    """Files that frames up to `lsn` made useless. They are deleted when no kept snapshot is older than that."""
 
     lsn: int
-    trimmed: list[tuple[StoredLog, int]]  # with the start the log had
+    trimmed: list[tuple[StoredLog, int]]  # with the log's start at that time
     dropped: list[int]
 
 
-# --- What a log store keeps at hand: a bounded number of open files and a bounded amount of batches in memory ---
+# --- open files and cached batches ---
 
-
-_RUN_COST_BYTES = 512  # what a cached run costs beside its bytes
+_RUN_COST_BYTES = 512  # what a cached run costs in addition to its bytes
 _BATCH_COST_BYTES = 96
 
 
@@ -97,7 +99,7 @@ class OpenFiles:
 
 
 class RunCache:
-    """The runs whose batches are in memory: what was appended or read last."""
+    """The runs whose batches are in memory: those that were appended or read last."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -105,7 +107,7 @@ class RunCache:
         self._runs: OrderedDict[BatchRun, int] = OrderedDict()
 
     def touch(self, run: BatchRun) -> None:
-        """Move a run to the young end, count what it costs now, and let the oldest go."""
+        """Mark a run as the most recently used one and evict the least recently used."""
         cost = run.size_bytes + _RUN_COST_BYTES + _BATCH_COST_BYTES * len(run.firsts or ())
         self._size_bytes += cost - self._runs.pop(run, 0)
         self._runs[run] = cost

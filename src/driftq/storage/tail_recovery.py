@@ -1,8 +1,19 @@
-"""Opening a journal after whatever happened: the tail-or-middle rule.
+"""Opens a journal after a crash: is damage at its end a torn write, which is expected, or lost data, which is an error?
 
-Exactly one block is unsynced at a time. So damage at an lsn that is above the durable watermark, with no valid later
-block behind it, can only be a block that was never acknowledged: it is copied aside and cut. Everything else is
-acknowledged data that is damaged or missing, and is refused with its place. Nothing is cut before all was looked at.
+A block is written only after the sync of the one before it returned, so exactly one block can be unsynced:
+
+    | block 7 | block 8 | block 9 |  ???  | 0000 ...
+                   ▲                 ▲
+        durable_lsn: the watermark   the first bytes that are no valid block of the chain
+        or the snapshot guarantees it
+
+    the damage is at or below durable_lsn            acknowledged data is lost               refuse
+    a valid block follows somewhere after it         block 10 was synced before that one     refuse
+    neither                                          the last write, never acknowledged      copy it aside, cut it
+
+The refusal names file, byte, and lsn range. Nothing is cut before everything was checked. A segment that is shorter
+than it was made may have lost blocks without a trace; it is accepted only if zeros after its last block prove that it
+did not.
 """
 
 from __future__ import annotations
@@ -41,15 +52,15 @@ class TornTail:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening found and did."""
+    """What the opening of a journal found and did."""
 
     first_lsn: int
     tail_lsn: int
     watermark_lsn: int
     segments: int
     torn: TornTail | None = None
-    shortened: tuple[str, ...] = ()  # segments that are shorter than they were made, and whole
-    removed: tuple[str, ...] = ()  # leftovers of interrupted work: half-made segments, half-done trims
+    shortened: tuple[str, ...] = ()  # segments that lost padding at their end, and no block
+    removed: tuple[str, ...] = ()  # leftovers of interrupted work: unfinished segments and trims
 
 
 @dataclass(slots=True)
@@ -68,7 +79,7 @@ def survey(disk: Disk, folder: str, store: bytes) -> tuple[Watermark, list[Segme
     watermark = load_watermark(disk, folder, store)
     numbers = segment_numbers(disk, folder)
     if watermark is None:
-        reason = "the watermark is missing or damaged, so nobody can tell a torn tail from lost data"
+        reason = "the watermark is missing or damaged, so a torn tail cannot be distinguished from lost data"
         raise CorruptJournal(f"{folder}/{WATERMARK}", 0, 1, 0, reason)
     live = [number for number in numbers if number >= watermark.first_segment]
     expected = range(watermark.first_segment, max([watermark.last_segment, *live]) + 1)
@@ -81,7 +92,7 @@ def survey(disk: Disk, folder: str, store: bytes) -> tuple[Watermark, list[Segme
         lowest_lsn = segments[-1].header.first_lsn if segments else 1
         segment = load_segment(disk, folder, number, store, lowest_lsn)
         if segments and segment.header.first_lsn < segments[-1].header.first_lsn:
-            reason = f"the segment starts at lsn {segment.header.first_lsn}, before the segment in front of it"
+            reason = f"the segment starts at lsn {segment.header.first_lsn}, before the segment that precedes it"
             raise CorruptJournal(segment.path, 0, segment.header.first_lsn, 0, reason)
         segments.append(segment)
     for segment, following in pairwise(segments):
@@ -91,16 +102,16 @@ def survey(disk: Disk, folder: str, store: bytes) -> tuple[Watermark, list[Segme
 
 
 def _check_whole(disk: Disk, segment: Segment, following: Segment) -> None:
-    """A closed segment that lost bytes at its end must have lost padding only."""
+    """A closed segment that lost bytes at its end may have lost only padding."""
     file = disk.open(segment.path)
     try:
-        for base, found in scan_segment(file, segment):  # noqa: B007 -- the last pair is used behind the loop
+        for base, scan in scan_segment(file, segment):  # noqa: B007 -- the last pair is used after the loop
             pass
     finally:
         file.close()
-    if (found.next_lsn, found.prev_crc) != (following.header.first_lsn, following.header.prev_crc):
+    if (scan.next_lsn, scan.prev_crc) != (following.header.first_lsn, following.header.prev_crc):
         raise CorruptJournal(
-            segment.path, base + found.position, found.next_lsn, following.header.first_lsn - 1, _was_cut(segment)
+            segment.path, base + scan.position, scan.next_lsn, following.header.first_lsn - 1, _was_cut(segment)
         )
 
 
@@ -109,12 +120,12 @@ def _was_cut(segment: Segment) -> str:
 
 
 def find_tail(file: File, segment: Segment, durable_lsn: int) -> tuple[JournalTail, int]:
-    """Where the last segment ends, and how many torn bytes lie behind that. Raises if the damage is not a torn tail."""
+    """Where the last segment ends, and how many torn bytes follow. Raises if the damage is not a torn tail."""
     position, prev_crc, next_lsn, last_block_at = HEADER_BYTES, segment.header.prev_crc, segment.header.first_lsn, -1
-    for base, found in scan_segment(file, segment):
-        position, prev_crc, next_lsn = base + found.position, found.prev_crc, found.next_lsn
-        if found.last_block_at >= 0:
-            last_block_at = base + found.last_block_at
+    for base, scan in scan_segment(file, segment):
+        position, prev_crc, next_lsn = base + scan.position, scan.prev_crc, scan.next_lsn
+        if scan.last_block_at >= 0:
+            last_block_at = base + scan.last_block_at
     end = used_end(file, position, segment.size_bytes)
     tail = JournalTail(segment, position, prev_crc, next_lsn - 1, last_block_at)
     if next_lsn <= durable_lsn:
@@ -122,10 +133,10 @@ def find_tail(file: File, segment: Segment, durable_lsn: int) -> tuple[JournalTa
         reason = f"{what} here, though lsn {durable_lsn} is known to have been durable"
         raise CorruptJournal(segment.path, position, next_lsn, durable_lsn, reason)
     if segment.cut_to_bytes:
-        # Padding behind the last block proves that no block was there; so does a watermark that knows of none.
+        # Zeros after the last block prove that there was no other block; so does a watermark at that block.
         padded = end == position and segment.cut_to_bytes - position >= blocks.HEADER_BYTES
         if not padded and (end > position or tail.tail_lsn > durable_lsn):
-            raise CorruptJournal(segment.path, position, next_lsn, 0, f"{_was_cut(segment)}, inside or behind a block")
+            raise CorruptJournal(segment.path, position, next_lsn, 0, f"{_was_cut(segment)}, inside or after a block")
     if end == position:
         return tail, 0
     later = find_block(file, segment, position, next_lsn)
@@ -136,7 +147,7 @@ def find_tail(file: File, segment: Segment, durable_lsn: int) -> tuple[JournalTa
 
 
 def cut_torn_tail(disk: Disk, folder: str, file: File, tail: JournalTail, size: int) -> TornTail:
-    """Keep a copy of the torn bytes, then make the place all zeros again, durably."""
+    """Keep a copy of the torn bytes, then overwrite them with zeros, durably."""
     torn = file.read_at(tail.position, size)
     first_lsn = tail.tail_lsn + 1
     kept_as: str | None = _keep_copy(disk, folder, first_lsn, torn)
@@ -146,7 +157,7 @@ def cut_torn_tail(disk: Disk, folder: str, file: File, tail: JournalTail, size: 
 
 
 def _keep_copy(disk: Disk, folder: str, first_lsn: int, torn: bytes) -> str | None:
-    """The copy is for a curious person, so a full disk may skip it; a failing disk may not be ignored."""
+    """The copy is only for a person who investigates, so a full disk may skip it. A failing disk is an error."""
     turn = 1
     while disk.exists(path := f"{folder}/torn-{first_lsn}-{turn}.bytes"):
         turn += 1
@@ -166,7 +177,7 @@ def _keep_copy(disk: Disk, folder: str, first_lsn: int, torn: bytes) -> str | No
 
 
 def remove_leftovers(disk: Disk, folder: str, first_segment: int) -> tuple[str, ...]:
-    """Half-made files (`.tmp`) and segments that a trim had given up before it was interrupted."""
+    """Remove unfinished files (`.tmp`) and segments that an interrupted trim left."""
     removed = [f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".tmp")]
     removed += [segment_path(folder, number) for number in segment_numbers(disk, folder) if number < first_segment]
     for path in removed:

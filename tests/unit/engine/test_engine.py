@@ -39,9 +39,9 @@ def in_memory(act: Callable[[Engine], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def standing(engine: Engine, count: int) -> None:
+async def until_waiting(engine: Engine, count: int) -> None:
     async def enough() -> bool:
-        return engine.watch.standing(1) == count
+        return engine.watch.waiting(1) == count
 
     await until(enough, 10)
 
@@ -87,7 +87,7 @@ def test_a_message_that_arrives_while_a_claim_is_being_answered_is_not_missed() 
 def test_one_message_wakes_one_of_many_claimers_and_the_others_go_on_waiting() -> None:
     async def act(engine: Engine) -> None:
         claims = [asyncio.ensure_future(engine.claim(c.Claim("t", "g", f"o{n}", 1), wait_ms=60_000)) for n in range(50)]
-        await standing(engine, 50)
+        await until_waiting(engine, 50)
         for number in range(3):
             await engine.submit(produce())
             done, _ = await asyncio.wait(claims, timeout=5, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +105,7 @@ def test_a_claimer_that_leaves_the_line_passes_its_call_on() -> None:
         first, second = (
             asyncio.ensure_future(engine.claim(c.Claim("t", "g", owner, 1), wait_ms=60_000)) for owner in "ab"
         )
-        await standing(engine, 2)
+        await until_waiting(engine, 2)
         first.cancel()
         await engine.submit(produce())
         claimed = await asyncio.wait_for(second, 5)

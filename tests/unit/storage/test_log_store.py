@@ -213,7 +213,7 @@ def test_collecting_removes_what_was_trimmed_and_dropped_also_after_a_restart() 
     assert any("/1/00000000000000000000.log" in path for path in disk.files()), "so may the newer, if it lags behind"
     store.collect(95, 70)
     assert not any("/1/00000000000000000000." in path for path in disk.files())
-    assert not any("/2/" in path or "/3/" in path for path in disk.files()), "nobody knows these logs"
+    assert not any("/2/" in path or "/3/" in path for path in disk.files()), "no snapshot names these logs"
     disk.restart()
     store = files_on(disk)
     store.restore(1, 60, 100)

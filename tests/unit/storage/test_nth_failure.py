@@ -1,7 +1,7 @@
 """Every single call to the disk fails once, in every way, while journal, log store and snapshots work together.
 
-A fixed story is told again and again; the first time its first call to the disk fails, then its second, until a telling
-ends untouched. After each, the machine restarts and everything that was acknowledged must be there.
+A fixed scenario runs again and again. The first time its first call to the disk fails, then its second, until a run
+ends without a failure. After each, the machine restarts, and everything that was acknowledged must be there.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def test_whichever_call_fails_nothing_acknowledged_is_lost(fault: Fault, power_c
 
 
 def test_the_story_reaches_every_call_that_the_storage_makes() -> None:
-    """Labels of the story, its recovery and a torn tail: one that is missing here is one that nobody fails."""
+    """Labels of the scenario, its recovery and a torn tail: a label that is missing here is never failed."""
     seen: set[str] = set()
     for nth in range(1, 240):
         seen |= set(tell(Fault.CRASH_AFTER, nth, nth, power_cut=True)[1].counts)
