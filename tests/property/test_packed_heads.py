@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from driftq.core.model.replies import Rejected
 from driftq.server.message_json import content
-from driftq.server.produced_message import PackedBatch, read_packed
+from driftq.server.packed_batch import PackedBatch, read_packed
 from driftq.wire.message import Head, read_head
 from driftq.wire.records import Record, pack, unpack
 
@@ -81,7 +81,7 @@ def test_heads_in_order_are_accepted():
     ]
     found = read_packed(pack([Record(b"v", head=head) for head in heads]), MIB, MIB)
     assert isinstance(found, PackedBatch)
-    assert [(mark.index, mark.priority, mark.task, mark.label, mark.tenant) for mark in found.marks] == [
+    assert [(mark.index, mark.priority, mark.task, mark.label, mark.tenant) for mark in found.schedules] == [
         (2, 3, "t", "", "a"),
         (3, 0, "", "l", ""),
     ]

@@ -1,6 +1,11 @@
-"""A produced message on its way to a packed record: text or bytes, envelope, job, schedule, idempotency.
+"""A message that is being produced: from its JSON item to the command that stores it.
 
-Pure: the time is an argument. Everything a client can get wrong here is a `BadRequest` that names the field.
+    ProduceItem ──prepare──▶ ProducedMessage ──produce_command──▶ Produce ──▶ engine ──▶ Produced ──produce_reply──▶
+    value, key,              record, schedule,                    batch of
+    envelope, job            idempotency keys                     one record
+
+Pure: the time is an argument. An invalid field is a `BadRequest` that names it. The end of this module copies the W3C
+trace context of a request into the message.
 """
 
 from __future__ import annotations
@@ -9,23 +14,23 @@ import base64
 import binascii
 import re
 from hashlib import blake2b
-from typing import Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import google_crc32c
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.facts import RecordSchedule
-from driftq.core.model.replies import Produced, Rejected
 from driftq.core.state.produced_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
-from driftq.wire.errors import Code
-from driftq.wire.fields import Natural, Priority, from_rfc3339, to_rfc3339
-from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head
+from driftq.wire.fields import from_rfc3339, to_rfc3339
+from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.produce import ProduceItem, ProduceReply
-from driftq.wire.records import BadBatch, Header, Record, check_with_heads, pack_one, read_header
+from driftq.wire.records import Record, pack_one
+
+if TYPE_CHECKING:
+    from driftq.core.model.replies import Produced
 
 KEY_BYTES_MAX = 1_024
 IDEMPOTENCY_KEY_BYTES_MAX = 256
@@ -38,27 +43,27 @@ class ProducedMessage(NamedTuple):
     """A message that is ready to be produced."""
 
     record: Record
-    mark: RecordSchedule | None
-    once: ProduceKey | None
-    job: ProduceKey | None = None
+    schedule: RecordSchedule | None  # None: a plain message
+    once: ProduceKey | None  # its idempotency key
+    job: ProduceKey | None = None  # the id of its job
 
 
-def outgoing(
+def prepare(
     item: ProduceItem, topic: str, now_ms: int, *, strict_keys: bool = False, routing: Routing | None = None
 ) -> ProducedMessage:
-    """Turn an item into a record. `topic` is the requested one: it scopes the idempotency key."""
+    """Check a message and turn it into a record. `topic` is the requested one, to which the idempotency key belongs."""
     value = value_of(item)
     key = item.key.encode()
     if len(key) > KEY_BYTES_MAX:
         raise BadRequest(f"key has {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed")
-    envelope = _normal(item.envelope) if item.envelope is not None else None
+    envelope = _checked(item.envelope) if item.envelope is not None else None
     job = _job(item, now_ms)
     if envelope is None and job is None and routing is None:
         return ProducedMessage(Record(value, key), None, None)
     head = encode_head(Head(envelope=envelope, routing=routing, job=job))
-    mark = _mark(envelope, job, routing)
+    schedule = _schedule(envelope, job, routing)
     once, job_id = _keys(item, envelope, job, topic, value, strict_keys)
-    return ProducedMessage(Record(value, key, head), mark, once, job_id)
+    return ProducedMessage(Record(value, key, head), schedule, once, job_id)
 
 
 def value_of(item: ProduceItem) -> bytes:
@@ -97,8 +102,8 @@ def _time(name: str, text: str) -> int:
         raise BadRequest(f"invalid {name}: {error}") from None
 
 
-def _normal(envelope: Envelope) -> Envelope:
-    """Checked, and with its deadline in the form that every client's parser knows."""
+def _checked(envelope: Envelope) -> Envelope:
+    """The envelope, checked, with its deadline in the form that every parser accepts."""
     check_envelope(envelope)
     if not envelope.deadline:
         return envelope
@@ -106,7 +111,7 @@ def _normal(envelope: Envelope) -> Envelope:
 
 
 def check_envelope(envelope: Envelope) -> None:
-    """What types cannot say about an envelope."""
+    """Check what the types of an envelope do not express."""
     policy = envelope.retry_policy
     if policy is not None:
         for name in ("max_attempts", "backoff_ms", "max_backoff_ms"):
@@ -120,17 +125,17 @@ def check_envelope(envelope: Envelope) -> None:
         raise BadRequest(f"idempotency_key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes")
 
 
-def _mark(envelope: Envelope | None, job: Job | None, routing: Routing | None) -> RecordSchedule | None:
+def _schedule(envelope: Envelope | None, job: Job | None, routing: Routing | None) -> RecordSchedule | None:
     deadline_ms = 0
     if envelope is not None and envelope.deadline:
         deadline_ms = max(1, from_rfc3339(envelope.deadline))
-    return mark_of(0, envelope, job, routing, deadline_ms)
+    return schedule_of(0, envelope, job, routing, deadline_ms)
 
 
-def mark_of(
+def schedule_of(
     index: int, envelope: Envelope | None, job: Job | None, routing: Routing | None, deadline_ms: int
 ) -> RecordSchedule | None:
-    """The schedule of a record, if it is not plain."""
+    """The schedule of the record at `index` of its batch; None if the message is plain."""
     tenant = envelope.tenant_id if envelope is not None else ""
     label = routing.label if routing is not None else ""
     if job is None:
@@ -162,19 +167,14 @@ def _keys(
 
 
 def _fingerprint(item: ProduceItem, envelope: Envelope | None, value: bytes) -> int:
-    """Of key, value, envelope and schedule as they were asked for. The trace of a request is not a part of its message:
-    a repeat has another."""
+    """A digest of key, value, envelope and schedule as they were requested. The trace is left out: a repeat has
+    another."""
     if envelope is not None:
         envelope = msgspec.structs.replace(envelope, traceparent="")
-    schedule = (item.task, item.priority, item.delay_ms, item.not_before, item.timeout_ms)
-    digest = blake2b(_deterministic.encode((item.key, envelope, schedule)), digest_size=8)
+    requested = (item.task, item.priority, item.delay_ms, item.not_before, item.timeout_ms)
+    digest = blake2b(_deterministic.encode((item.key, envelope, requested)), digest_size=8)
     digest.update(value)
     return CRC_END + int.from_bytes(digest.digest()) % _FINGERPRINTS
-
-
-def merged(mark: RecordSchedule, index: int) -> RecordSchedule:
-    """The same schedule for a record at another place of its batch."""
-    return msgspec.structs.replace(mark, index=index)
 
 
 def produce_command(
@@ -187,13 +187,13 @@ def produce_command(
     target = envelope.target_topic or topic if envelope is not None else topic
     return Produce(
         topic=target,
-        batch=pack_one(record.value, record.key, record.head, scheduled=message.mark is not None),
+        batch=pack_one(record.value, record.key, record.head, scheduled=message.schedule is not None),
         count=1,
         payload_bytes=len(record.key) + len(record.value),
         key=record.key,
         partition=override if override is not None else any_partition,
         once=message.once,
-        marks=(message.mark,) if message.mark is not None else (),
+        marks=(message.schedule,) if message.schedule is not None else (),
         job=message.job,
     )
 
@@ -203,84 +203,10 @@ def produce_reply(requested: str, reply: Produced) -> ProduceReply:
     return ProduceReply("produced", requested, reply.topic, reply.partition, reply.first_offset, reply.duplicate)
 
 
-# --- Packed batches that a client encoded: checked on the way in. Values and keys are stored as they come ---
+# --- W3C trace context ------------------------------------------------------------------------------------------------
 
-
-class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
-    """A routing as a client may write it."""
-
-
-class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
-    """A job as a client may write it, with the bounds of `wire.produce.ProduceItem`."""
-
-    id: Annotated[str, Meta(max_length=256)] = ""
-    task: Annotated[str, Meta(max_length=249)] = ""
-    priority: Priority = 0
-    not_before_ms: Natural = 0
-    timeout_ms: Natural = 0
-
-
-class ClientHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A head as a client may write it. Dead letters are the broker's to write."""
-
-    envelope: Envelope | None = None
-    routing: ClientRouting | None = None
-    job: ClientJob | None = None
-
-
-_decode = msgspec.json.Decoder(ClientHead).decode
-
-
-class PackedBatch(NamedTuple):
-    """A batch that may be stored as it is."""
-
-    header: Header
-    marks: tuple[RecordSchedule, ...]
-
-
-def read_packed(batch: bytes, message_bytes_max: int, batch_bytes_max: int) -> PackedBatch | Rejected:
-    """Check a batch and read the schedule of its records."""
-    try:
-        declared = read_header(batch)
-        largest = message_bytes_max if declared.count == 1 else batch_bytes_max
-        if declared.raw_bytes > largest:
-            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
-            return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
-        header, heads = check_with_heads(batch)
-        return PackedBatch(header, _marks(heads))
-    except BadBatch as error:
-        return Rejected(Code.INVALID_ARGUMENT, f"invalid batch: {error}")
-
-
-def _marks(heads: list[bytes]) -> tuple[RecordSchedule, ...]:
-    marks: list[RecordSchedule] = []
-    index = 0
-    try:
-        for index, text in enumerate(heads):
-            if text:
-                mark = _mark_of_head(index, _decode(text))
-                if mark is not None:
-                    marks.append(mark)
-    except (*BAD_HEAD, BadRequest, ValueError) as error:
-        raise BadBatch(f"the head of record {index} is not one JSON object of a known form: {error}") from None
-    return tuple(marks)
-
-
-def _mark_of_head(index: int, head: ClientHead) -> RecordSchedule | None:
-    deadline_ms = 0
-    if head.envelope is not None:
-        check_envelope(head.envelope)
-        if head.envelope.deadline:
-            deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
-    return mark_of(index, head.envelope, head.job, head.routing, deadline_ms)
-
-
-# --- W3C trace context: the `traceparent` of a request becomes the message's, so that a consumer can go on with the
-# trace
-
-
-HEADER = b"traceparent"
-_PARENT = re.compile(
+TRACE_HEADER = b"traceparent"
+_TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{1,200})?"
 )
 
@@ -288,7 +214,7 @@ Item = TypeVar("Item", bound=ProduceItem)
 
 
 def traced(item: Item, header: bytes) -> Item:
-    """The message with the request's trace in its envelope, unless it has one."""
+    """The message with the request's trace in its envelope, unless it has a trace of its own."""
     header = header.strip(b" \t")
     envelope = item.envelope
     if (envelope is not None and envelope.traceparent) or not is_traceparent(header):
@@ -297,6 +223,6 @@ def traced(item: Item, header: bytes) -> Item:
 
 
 def is_traceparent(text: bytes) -> bool:
-    found = _PARENT.fullmatch(text)
-    # Only later versions may carry more than the four fields.
-    return found is not None and (found[1] is None or text[:2] != b"00")
+    match = _TRACEPARENT.fullmatch(text)
+    # Version 00 has exactly four fields; later versions may have more.
+    return match is not None and (match[1] is None or text[:2] != b"00")

@@ -27,7 +27,7 @@ from driftq.server.handlers.request_body import PAGE_LIMIT_MAX, from_query, numb
 from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.message_json import content
-from driftq.server.produced_message import mark_of
+from driftq.server.produced_message import schedule_of
 from driftq.wire.dead_letters import (
     REDRIVE_GROUP,
     ErrorKind,
@@ -199,14 +199,14 @@ class RedriveRun:
         return RedriveReply("redriven", self._redriven + len(self._failed), self._redriven, self._failed)
 
     async def _redrive(self, letter: Letter) -> None:
-        record, mark = self._message(letter)
+        record, schedule = self._message(letter)
         produce = c.Produce(
             topic=letter.origin.topic,
-            batch=pack_one(record.value, record.key, record.head, scheduled=mark is not None),
+            batch=pack_one(record.value, record.key, record.head, scheduled=schedule is not None),
             count=1,
             payload_bytes=len(record.key) + len(record.value),
             partition=letter.origin.partition,
-            marks=(mark,) if mark is not None else (),
+            marks=(schedule,) if schedule is not None else (),
         )
         command = c.Redrive(self._topic.name, REDRIVE_GROUP, letter.partition, letter.offset, produce)
         reply = await self._engine.submit(command)
@@ -228,7 +228,7 @@ class RedriveRun:
             if not body.keep_deadline:
                 envelope = replace(envelope, deadline="")
                 text = encode_head(replace(head, envelope=envelope))
-        mark = mark_of(0, envelope, head.job, head.routing, deadline_ms)
+        schedule = schedule_of(0, envelope, head.job, head.routing, deadline_ms)
         if not body.all_groups:
-            mark = replace(mark or RecordSchedule(0), group=letter.origin.group)
-        return Record(value, key, text), mark
+            schedule = replace(schedule or RecordSchedule(0), group=letter.origin.group)
+        return Record(value, key, text), schedule

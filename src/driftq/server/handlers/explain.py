@@ -102,7 +102,7 @@ class Explainer:
         if gates:
             return gates[0].why
         if not groups:
-            return "No group reads this topic yet. A new group starts at the first message, unless it asks otherwise."
+            return "No group reads this topic yet: whoever claims first gets everything from the start."
         if len(groups) == 1:
             return groups[0].summary
         ready = sum(group.claimable for group in groups)
@@ -179,23 +179,19 @@ class Explainer:
     def _group_gates(self, group: Group, progress: Progress, place: MessageState) -> list[Gate]:
         gates: list[Gate] = []
         if group.paused:
-            gates.append(
-                Gate("paused", f"Group {group.name} is paused: no consumer gets messages.", "the group is resumed")
-            )
+            gates.append(Gate("paused", f"Group {group.name} is paused: nobody gets anything.", "the group is resumed"))
         if not self._filter.admits(self._lane()):
             lane = self._lane()
             why = (
                 f"The claim asks for another task or label; this message has task {lane.task!r}, label {lane.label!r}."
             )
-            gates.append(Gate("filter", why, "a consumer claims without this filter"))
+            gates.append(Gate("filter", why, "somebody claims without this filter"))
         if place is MessageState.HELD:
             return gates
         in_flight_max = self._topic.config.in_flight_max or self._limits.in_flight_max
         leases = progress.lease_heap
         if progress.in_flight >= in_flight_max and leases and leases[0][0] > self._now_ms:
-            why = (
-                f"{progress.in_flight} messages of this partition are in flight, which is the limit ({in_flight_max})."
-            )
+            why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({in_flight_max})."
             gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(leases[0][0])))
         return gates
 
@@ -204,15 +200,15 @@ class Explainer:
             until = to_rfc3339(lease.until_ms)
             if lease.until_ms > self._now_ms:
                 why = f"{lease.owner!r} holds it until {until}."
-                return [Gate("leased", why, "it is settled or released, or the lease ends", until)]
+                return [Gate("leased", why, "it is settled or given back, or the lease ends", until)]
             why = f"The lease of {lease.owner!r} ended at {until}. The broker is about to count it as a failure."
             return [Gate("lease_ended", why, "the broker notices, at the next claim or sweep", until)]
         if place is MessageState.RESTING and entry is not None and entry.retry_at_ms > self._now_ms:
             at = to_rfc3339(entry.retry_at_ms)
             if entry.attempts == 0 and not entry.releases:
-                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "that time comes", at)]
-            why = f"Attempt {entry.attempts} ended ({entry.error or 'released'}). It waits in backoff until {at}."
-            return [Gate("resting", why, "that time comes", at)]
+                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)]
+            why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it rests until {at}."
+            return [Gate("resting", why, "its time comes", at)]
         return []
 
     def _ahead(self, progress: Progress) -> int:

@@ -17,8 +17,7 @@ from driftq.core.state.progress import MessageState
 from driftq.server.handlers.request_body import read_json
 from driftq.server.handlers.responses import json_response, refusal, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import outgoing, produce_command, traced
+from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, traced
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.jobs import (
@@ -76,7 +75,7 @@ class JobsHandlers:
         return router.then([(body.topic, body)], lambda routes: self._enqueue(body.topic, *routes[0]))
 
     def _enqueue(self, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
-        message = outgoing(item, topic, self._engine.now_ms(), routing=routing)
+        message = prepare(item, topic, self._engine.now_ms(), routing=routing)
         command = produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
         rejected = self._context.charge(item.envelope, 1, command.payload_bytes)
         if rejected is not None:

@@ -21,8 +21,7 @@ from driftq.server.handlers.request_body import read_json
 from driftq.server.handlers.responses import json_response
 from driftq.server.held_messages import held_runs
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import outgoing, produce_command, produce_reply, traced
+from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
 from driftq.server.streams.requests import NOTHING, packed_for
 from driftq.wire.effects import AppendedInfo, CommitRequest, OutcomeAppend, OutcomeDone, OutcomeRequest
 
@@ -68,7 +67,7 @@ class OutcomeHandlers:
         if not topic:
             raise BadRequest("topic and value are required")
         strict = self._context.settings.idempotency.strict
-        message = outgoing(item, topic, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
+        message = prepare(item, topic, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
         return produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
 
     def _append(self, append: OutcomeAppend) -> c.AppendStream:

@@ -10,8 +10,7 @@ from driftq.core.model.replies import Produced, Rejected
 from driftq.server.handlers.request_body import any_of, number, read_json
 from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
-from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import outgoing, produce_command, produce_reply, traced
+from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import Envelope, RetryPolicy, Routing
 from driftq.wire.produce import ProduceItem, ProduceRequest
@@ -72,7 +71,7 @@ class ProduceHandlers:
     def _produce(self, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         engine = self._context.engine
         strict = self._context.settings.idempotency.strict
-        message = outgoing(item, topic, engine.now_ms(), strict_keys=strict, routing=routing)
+        message = prepare(item, topic, engine.now_ms(), strict_keys=strict, routing=routing)
         command = produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
         rejected = self._context.charge(item.envelope, 1, command.payload_bytes)
         if rejected is not None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.server.handlers.request_body import any_of, number, read_json
 from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
-from driftq.server.produced_message import HEADER as TRACE_HEADER
-from driftq.server.produced_message import ProducedMessage, merged, outgoing, produce_command, read_packed, traced
+from driftq.server.packed_batch import read_packed
+from driftq.server.produced_message import TRACE_HEADER, ProducedMessage, prepare, produce_command, traced
 from driftq.wire.errors import CODES, Code, error_fields
 from driftq.wire.message import Routing
 from driftq.wire.partitions import partition_of
@@ -88,7 +90,7 @@ class ProduceBatchHandlers:
             try:
                 if not topic:
                     raise BadRequest("topic and value are required")
-                message = outgoing(item, topic, now_ms, strict_keys=strict, routing=routing)
+                message = prepare(item, topic, now_ms, strict_keys=strict, routing=routing)
             except BadRequest as error:
                 results[index] = _error_result(Rejected(Code.INVALID_ARGUMENT, error.message))
                 continue
@@ -169,7 +171,7 @@ class ProduceBatchHandlers:
             key=request.query.get("key", "").encode(),
             partition=partition,
             producer=producer,
-            marks=batch.marks,
+            marks=batch.schedules,
         )
         rejected = self._context.charge(None, header.count, header.raw_bytes)
         if rejected is not None:
@@ -219,14 +221,16 @@ def _ndjson(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
 
 def _packed(target: str, partition: int | None, members: list[_Item]) -> c.Produce:
     messages = [member.message for member in members]
-    marks = tuple(merged(message.mark, index) for index, message in enumerate(messages) if message.mark is not None)
+    schedules = tuple(
+        replace(message.schedule, index=index) for index, message in enumerate(messages) if message.schedule is not None
+    )
     return c.Produce(
         topic=target,
-        batch=pack([message.record for message in messages], scheduled=bool(marks)),
+        batch=pack([message.record for message in messages], scheduled=bool(schedules)),
         count=len(messages),
         payload_bytes=sum(len(message.record.key) + len(message.record.value) for message in messages),
         partition=partition,
-        marks=marks,
+        marks=schedules,
     )
 
 

@@ -11,7 +11,7 @@ from driftq.core.model.replies import Produced, Rejected
 from driftq.server.handlers.request_body import read_json
 from driftq.server.handlers.responses import json_response
 from driftq.server.http import BadRequest, Request, Response
-from driftq.server.produced_message import outgoing, produce_command, value_of
+from driftq.server.produced_message import prepare, produce_command, value_of
 from driftq.server.router.caller import RoutedItem, RouterVerdict, applied, scope_of
 from driftq.wire.errors import CODES, error_fields
 from driftq.wire.message import Envelope
@@ -56,7 +56,7 @@ class RouteHandlers:
         if log is not None:
             route = RoutedItem(_sent_to(body, log.topic, log.partition))
         strict = self._context.settings.idempotency.strict
-        message = outgoing(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
+        message = prepare(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
         partition = self._context.any_partition(body.topic, route.item)
         command = produce_command(body.topic, route.item.envelope, message, partition)
         reply = view.decide(command)

@@ -9,7 +9,7 @@ from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
 from driftq.server.handlers.request_body import number, read_json
 from driftq.server.handlers.responses import json_response, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.produced_message import read_packed
+from driftq.server.packed_batch import read_packed
 from driftq.wire import streams as w
 from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
 from driftq.wire.records import Header, unpack
@@ -47,7 +47,8 @@ class StagesHandlers:
         if path:
             self._check_json(path, request.body, header)
         if any(
-            mark.priority or mark.task or mark.label or mark.not_before_ms or mark.deadline_ms for mark in batch.marks
+            schedule.priority or schedule.task or schedule.label or schedule.not_before_ms or schedule.deadline_ms
+            for schedule in batch.schedules
         ):
             raise BadRequest("staged messages are plain: no priority, task, delay or deadline")
         command = c.Stage(
