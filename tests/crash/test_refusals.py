@@ -1,4 +1,4 @@
-"""A folder that is in use, newer, damaged or torn: what a real process says about it and what it ends with."""
+"""A folder that is in use, of a later version, damaged or torn: what a real process reports, and its exit code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def refused(folder: Path) -> Ended:
-    """How a process ends that is to open this folder. It must not have changed anything."""
+    """How a process that opens this folder ends. It must not change anything."""
     before = contents(folder)
     with pytest.raises(Ended) as ended:
         asyncio.run(BrokerProcess.start(str(folder), *OPTIONS))
@@ -87,7 +87,7 @@ def test_a_second_process_ends_at_once_and_names_the_first(copy):
         first = await BrokerProcess.start(str(copy))
         with pytest.raises(Ended) as ended:
             await BrokerProcess.start(str(copy))
-        assert (await first.ask("stats"))["reply"] == "Stats", "the first one goes on"
+        assert (await first.ask("stats"))["reply"] == "Stats", "the first one is not disturbed"
         assert await first.stop() == 0
         return first.ready["ready"], ended.value
 
@@ -127,7 +127,7 @@ def test_swapped_segments_are_refused_by_name(copy):
 
 
 @pytest.mark.parametrize("which", [1, -1], ids=["in the middle", "the last"])
-def test_a_truncated_segment_is_refused_with_its_place(copy, which):
+def test_a_truncated_segment_is_refused_with_its_position(copy, which):
     path = segments(copy)[which]
     with path.open("r+b") as file:
         file.truncate(HEADER_BYTES + 1_000)
@@ -139,15 +139,15 @@ def test_a_truncated_segment_is_refused_with_its_place(copy, which):
 
 
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["the first", "in the middle", "the last"])
-def test_a_flipped_byte_below_the_watermark_is_refused_with_place_range_and_remedy(copy, which):
+def test_a_flipped_byte_below_the_watermark_is_refused_with_its_position_its_range_and_a_remedy(copy, which):
     path = segments(copy)[which]
     flip(path, HEADER_BYTES + 300)
     ended = refused(copy)
     assert ended.code == Exit.DAMAGED
     for part in (path.name, "byte ", "lsn ", "driftq inspect verify", "driftq repair truncate", "every change"):
         assert part in ended.errors, part
-    # Which message was in the block depends on its position; that its topic is named does not.
-    assert "cut: t/" in ended.errors
+    # In the first segment it may be the block that creates the topic, and then its name is not readable.
+    assert which == 0 or "cut: t/" in ended.errors
 
 
 def test_a_damaged_watermark_is_refused(copy):

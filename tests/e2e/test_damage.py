@@ -1,4 +1,4 @@
-"""Damaged files under a real server: what can be read is served, what cannot is named, and a torn tail is weather."""
+"""Damaged files under a real server: what is readable is served, what is not is reported, and a torn tail is cut."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def flip(folder: Path, needle: bytes) -> None:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Path:
-    """A folder with a topic and a stream that are whole, and one of each that is not, behind a snapshot: a start
-    then does not write the logs anew from the journal."""
+    """A folder with a sound topic and stream, and a damaged one of each, all below a snapshot: a start then does not
+    write these logs again from the journal."""
     with running(str(tmp_path), *SMALL) as server:
         for topic in ("good", "bad"):
             assert server.call("POST", "/v1/topics", {"name": topic}).status == 201
@@ -45,21 +45,21 @@ def damaged(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_claim_that_meets_damage_says_so_and_everything_else_is_served(damaged):
+def test_a_claim_that_meets_damage_reports_it_and_everything_else_is_served(damaged):
     with running(str(damaged), *SMALL) as server:
         ask = {"topic": "bad", "group": "g", "owner": "w", "max": 10}
         reply = server.call("POST", "/v1/claim", ask)
         assert (reply.status, reply.json()["error"]) == (500, "DATA_CORRUPT")
         assert "driftq inspect verify" in reply.json()["message"]
         states = server.call("GET", "/v1/topics/bad/groups/g/states").json()
-        assert states["pending"]["state"] == ["retrying"], "it rests; it is not claimed again and again"
+        assert states["pending"]["state"] == ["retrying"], "it is in backoff; it is not claimed again and again"
         good = server.call("POST", "/v1/claim", {**ask, "topic": "good"}).json()["messages"]
         assert [message["value"][:10] for message in good][:2] == ["topic-good", "0........."]
         assert server.call("POST", "/v1/produce", {"topic": "bad", "value": "another"}).status == 200
         assert [m["value"] for m in server.call("POST", "/v1/claim", ask).json()["messages"]] == ["another"]
 
 
-def test_a_claim_gives_what_can_be_read_around_the_damage(damaged):
+def test_a_claim_returns_what_is_readable_around_the_damage(damaged):
     with running(str(damaged), *SMALL) as server:
         assert server.call("POST", "/v1/produce", {"topic": "bad", "value": "another"}).status == 200
         reply = server.call("POST", "/v1/claim", {"topic": "bad", "group": "g", "owner": "w", "max": 10})
@@ -67,7 +67,7 @@ def test_a_claim_gives_what_can_be_read_around_the_damage(damaged):
         assert [message["value"] for message in reply.json()["messages"]] == ["another"]
 
 
-def test_a_damaged_stream_is_named_and_the_others_are_read(damaged):
+def test_a_read_of_a_damaged_stream_fails_and_the_others_are_served(damaged):
     with running(str(damaged), *SMALL) as server:
         reply = server.call("GET", "/v1/stream/bad?offset=-1")
         assert reply.status == 500
@@ -77,8 +77,8 @@ def test_a_damaged_stream_is_named_and_the_others_are_read(damaged):
         assert server.call("GET", f"/v1/stream/bad?offset={token(1)}").body == b"more"
 
 
-def test_a_torn_tail_takes_nothing_of_a_stream_that_was_answered(tmp_path):
-    """A block that never became whole lies behind the last one: the next start cuts it off and goes on from there."""
+def test_a_torn_tail_costs_no_acknowledged_append_of_a_stream(tmp_path):
+    """There is an incomplete block after the last one: the next start cuts it and continues from there."""
     server = Server(str(tmp_path))
     server.call("PUT", "/v1/stream/s", None, TEXT)
     for number in range(20):
@@ -102,7 +102,7 @@ def test_a_torn_tail_takes_nothing_of_a_stream_that_was_answered(tmp_path):
         assert healed.call("GET", f"/v1/stream/s?offset={token(20)}").body == b"<more>"
 
 
-def test_a_full_disk_refuses_appends_to_streams_serves_reads_and_takes_appends_again(tmp_path, profile):
+def test_a_full_disk_refuses_appends_to_streams_serves_reads_and_recovers(tmp_path, profile):
     with tmpfs(tmp_path / "small", 4 << 20, profile) as folder:
         ballast = folder / "ballast"
         ballast.write_bytes(bytes(1 << 20))

@@ -1,13 +1,14 @@
-"""What no software can prevent and must at least notice: bits that turn at rest, and a device that lies about syncs.
+"""What no software can prevent and must notice: bits that flip at rest, and a device that lies about syncs.
 
-Flips are tried on copies of the disk, so the run goes on unharmed. A folder with a turned bit is refused, or it holds
-exactly what was written, or the read that meets the damage says so. Only blocks above the saved watermark may be taken
-for a torn tail: that window is named in the documents.
+Flips are tried on copies of the disk, so the run itself is not disturbed. A folder with a flipped bit is refused, or it
+holds exactly what was written, or the read that meets the damage fails. Only blocks above the saved watermark may be
+taken for a torn tail: that window is documented.
 
 A refused folder is then repaired: salvage must find every record, and truncation must leave exactly a prefix.
 
-A lying device loses what it said was synced. Whatever the watermark or a snapshot vouch for must be missed at the next
-start; what nothing vouches for yet cannot be. In both cases the state that starts is the fold of a whole prefix.
+A lying device loses what it reported as synced. The next start must notice the loss of anything that the watermark or
+a snapshot proves to have been durable; other losses cannot be noticed. The state that starts is always the fold of a
+prefix.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FLIPS_AT_ONCE = 12
 
 
 class Expected:
-    """What the frames of a run fold to, up to one lsn and another: frames are folded once, as long as lsns rise."""
+    """What the frames of a run fold to, up to any lsn. Frames are folded once, as long as the lsns asked for rise."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -42,7 +43,7 @@ class Expected:
         self._images: dict[int, list[Fact]] = {}
 
     def forget(self) -> None:
-        """The run went on: frames that were not durable may be others now."""
+        """The run continued: frames that were not durable may be others now."""
         self._images.clear()
 
     def snapshot(self, lsn: int) -> list[Fact]:
@@ -66,7 +67,7 @@ class Expected:
 
 
 def try_flips(world: World, chance: Random, expected: Expected) -> None:
-    """Turn bits in copies of the disk as it is now, one copy for each."""
+    """Flip bits in copies of the disk as it is now, one copy for each."""
     expected.forget()
     for _ in range(FLIPS_AT_ONCE):
         disk = world.disk.copy(chance.randrange(1 << 30))
@@ -77,12 +78,12 @@ def try_flips(world: World, chance: Random, expected: Expected) -> None:
         disk.flip(path, bit)
         world.faults.counts["flip"] += 1
         if folds:
-            _fold(world, disk, f"bit {bit} of {path} turned", expected)
-        _judge(world, disk, f"bit {bit} of {path} turned", "flips", expected)
+            _fold(world, disk, f"bit {bit} of {path} flipped", expected)
+        _judge(world, disk, f"bit {bit} of {path} flipped", "flips", expected)
 
 
 def _somewhere(disk: SimDisk, chance: Random, part: str) -> tuple[str, int]:
-    """A bit where something was written, mostly; files are chosen alike, whatever their size."""
+    """A bit, mostly one that was written. Every file is equally likely, whatever its size."""
     files = {path: data for path, data in disk.files().items() if data and part in path}
     vital = [path for path in sorted(files) if "/logs/" not in path]
     path = chance.choice(vital if chance.random() < 0.5 else sorted(files))
@@ -92,7 +93,7 @@ def _somewhere(disk: SimDisk, chance: Random, part: str) -> tuple[str, int]:
 
 
 def _fold(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
-    """A checkpoint over damage must fail, or be right: what it vouches for is trimmed from the journal afterwards."""
+    """A checkpoint over damage must fail or be right: the journal below it is trimmed afterwards."""
     opened = world.opened
     lsn = opened.journal.closed_lsn()
     if not lsn:
@@ -111,7 +112,7 @@ def _fold(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
 
 
 def begin_lying(world: World) -> None:
-    """From now on the device forgets what it says it keeps, in the journal's segments."""
+    """From now on the device reports syncs of journal segments that it does not do."""
 
     def on_call(label: str) -> Fault | None:
         world.disk.lie = label == "journal.sync"
@@ -123,7 +124,7 @@ def begin_lying(world: World) -> None:
 
 
 def end_lying(world: World, keep: str) -> None:
-    """The power is cut, and `keep` says what is left of what was not synced after all."""
+    """Cut the power. `keep` is what is left of what was not synced."""
     world.disk.lie = False
     world.disk.crash(keep)
     _judge(world, world.disk, "the device lied", "lies", Expected(world))
@@ -140,10 +141,10 @@ def _judge(world: World, disk: SimDisk, what: str, kind: str, expected: Expected
     except Exception as error:
         raise Violation(kind, f"{what}: the start failed with {type(error).__name__}: {error}") from error
     tail = opened.journal.tail_lsn()
-    vouched = max(world.audit.watermark_lsn, opened.report.snapshot_lsn)
-    demand(tail >= vouched, kind, f"{what}: the journal ends at {tail} though {vouched} was vouched for")
+    known_lsn = max(world.audit.watermark_lsn, opened.report.snapshot_lsn)
+    demand(tail >= known_lsn, kind, f"{what}: the journal ends at {tail} though {known_lsn} was known to be durable")
     demand(tail <= len(world.frames), kind, f"{what}: {tail} frames, more than were written")
-    for lsn in range(world.audit.lsn + 1, tail + 1):  # stored, and nobody had been told yet
+    for lsn in range(world.audit.lsn + 1, tail + 1):  # stored, and not acknowledged yet
         world.audit.frame(lsn, decode(world.frames[lsn - 1]), world.op_at[lsn])
     same = list(opened.broker.snapshot()) == expected.snapshot(tail)
     demand(same, kind, f"{what}: another state was started")
@@ -188,7 +189,7 @@ def _repair(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
 
 
 def _unreadable(world: World, opened: Opened, what: str, kind: str) -> bool:
-    """Read every log from its start: exact bytes, or an error that says so."""
+    """Read every log from its start: exact bytes, or an error that reports the damage."""
     found_damage = False
     for log_id, known in opened.broker.state.logs.items():
         offset, log = known.start, world.audit.ledger.logs.get(log_id)
@@ -204,7 +205,7 @@ def _unreadable(world: World, opened: Opened, what: str, kind: str) -> bool:
             if found != expected and _without_times(found) == _without_times(expected):
                 world.counts["flips in a time stamp"] += 1  # no checksum covers it until an index does
                 expected = found
-            demand(found and found == expected, kind, f"{what}: log {log_id} reads wrong bytes behind {offset}")
+            demand(found and found == expected, kind, f"{what}: log {log_id} reads wrong bytes after {offset}")
             offset = read_header(found[-1]).end_offset
     return found_damage
 

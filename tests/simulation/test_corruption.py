@@ -1,4 +1,4 @@
-"""The judges of ruined disks, at moments that seeds seldom meet."""
+"""The checks of corrupted disks, in situations that seeds rarely produce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.broker_fixture import produce
 
 
 def half_committed(world: World) -> Op:
-    """Something that a lying device has stored, or not, and that nobody was told of."""
+    """A command that a lying device has stored, or not, and that was not acknowledged."""
     client = Drainer(world)
     world.submit(c.CreateTopic("t"), client)
     world.commit_all()
@@ -31,7 +31,7 @@ def started() -> World:
     return world
 
 
-def test_what_a_lying_device_kept_though_nobody_was_told_is_there_and_no_breach():
+def test_an_unacknowledged_frame_that_a_lying_device_kept_is_no_violation():
     world = started()
     op = half_committed(world)
     assert op.reply is None
@@ -40,7 +40,7 @@ def test_what_a_lying_device_kept_though_nobody_was_told_is_there_and_no_breach(
     assert world.audit.lsn == op.lsn
 
 
-def test_what_a_lying_device_lost_before_anybody_was_told_is_no_breach():
+def test_an_unacknowledged_frame_that_a_lying_device_lost_is_no_violation():
     world = started()
     op = half_committed(world)
     end_lying(world, "none")

@@ -1,7 +1,7 @@
 """A fact as one line for people, or as one JSON object for programs.
 
-Numbers get their names, offsets are shown as ranges (the last one included), times as RFC 3339, payloads as a short and
-escaped preview. It works from the fields of a fact, so that a new kind of fact is shown without a word here.
+Numbers of logs and groups become names, offsets become ranges (the last one included), times RFC 3339, and payloads a
+short, escaped preview. It works from the fields of a fact, so a new kind of fact needs no change here.
 """
 
 from __future__ import annotations
@@ -24,51 +24,52 @@ _LOG_FIELDS = ("log_id", "target_log_id", "source_log_id")
 
 
 def line(lsn: int, fact: Fact, names: Names) -> str:
-    shown = _described(fact, names)
-    text = " ".join(f"{name}={_text(value)}" for name, value in shown.items() if value not in (None, "", (), 0, []))
+    described = _describe(fact, names)
+    text = " ".join(f"{name}={_text(value)}" for name, value in described.items() if value not in (None, "", (), 0, []))
     return f"{lsn:>10}  {type(fact).__name__:<15} {text}"
 
 
 def json_line(lsn: int, fact: Fact, names: Names) -> str:
     """The fact with its own fields and numbers; names are added, payloads are shortened."""
-    shown: dict[str, Any] = {"lsn": lsn, "fact": type(fact).__name__}
+    line: dict[str, Any] = {"lsn": lsn, "fact": type(fact).__name__}
     if (log_id := getattr(fact, "log_id", None)) is not None:
-        shown["log"] = names.log(log_id)
+        line["log"] = names.log(log_id)
     if (group_id := getattr(fact, "group_id", None)) and not hasattr(fact, "group"):
-        shown["group"] = names.group(group_id)
-    for each in fields(fact):
-        value = getattr(fact, each.name)
-        if each.name in ("batch", "token") or isinstance(value, bytes):
-            value = _plain(each.name, value, names)
-        shown[each.name] = value
-    return msgspec.json.encode(shown, enc_hook=_by_name).decode()
+        line["group"] = names.group(group_id)
+    for field in fields(fact):
+        value = getattr(fact, field.name)
+        if field.name in ("batch", "token") or isinstance(value, bytes):
+            value = _plain(field.name, value, names)
+        line[field.name] = value
+    return msgspec.json.encode(line, enc_hook=_fields_of).decode()
 
 
-def _by_name(value: Any) -> Any:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+def _fields_of(value: Any) -> Any:
+    """A struct as an object. Facts are encoded as arrays by default."""
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def _described(fact: Fact, names: Names) -> dict[str, Any]:
-    """The fact as plain values, with names in the place of numbers."""
-    shown: dict[str, Any] = {}
+def _describe(fact: Fact, names: Names) -> dict[str, Any]:
+    """The fact as plain values, with names instead of numbers."""
+    described: dict[str, Any] = {}
     log_id, group_id = getattr(fact, "log_id", None), getattr(fact, "group_id", None)
     if log_id is not None:
-        shown["log"] = names.log(log_id)
+        described["log"] = names.log(log_id)
     if group_id and not hasattr(fact, "group"):
-        shown["group"] = names.group(group_id)
+        described["group"] = names.group(group_id)
     first, count = getattr(fact, "first_offset", None), getattr(fact, "count", None)
     if first is not None:
         end = getattr(fact, "end_offset", None) or first + (count or 1)
-        shown["offsets"] = span(first, end)
-    said = {"log_id", "group_id"} | ({"first_offset", "end_offset"} if first is not None else set())
-    for each in fields(fact):
-        if each.name not in said:
-            shown[each.name] = _plain(each.name, getattr(fact, each.name), names)
-    return shown
+        described["offsets"] = span(first, end)
+    done = {"log_id", "group_id"} | ({"first_offset", "end_offset"} if first is not None else set())
+    for field in fields(fact):
+        if field.name not in done:
+            described[field.name] = _plain(field.name, getattr(fact, field.name), names)
+    return described
 
 
 def span(first: int, end: int) -> str:
-    """Offsets [first, end) as people say them."""
+    """Offsets [first, end) as text, the last one included: `3..7`."""
     return str(first) if end == first + 1 else f"{first}..{end - 1}"
 
 
@@ -77,17 +78,17 @@ def time(at_ms: int) -> str:
 
 
 def escaped(data: bytes | str, size: int = PREVIEW_CHARACTERS) -> str:
-    """At most `size` characters, none of them able to move a cursor."""
+    """At most `size` characters, without control characters that a terminal would obey."""
     text = data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else data
-    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text[:size])
-    return shown if len(text) <= size else f"{shown}…"
+    printable = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[:size])
+    return printable if len(text) <= size else f"{printable}…"
 
 
 def _plain(name: str, value: Any, names: Names) -> Any:
     if name in _LOG_FIELDS:
         return names.log(value) if value is not None else None
     if name == "token":
-        return escaped(value, 6)  # whoever knows it may settle the message
+        return escaped(value, 6)  # a client that knows the whole token may settle the message
     if name == "batch":
         return _preview(value)
     if name in ("delayed", "dead"):
@@ -101,8 +102,8 @@ def _plain(name: str, value: Any, names: Names) -> Any:
     if isinstance(value, str):
         return escaped(value, 200)
     if isinstance(value, Struct):
-        inside = {each.name: _plain(each.name, getattr(value, each.name), names) for each in fields(value)}
-        return {key: item for key, item in inside.items() if item not in (None, "", (), 0, [], {}, False)}
+        inner = {field.name: _plain(field.name, getattr(value, field.name), names) for field in fields(value)}
+        return {key: item for key, item in inner.items() if item not in (None, "", (), 0, [], {}, False)}
     if isinstance(value, tuple):
         return [_plain("", item, names) for item in value]
     return value
