@@ -146,7 +146,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "tenants_out_of_turn": (
         Bug("core.transitions.claim_selection:fresh", "log.fair_from if fair else end", "log.fair_from"),
-        Bug("core.rules.produce:kept_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
+        Bug("core.rules.produce:stored_marks", "config.fair != FAIR_TENANT", "config.fair == 'never'"),
     ),
     "retries_first": (Bug("core.rules.claim:_take", "// WHOLE\n", "// WHOLE or 1\n"),),
     "retries_last": (Bug("core.rules.claim:_take", "quota = (", "quota = 0 * ("),),
@@ -260,7 +260,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "start = max(ctx.state.logs[f.STAGING_LOG].end,",
         ),
     ),
-    "event_untold": (Bug("core.rules.topic_history:_Teller._runs", "in ranges:", "in ranges[1:]:"),),
+    "event_untold": (Bug("core.rules.topic_history:_EventWriter._runs", "in ranges:", "in ranges[1:]:"),),
     "states_hide_the_delayed": (Bug("core.rules.queries:_pending", "progress.entries_in(first, stop)", "[]"),),
     "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
     "outcome_without_commits": (

@@ -1,4 +1,13 @@
-"""Effects that happen once: begin under a fence, commit with a result, or fail and let somebody else try."""
+"""Effects that happen once: begin under a fence, commit with a result, or fail so that another worker can try.
+
+    (none) --begin--> PENDING(fence n) --commit--> COMMITTED: the result is returned to every later begin
+                        |    ^
+                   fail |    | begin, fence n+1: after a failure, after the lease ran out, or by the same caller
+                        v    |
+                      FAILED-+
+
+Only the newest fence may commit or fail. Fences rise over all keys together and are never reused.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +44,7 @@ def begin(ctx: DecisionContext, command: c.BeginEffect) -> Reply:
                 return Rejected(
                     Code.BUSY, f"{effect.owner} works on it for up to {wait_ms} ms more", {"retry_after_ms": wait_ms}
                 )
-            if command.fence is not None:  # it need not say again what it said then
+            if command.fence is not None:  # the token and the message of the first begin still hold
                 token = token or effect.token
                 message = message if command.offset is not None else (effect.group_id, effect.log_id, effect.offset)
     lease_ms = command.lease_ms if command.lease_ms is not None else ctx.limits.effect_lease_ms
@@ -46,9 +55,9 @@ def begin(ctx: DecisionContext, command: c.BeginEffect) -> Reply:
 
 
 def _is_same_caller(effect: EffectRecord, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
-    """The caller that began may begin again: it lost the first reply. Its name is no proof, two processes may share
-    one. The fence that it was given is, and so is the lease token together with the message: a claim of many messages
-    has one token."""
+    """Whether the caller began this effect before and lost the reply. A name is no proof, because two processes may
+    share it. The fence is one, and so is the lease token together with the message: all messages of a claim have the
+    same token."""
     if command.fence is not None:
         return command.fence == effect.fence
     return bool(command.token) and (command.token, message) == (
@@ -57,8 +66,8 @@ def _is_same_caller(effect: EffectRecord, command: c.BeginEffect, message: tuple
 
 
 def _has_lost_lease(ctx: DecisionContext, command: c.BeginEffect, message: tuple[int, int, int]) -> bool:
-    """Whether the caller shows a token that does not hold its message any more: its work would have no end that counts.
-    A lease that ran out is held until the next delivery, as for an ack."""
+    """Whether the caller's token no longer holds its message: its work could not be acked. A lease that ran out counts
+    until the next delivery, as for an ack."""
     group_id, log_id, offset = message
     if not command.token or offset < 0:
         return False
@@ -67,7 +76,7 @@ def _has_lost_lease(ctx: DecisionContext, command: c.BeginEffect, message: tuple
 
 
 def _message(ctx: DecisionContext, command: c.BeginEffect) -> tuple[int, int, int] | Rejected:
-    """(group, log, offset) of the message that the key belongs to, if one is named."""
+    """(group, log, offset) of the effect's message; (0, 0, -1) if it names none."""
     if command.offset is None or command.partition is None:
         return 0, 0, -1
     group = find_group(ctx, command.key.topic, command.key.group)
@@ -109,7 +118,7 @@ def fail(ctx: DecisionContext, command: c.FailEffect) -> Reply:
 
 
 def _held(ctx: DecisionContext, key: c.EffectKey, fence: int) -> EffectRecord | Rejected:
-    """The effect, if the caller's fence is the newest. A lease that ran out still counts until somebody else begins."""
+    """The effect, if the caller's fence is the newest. A lease that ran out counts until another caller begins."""
     effect = ctx.state.effects.find(effect_scope(key))
     if effect is None:
         return Rejected(Code.NOT_FOUND, f"nobody has begun {key.key!r}")

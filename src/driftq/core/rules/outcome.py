@@ -1,9 +1,11 @@
-"""What one piece of work did, all or nothing: one frame holds the acks, the messages, the stream appends and the
-effects.
+"""An outcome: everything that one piece of work did, all or nothing. One frame holds its acks, messages, stream appends
+and effects.
 
-An outcome is fenced and repeatable. Every ack must be of a lease that the caller holds, every commit of an effect that
-is not committed yet: a worker that lost its message changes nothing. The same outcome sent again is answered with the
-first result (`core.state.outcomes`), before anything is judged.
+1. A repeat is answered with the first result (`core.state.outcomes`), before anything else is decided.
+2. Every ack must be of a lease that the caller holds.
+3. Every part is decided by its own rule, in the same context (`DecisionContext.decide`). If one refuses, the outcome is
+   refused and nothing happens.
+4. Every effect must be committed here for the first time: a worker that lost its message changes nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def _parts(ctx: DecisionContext, command: c.CommitOutcome) -> Iterable[Reply]:
 
 
 def _commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
-    """An effect is committed once, so an outcome that finds it committed is not the first."""
+    """Refuse an effect that is committed already: another outcome has done this work."""
     reply = ctx.decide(command)
     if isinstance(reply, Done) and not reply.changed:
         return Rejected(Code.CONFLICT, f"effect {command.key.key!r} was committed before; {NOTHING}")
@@ -83,10 +85,10 @@ def _commit(ctx: DecisionContext, command: c.CommitEffect) -> Reply:
 
 
 def _named_twice(command: c.CommitOutcome) -> Rejected | None:
-    """Parts are judged against one state, so what dedup guards may be named only once."""
+    """All parts are decided against the same state, so whatever is deduplicated may be named only once."""
     producers = [(part.topic, part.producer.producer) for part in command.produces if part.producer is not None]
-    named = [key for part in command.produces for key in (part.once, part.job) if key is not None]
-    keys = [produce_scope(key) for key in named]
+    scopes = [key for part in command.produces for key in (part.once, part.job) if key is not None]
+    keys = [produce_scope(key) for key in scopes]
     paths = [part.path for part in command.appends]
     commits = [part.key for part in command.commits]
     for what, names in (("producer", producers), ("idempotency key", keys), ("stream", paths), ("effect", commits)):

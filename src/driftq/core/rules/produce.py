@@ -1,5 +1,12 @@
-"""Producing: the idempotency key, the producer's sequence, the limits, then the append. Order matters: a repeat is
-answered with the first result even when the partition is full."""
+"""Produce: append a batch to a partition. The checks are in this order, so that a repeat is answered with the first
+result even if the partition is full:
+
+1. The topic and the partition exist.
+2. The idempotency key or job id is new; else the reply is that of the first produce.
+3. The producer's sequence number is the next one; else it is a duplicate or refused (`core.state.producers`).
+4. The sizes, lanes and deadlines are within the limits.
+5. There is room: the slowest group is not too far behind (`core.state.backlog`).
+"""
 
 from __future__ import annotations
 
@@ -38,13 +45,13 @@ def produce(ctx: DecisionContext, command: Produce) -> Reply:
     if by is not None:
         judgement = log.producers.judge(by)
         if judgement.verdict is not SequenceVerdict.ACCEPT:
-            return _answer(judgement, by, topic, log, command.count)
+            return _sequence_reply(judgement, by, topic, log, command.count)
         if judgement.epoch != by.epoch:
             by = ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest)
-    refused = _refused(ctx, topic, log, command)
+    refused = _check_limits(ctx, topic, log, command)
     if refused is not None:
         return refused
-    along = _along(ctx, log, command, by) if command.once or command.job or command.marks or by else None
+    along = _metadata(ctx, log, command, by) if command.once or command.job or command.marks or by else None
     first_offset = ctx.append(log, command.batch, command.count, command.payload_bytes, along)
     return Produced(topic.name, log.partition, first_offset, command.count)
 
@@ -53,7 +60,7 @@ def _repeated(ctx: DecisionContext, once: ProduceKey) -> Reply | None:
     first = ctx.state.keys.find(produce_scope(once), ctx.now_ms)
     log = ctx.state.logs.get(first.log_id) if first is not None else None
     if first is None or log is None:
-        return None  # never seen, over, or gone with its topic
+        return None  # never used, expired, or deleted with its topic
     if once.strict and not _is_same_message(first, once):
         return Rejected(
             Code.KEY_CONFLICT,
@@ -65,22 +72,22 @@ def _repeated(ctx: DecisionContext, once: ProduceKey) -> Reply | None:
 
 def _is_same_message(first: ProducedKey, once: ProduceKey) -> bool:
     if first.digest < CRC_END <= once.digest:
-        return first.digest == once.value_crc  # an older version kept no more
+        return first.digest == once.value_crc  # from a version that stored only a checksum of the value
     return first.digest == once.digest
 
 
-def _answer(judgement: SequenceJudgement, by: ProducerSequence, topic: Topic, log: Log, count: int) -> Reply:
+def _sequence_reply(judgement: SequenceJudgement, by: ProducerSequence, topic: Topic, log: Log, count: int) -> Reply:
     if judgement.verdict is SequenceVerdict.DUPLICATE:
         return Produced(topic.name, log.partition, judgement.first_offset, count, duplicate=True)
     return sequence_refusal(judgement, by)
 
 
-def _refused(ctx: DecisionContext, topic: Topic, log: Log, command: Produce) -> Rejected | None:
+def _check_limits(ctx: DecisionContext, topic: Topic, log: Log, command: Produce) -> Rejected | None:
     limits = ctx.limits
-    most_bytes = topic.config.backlog_bytes_max or limits.partition_bytes
+    bytes_max = topic.config.backlog_bytes_max or limits.partition_bytes
     size = command.payload_bytes
-    if size > most_bytes or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
-        largest = min(most_bytes, limits.message_bytes if command.count == 1 else limits.batch_bytes)
+    if size > bytes_max or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
+        largest = min(bytes_max, limits.message_bytes if command.count == 1 else limits.batch_bytes)
         return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
     if (command.once or command.job) and len(ctx.state.keys) >= limits.keys_max:
         return _overloaded(ctx, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed")
@@ -89,25 +96,27 @@ def _refused(ctx: DecisionContext, topic: Topic, log: Log, command: Produce) -> 
         if refused is not None:
             return refused
     if not log.readers:
-        return None  # nobody is behind: retention rules
-    most = topic.config.backlog_messages_max or limits.partition_messages
+        return None  # no group can be behind; retention bounds the log
+    messages_max = topic.config.backlog_messages_max or limits.partition_messages
     end = ctx.ends.get(log.log_id, log.end) + command.count
-    if end - log.low_floor <= most and log.bytes_from(log.low_floor) + size <= most_bytes:
+    if end - log.low_floor <= messages_max and log.bytes_from(log.low_floor) + size <= bytes_max:
         return None
-    backlog = backlog_of(ctx.state, limits, log)  # the noted floor may lag behind
+    backlog = backlog_of(ctx.state, limits, log)  # `low_floor` may be lower than the real floor
     if backlog is None:
         return None
-    if end - backlog.floor > most:
+    if end - backlog.floor > messages_max:
         waiting = end - command.count - backlog.floor
-        return _held_up(ctx, "partition_buffer_full", log, backlog, f"{waiting} of {most} messages", most)
-    if backlog.payload_bytes + size > most_bytes:
-        why = f"{backlog.payload_bytes} of {most_bytes} bytes"
-        return _held_up(ctx, "partition_buffer_bytes_full", log, backlog, why, most_bytes)
+        return _backlog_refusal(
+            ctx, "partition_buffer_full", log, backlog, f"{waiting} of {messages_max} messages", messages_max
+        )
+    if backlog.payload_bytes + size > bytes_max:
+        why = f"{backlog.payload_bytes} of {bytes_max} bytes"
+        return _backlog_refusal(ctx, "partition_buffer_bytes_full", log, backlog, why, bytes_max)
     return None
 
 
-def _held_up(ctx: DecisionContext, reason: str, log: Log, backlog: Backlog, waits: str, limit: int) -> Rejected:
-    """A refusal that names the group which holds the producers up, and what helps."""
+def _backlog_refusal(ctx: DecisionContext, reason: str, log: Log, backlog: Backlog, waits: str, limit: int) -> Rejected:
+    """A refusal that names the group with the backlog, and commands that help."""
     delete, seek, raise_limit = backlog.remedies()
     idle = "" if ctx.limits.groups_idle_ms else "; the setting groups.idle_ms ignores groups that are not used"
     why = (
@@ -145,7 +154,7 @@ def _bad_marks(ctx: DecisionContext, log: Log, command: Produce) -> Rejected | N
             return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
     if len(log.lanes) + len(command.marks) <= ctx.limits.lanes_per_log_max:
         return None
-    lanes = {_lane(mark) for mark in kept_marks(ctx, log, command.marks)} - {_lane(RecordSchedule(0))}
+    lanes = {_lane(mark) for mark in stored_marks(ctx, log, command.marks)} - {_lane(RecordSchedule(0))}
     if len(log.lanes) + sum(key not in log.lanes for key in lanes) > ctx.limits.lanes_per_log_max:
         message = f"a partition holds at most {ctx.limits.lanes_per_log_max} different tasks, labels and priorities"
         return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
@@ -156,9 +165,9 @@ def _lane(mark: RecordSchedule) -> LaneKey:
     return LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
 
 
-def kept_marks(ctx: DecisionContext, log: Log, marks: tuple[RecordSchedule, ...]) -> tuple[RecordSchedule, ...]:
-    """Only a fair topic tells tenants apart. There a tenant has lanes of its own, or shares them with others once there
-    are many; it never has both, so that its messages keep their order."""
+def stored_marks(ctx: DecisionContext, log: Log, marks: tuple[RecordSchedule, ...]) -> tuple[RecordSchedule, ...]:
+    """The schedules as they are stored. Only a fair topic keeps the tenant. There a tenant has lanes of its own, or
+    shares lanes once there are many; it never has both, so that its messages keep their order."""
     if not any(mark.tenant for mark in marks):
         return marks
     if ctx.state.topics[log.topic].config.fair != FAIR_TENANT:
@@ -176,9 +185,9 @@ def kept_marks(ctx: DecisionContext, log: Log, marks: tuple[RecordSchedule, ...]
     return tuple(kept)
 
 
-def _along(ctx: DecisionContext, log: Log, command: Produce, by: ProducerSequence | None) -> AppendMetadata:
+def _metadata(ctx: DecisionContext, log: Log, command: Produce, by: ProducerSequence | None) -> AppendMetadata:
     once, job = command.once, command.job
-    marks = kept_marks(ctx, log, command.marks) if command.marks else ()
+    marks = stored_marks(ctx, log, command.marks) if command.marks else ()
     if once is None and job is None:
         return AppendMetadata(producer=by, marks=marks)
     digest = once.digest if once is not None else job.digest if job is not None else 0

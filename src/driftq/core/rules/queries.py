@@ -1,6 +1,7 @@
-"""Questions about logs. They are commands, so that an answer waits until everything it rests on is durable: nobody is
-told of a record, a stream or an end that a crash could take back. Reading renews a sliding lifetime; nothing else
-here becomes a fact."""
+"""Queries: streams, partitions, producers, and the states of a group's messages.
+
+They are decided like commands, so that a reply waits until everything it shows is durable. A read may extend the
+sliding lifetime of a stream; no other query records a fact."""
 
 from __future__ import annotations
 
@@ -53,7 +54,7 @@ def read_stream(ctx: DecisionContext, command: ReadStream) -> Reply:
 
 
 def _earliest(ctx: DecisionContext, log_id: int, first: int, inherited: tuple[tuple[int, int, int], ...]) -> int:
-    """The lowest offset from which everything can be read: a trim anywhere in a chain of forks ends the search."""
+    """The lowest offset from which everything can be read. A trim anywhere in a chain of forks raises it."""
     start = ctx.state.logs[log_id].start
     if start > first:
         return start
@@ -65,10 +66,10 @@ def _earliest(ctx: DecisionContext, log_id: int, first: int, inherited: tuple[tu
 
 
 def _renew(ctx: DecisionContext, stream: StreamRecord) -> None:
-    """Written down at most once in a while, and well before the lifetime would end."""
+    """Record a read at most once per `touch_ms`, and well before the lifetime would end."""
     if stream.created.ttl_s is not None:
-        rest_ms = min(ctx.limits.touch_ms, 100 * stream.created.ttl_s)
-        if ctx.now_ms - stream.touched_ms >= rest_ms:
+        interval_ms = min(ctx.limits.touch_ms, 100 * stream.created.ttl_s)
+        if ctx.now_ms - stream.touched_ms >= interval_ms:
             ctx.facts.append(StreamTouched(stream.log_id, ctx.now_ms))
 
 
@@ -99,7 +100,7 @@ def list_streams(ctx: DecisionContext, command: ListStreams) -> Reply:
         for path in streams.paths_from(command.prefix, command.after)
         if not (stream := streams.by_path[path]).soft_deleted and not stream.is_over(ctx.now_ms)
     )
-    found = list(islice(alive, command.limit + 1))
+    listed = list(islice(alive, command.limit + 1))
     entries = tuple(
         StreamEntry(
             stream.path,
@@ -108,19 +109,18 @@ def list_streams(ctx: DecisionContext, command: ListStreams) -> Reply:
             stream.closed,
             stream.created.at_ms,
         )
-        for stream in found[: command.limit]
+        for stream in listed[: command.limit]
     )
-    return StreamsListed(entries, len(found) > command.limit)
+    return StreamsListed(entries, len(listed) > command.limit)
 
 
-# --- Where a group stands in a range of a partition: settled ranges and pending messages, page by page, in offset
-# order
+# --- the states of a group's messages, page by page in offset order ---
 
 
 LEASED = "leased"
 RETRYING = "retrying"
 DELAYED = "delayed"
-SPAN = 100_000  # offsets a page walks over where it would have to search among many more pending ones
+SPAN = 100_000  # offsets per page, if there are so many entries that a page must not search all of them
 
 
 def read_states(ctx: DecisionContext, command: ReadStates) -> Reply:

@@ -1,7 +1,8 @@
-"""Sending a dead letter back: produced again and settled in one frame, so that a repeated redrive never doubles it.
+"""Redrive: send a dead letter back to its topic. It is produced again and settled in one frame, so that a repeated
+redrive never doubles it.
 
-A mark that names a group directs the message to it: for every other group it is settled in the same frame, as skipped,
-and groups that start later pass over it.
+A schedule that names a group directs the message to that group: it is settled as skipped for all others in the same
+frame, and groups that start later skip it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def redrive(ctx: DecisionContext, command: Redrive) -> Reply:
 
 
 def _keep_id(ctx: DecisionContext, dead_log_id: int, offset: int) -> None:
-    """A job that runs again takes its id with it, unless that belongs to another job, or to the same one as long as
-    other groups have not finished it."""
+    """Give the job that runs again its id, unless the id is in use: by another job, or by the original, which other
+    groups have not finished."""
     head = read_head(ctx.reader.record(dead_log_id, offset).head)
     state, letter, job = ctx.state, head.dlq, head.job
     topic = state.topics.get(letter.topic) if letter is not None else None
@@ -66,15 +67,15 @@ def _keep_id(ctx: DecisionContext, dead_log_id: int, offset: int) -> None:
         scope = produce_scope(ProduceKey(tenant, letter.topic, job_key(job.id)))
         if state.keys.find(scope, ctx.now_ms) is not None:
             return
-    again = ctx.facts[-1]
-    assert isinstance(again, f.Appended)
-    ctx.facts[-1] = replace(again, along=replace(again.along or f.AppendMetadata(), job=scope, job_ttl_ms=ttl_ms))
+    append = ctx.facts[-1]
+    assert isinstance(append, f.Appended)
+    ctx.facts[-1] = replace(append, along=replace(append.along or f.AppendMetadata(), job=scope, job_ttl_ms=ttl_ms))
 
 
-def _direct(ctx: DecisionContext, again: Produce, reply: Produced) -> Rejected | None:
-    """Settle what is meant for one group for all the others."""
+def _direct(ctx: DecisionContext, produce: Produce, reply: Produced) -> Rejected | None:
+    """Settle a message that is meant for one group for all other groups."""
     topic = ctx.state.topics[reply.topic]
-    for mark in again.marks:
+    for mark in produce.marks:
         if not mark.group:
             continue
         if mark.group not in topic.groups:

@@ -1,4 +1,9 @@
-"""Staged appends: keep batches durable and unseen, then show them together, once for each batch number of a writer."""
+"""Staged appends: store batches durably and invisibly, then publish them together, once per batch number of a writer.
+
+stage(handle 1) -> staging log      stage(handle 2) -> staging log
+publish(batch 7, [1, 2]) -> both become visible in their logs, in one frame
+publish(batch 7, [1, 2]) again -> the same reply;  publish(batch 6) -> refused, too late
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ def stage(ctx: DecisionContext, command: c.Stage) -> Reply:
     if entry is not None and entry.writer != command.writer:
         return Rejected(Code.CONFLICT, f"handle {command.handle!r} belongs to writer {entry.writer!r}")
     if entry is not None and entry.expires_ms <= ctx.now_ms:
-        forget_stages(ctx, (command.handle,))  # what was staged before is over, whether it was swept or not
+        forget_stages(ctx, (command.handle,))  # expired, even if it was not swept yet
         entry = None
     if command.chunk is not None:
         staged = len(entry.batches) if entry is not None else 0
@@ -74,7 +79,7 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
     last = stages.writers.get(command.writer)
     if last is not None and command.batch_number <= last.batch_number:
         if command.batch_number == last.batch_number:
-            return PublishedReply(last.batch_number, _shown(last.parts), duplicate=True)
+            return PublishedReply(last.batch_number, _parts_of(last.parts), duplicate=True)
         message = (
             f"writer {command.writer!r} has published batch {last.batch_number}; {command.batch_number} is too late"
         )
@@ -93,7 +98,7 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
             parts.append(PublishedBatch(log.log_id, first_offset, batch.records, batch.payload_bytes, batch.offset))
     start = stages.lowest_offset(lambda entry: entry.writer == command.writer, ctx.state.logs[f.STAGING_LOG].end)
     ctx.facts.append(Published(command.writer, command.batch_number, ctx.now_ms, tuple(parts), start))
-    return PublishedReply(command.batch_number, _shown(tuple(parts)))
+    return PublishedReply(command.batch_number, _parts_of(tuple(parts)))
 
 
 def _is_closed(ctx: DecisionContext, log: Log) -> bool:
@@ -101,7 +106,7 @@ def _is_closed(ctx: DecisionContext, log: Log) -> bool:
     return stream is not None and (stream.closed or stream.soft_deleted or stream.is_over(ctx.now_ms))
 
 
-def _shown(parts: tuple[PublishedBatch, ...]) -> tuple[PublishedPart, ...]:
+def _parts_of(parts: tuple[PublishedBatch, ...]) -> tuple[PublishedPart, ...]:
     return tuple(PublishedPart(part.log_id, part.first_offset, part.count) for part in parts)
 
 

@@ -1,6 +1,12 @@
-"""Where a fork begins. Its anchor is an offset of the source; a sub-offset goes on into the append that starts there:
-so many records, or, if that append is one piece of bytes, so many bytes, which the fork then keeps as a record of its
-own."""
+"""Streams: create, append, close, fork, delete, trim.
+
+An append is checked in this order, and the first check that fails decides the reply: the stream is closed, the content
+type differs, the producer repeats a batch, If-Match does not match, Stream-Seq does not rise.
+
+A fork shares the records of its source below its start. It is anchored at an offset of the source. A sub-offset goes
+further into the append that starts there: by a number of records or, if that append is a single piece of bytes, by a
+number of bytes; the fork then stores the cut piece as a record of its own.
+"""
 
 from __future__ import annotations
 
@@ -22,53 +28,6 @@ if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
     from driftq.core.model.commands import CreateStream
     from driftq.core.state.streams import StreamRecord
-
-
-class Fork(NamedTuple):
-    """The source, where it was anchored, the first offset that is the fork's own, and a cut piece that opens it."""
-
-    source: StreamRecord
-    anchor: int
-    start_offset: int
-    prefix: bytes = b""
-    prefix_bytes: int = 0
-
-
-def fork_of(ctx: DecisionContext, source: StreamRecord, command: CreateStream) -> Fork | Rejected:
-    wanted = media_type(command.content_type)
-    if wanted and wanted != media_type(source.created.content_type):
-        return Rejected(Code.CONFLICT, f"the source holds {source.created.content_type}, not {command.content_type}")
-    end = ctx.state.logs[source.log_id].end
-    anchor = command.fork_offset if command.fork_offset is not None else end
-    if not 0 <= anchor <= end:
-        return Rejected(Code.INVALID_ARGUMENT, f"the source ends at {end}; it cannot be forked at {anchor}")
-    sub = command.fork_sub_offset or 0
-    if sub == 0:
-        return Fork(source, anchor, anchor)
-    if anchor == end:
-        return Rejected(Code.INVALID_ARGUMENT, "there is no append behind the fork offset to go into")
-    return _into(ctx, source, anchor, sub)
-
-
-def _into(ctx: DecisionContext, source: StreamRecord, anchor: int, sub: int) -> Fork | Rejected:
-    log_id, _, end = ctx.state.streams.resolve(source, anchor, ctx.state.logs[source.log_id].end)[0]
-    if anchor >= ctx.reader.end(log_id):
-        return Rejected(Code.INVALID_ARGUMENT, "the append behind the fork offset is not durable yet")
-    if is_json(source.created.content_type):
-        inside = min(end, ctx.reader.batch_end(log_id, anchor)) - anchor  # a fork may end in the middle of an append
-        if sub > inside:
-            return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {inside} messages, not {sub}")
-        return Fork(source, anchor, anchor + sub)
-    value = ctx.reader.record(log_id, anchor).value
-    if sub > len(value):
-        return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {len(value)} bytes, not {sub}")
-    if sub == len(value):
-        return Fork(source, anchor, anchor + 1)
-    return Fork(source, anchor, anchor, pack_one(value[:sub]), sub)
-
-
-# --- Streams: create or match, append, close, fork, delete. Precedence of refusals: closed, content type, duplicate,
-# If- Match, Stream-Seq
 
 
 DEFAULT_TYPE = "application/octet-stream"
@@ -93,10 +52,10 @@ def create(ctx: DecisionContext, command: c.CreateStream) -> Reply:
         source = _source(ctx, command.source)
         if isinstance(source, Rejected):
             return source
-        found = fork_of(ctx, source, command)
-        if isinstance(found, Rejected):
-            return found
-        fork = found
+        fork_or_refusal = fork_of(ctx, source, command)
+        if isinstance(fork_or_refusal, Rejected):
+            return fork_or_refusal
+        fork = fork_or_refusal
     elif command.fork_offset is not None or command.fork_sub_offset is not None:
         return Rejected(Code.INVALID_ARGUMENT, "a fork offset needs a source to fork from")
     return _create(ctx, command, fork)
@@ -136,17 +95,17 @@ def _create(ctx: DecisionContext, command: c.CreateStream, fork: Fork | None) ->
 
 
 def _match(ctx: DecisionContext, stream: StreamRecord, command: c.CreateStream) -> Reply:
-    """The same configuration again is a success; anything else is a conflict."""
+    """Creating it again with the same configuration succeeds; any other configuration is a conflict."""
     if stream.soft_deleted or stream.is_over(ctx.now_ms):
         return Rejected(Code.CONFLICT, f"the path is in use by a deleted stream that has forks: {command.path}")
     created = stream.created
     is_fork = created.source_log_id is not None
-    wanted_type = command.content_type or (created.content_type if is_fork else DEFAULT_TYPE)
+    requested_type = command.content_type or (created.content_type if is_fork else DEFAULT_TYPE)
     source = ctx.state.streams.by_log[created.source_log_id].path if created.source_log_id is not None else None
     lifetime = (command.ttl_s, command.expires_at_ms)
     inherits = is_fork and lifetime == (None, None)
     same = (
-        media_type(wanted_type) == media_type(created.content_type)
+        media_type(requested_type) == media_type(created.content_type)
         and (inherits or (created.ttl_s, created.expires_at_ms) == lifetime)
         and stream.closed == command.closed
         and source == command.source
@@ -172,8 +131,8 @@ def append(ctx: DecisionContext, command: c.AppendStream) -> Reply:
     by = command.producer
     if stream.closed:
         return _append_to_closed(stream, log, command)
-    given, held = command.content_type, stream.created.content_type
-    if command.count and given != held and media_type(given) != media_type(held):
+    sent, stored = command.content_type, stream.created.content_type
+    if command.count and sent != stored and media_type(sent) != media_type(stored):
         message = f"the stream holds {stream.created.content_type}, not {command.content_type or 'an unnamed type'}"
         return Rejected(Code.CONFLICT, message)
     if not command.count and not command.close:
@@ -217,7 +176,7 @@ def _append(
 
 
 def _append_to_closed(stream: StreamRecord, log: Log, command: c.AppendStream) -> Reply:
-    """Only the repeat of what closed it is welcome; so is closing once more without a producer."""
+    """Accept only a repeat of the append that closed it, and closing it again without a producer."""
     by, closer = command.producer, stream.closed_by
     if by is None:
         if command.close and not command.count:
@@ -228,7 +187,7 @@ def _append_to_closed(stream: StreamRecord, log: Log, command: c.AppendStream) -
         return StreamAppended(log.end, log.end, True, True, closer.epoch, closer.seq)
     details = {"end_offset": log.end, "closed": True}
     if by is not None:
-        details["expected_seq"] = by.seq  # keeps clients that read a gap into this refusal from resending for ever
+        details["expected_seq"] = by.seq  # some clients read a gap into this refusal and would resend without end
     return Rejected(Code.CLOSED, f"stream is closed: {stream.path}", details)
 
 
@@ -260,3 +219,49 @@ def trim(ctx: DecisionContext, command: c.TrimStream) -> Reply:
         return Done(changed=False)
     ctx.facts.append(f.Trimmed(stream.log_id, command.offset))
     return Done()
+
+
+# --- forks ---
+
+
+class Fork(NamedTuple):
+    """A source, the anchor in it, the first offset of the fork's own, and the cut piece that it starts with, if any."""
+
+    source: StreamRecord
+    anchor: int
+    start_offset: int
+    prefix: bytes = b""
+    prefix_bytes: int = 0
+
+
+def fork_of(ctx: DecisionContext, source: StreamRecord, command: CreateStream) -> Fork | Rejected:
+    requested = media_type(command.content_type)
+    if requested and requested != media_type(source.created.content_type):
+        return Rejected(Code.CONFLICT, f"the source holds {source.created.content_type}, not {command.content_type}")
+    end = ctx.state.logs[source.log_id].end
+    anchor = command.fork_offset if command.fork_offset is not None else end
+    if not 0 <= anchor <= end:
+        return Rejected(Code.INVALID_ARGUMENT, f"the source ends at {end}; it cannot be forked at {anchor}")
+    sub = command.fork_sub_offset or 0
+    if sub == 0:
+        return Fork(source, anchor, anchor)
+    if anchor == end:
+        return Rejected(Code.INVALID_ARGUMENT, "there is no append at the fork offset to go into")
+    return _into(ctx, source, anchor, sub)
+
+
+def _into(ctx: DecisionContext, source: StreamRecord, anchor: int, sub: int) -> Fork | Rejected:
+    log_id, _, end = ctx.state.streams.resolve(source, anchor, ctx.state.logs[source.log_id].end)[0]
+    if anchor >= ctx.reader.end(log_id):
+        return Rejected(Code.INVALID_ARGUMENT, "the append at the fork offset is not durable yet")
+    if is_json(source.created.content_type):
+        inside = min(end, ctx.reader.batch_end(log_id, anchor)) - anchor  # a fork may end in the middle of an append
+        if sub > inside:
+            return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {inside} messages, not {sub}")
+        return Fork(source, anchor, anchor + sub)
+    value = ctx.reader.record(log_id, anchor).value
+    if sub > len(value):
+        return Rejected(Code.INVALID_ARGUMENT, f"the append at the fork offset has {len(value)} bytes, not {sub}")
+    if sub == len(value):
+        return Fork(source, anchor, anchor + 1)
+    return Fork(source, anchor, anchor, pack_one(value[:sub]), sub)

@@ -1,7 +1,7 @@
-"""Subscriptions: who follows what, when somebody is woken, and who may still speak for a wake.
+"""Subscriptions: create, read, delete, link streams; and claim, ack and finish a wake.
 
-A wake is decided together with what causes it: the append, the end of the wake before, or a lease that ran out. It is
-in the same frame, so that no crash can lose it. Events written to a wake stream wake nobody.
+A wake is fenced by its generation: an ack of an older generation is refused. How wakes start and end is in
+`core.transitions.wakes`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_key(ctx: DecisionContext, command: w.MakeSigningKey) -> Reply:
     return Done(changed=bool(ctx.facts))
 
 
-# --- what is followed -------------------------------------------------------------------------------------------------
+# --- subscriptions and their links ------------------------------------------------------------------------------------
 
 
 def create(ctx: DecisionContext, command: w.CreateSubscription) -> Reply:
@@ -80,8 +80,8 @@ def create(ctx: DecisionContext, command: w.CreateSubscription) -> Reply:
 
 
 def read(ctx: DecisionContext, command: ReadSubscription) -> Reply:
-    found = _find(ctx, command.subscription)
-    return found if isinstance(found, Rejected) else _view(ctx, found)
+    subscription = _find(ctx, command.subscription)
+    return subscription if isinstance(subscription, Rejected) else _view(ctx, subscription)
 
 
 def _view(ctx: DecisionContext, subscription: SubscriptionRecord) -> w.SubscriptionView:
@@ -95,71 +95,69 @@ def _followed(ctx: DecisionContext, link: SubscriptionLink) -> w.FollowedStream:
 
 
 def delete(ctx: DecisionContext, command: w.DeleteSubscription) -> Reply:
-    found = ctx.state.subscriptions.by_name.get(command.subscription)
-    if found is not None:
-        ctx.facts.append(SubscriptionDeleted(found.number))
-    return Done(changed=found is not None)
+    subscription = ctx.state.subscriptions.by_name.get(command.subscription)
+    if subscription is not None:
+        ctx.facts.append(SubscriptionDeleted(subscription.number))
+    return Done(changed=subscription is not None)
 
 
 def link(ctx: DecisionContext, command: w.LinkStreams) -> Reply:
-    found = _find(ctx, command.subscription)
-    if isinstance(found, Rejected):
-        return found
+    subscription = _find(ctx, command.subscription)
+    if isinstance(subscription, Rejected):
+        return subscription
     links = []
     for path in dict.fromkeys(command.paths):
-        known = found.links.get(path)
+        known = subscription.links.get(path)
         if known is None:
             links.append(SubscriptionLink(path, stream_end(ctx, path), True, False))
         elif not known.by_name:
             links.append(SubscriptionLink(path, known.acked, True, True))
-    if len(found.links) + len(links) > LINKS_MAX:
+    if len(subscription.links) + len(links) > LINKS_MAX:
         return Rejected(Code.TOO_LARGE, f"a subscription follows at most {LINKS_MAX} streams")
     if links:
-        ctx.facts.append(SubscriptionLinked(found.number, tuple(links)))
+        ctx.facts.append(SubscriptionLinked(subscription.number, tuple(links)))
     return Done(changed=bool(links))
 
 
 def unlink(ctx: DecisionContext, command: w.UnlinkStream) -> Reply:
-    found = _find(ctx, command.subscription)
-    if isinstance(found, Rejected):
-        return found
-    known = found.links.get(command.path)
+    subscription = _find(ctx, command.subscription)
+    if isinstance(subscription, Rejected):
+        return subscription
+    known = subscription.links.get(command.path)
     if known is not None and known.by_name:
         if known.by_pattern:
             ctx.facts.append(
-                SubscriptionLinked(found.number, (SubscriptionLink(known.path, known.acked, False, True),))
+                SubscriptionLinked(subscription.number, (SubscriptionLink(known.path, known.acked, False, True),))
             )
         else:
-            ctx.facts.append(SubscriptionUnlinked(found.number, known.path))
+            ctx.facts.append(SubscriptionUnlinked(subscription.number, known.path))
     return Done(changed=bool(ctx.facts))
-
-
-# --- waking -----------------------------------------------------------------------------------------------------------
 
 
 # --- working on a wake ------------------------------------------------------------------------------------------------
 
 
 def claim(ctx: DecisionContext, command: w.ClaimWake) -> Reply:
-    found = _find(ctx, command.subscription)
-    if isinstance(found, Rejected):
-        return found
-    if found.config.kind != PULL_WAKE:
+    subscription = _find(ctx, command.subscription)
+    if isinstance(subscription, Rejected):
+        return subscription
+    if subscription.config.kind != PULL_WAKE:
         return _refuse(Code.INVALID_ARGUMENT, "INVALID_REQUEST", "only pull-wake subscriptions are claimed")
-    if found.holder and found.until_ms > ctx.now_ms:
-        message = f"{found.holder} works on it"
-        details = {"current_holder": found.holder, "generation": found.generation}
+    if subscription.holder and subscription.until_ms > ctx.now_ms:
+        message = f"{subscription.holder} works on it"
+        details = {"current_holder": subscription.holder, "generation": subscription.generation}
         return _refuse(Code.BUSY, "ALREADY_CLAIMED", message, **details)
-    pending = tuple(each for each in (_followed(ctx, one) for one in found.links.values()) if is_pending(each))
+    followed = (_followed(ctx, link) for link in subscription.links.values())
+    pending = tuple(stream for stream in followed if is_pending(stream))
     if not pending:
         return _refuse(Code.CONFLICT, "NO_PENDING_WORK", "nothing is pending")
-    generation, wake_id = found.generation, found.wake_id
-    if not wake_id or found.holder:  # whoever held it is fenced off
+    generation, wake_id = subscription.generation, subscription.wake_id
+    if not wake_id or subscription.holder:  # a new generation fences off the last holder
         generation, wake_id = generation + 1, ctx.chance.token()
-        tails = tuple((each.path, each.end_offset) for each in pending)
-        ctx.facts.append(WakeMade(found.number, generation, wake_id, ctx.now_ms, 0, tails))
-    ctx.facts.append(WakeHeld(found.number, command.worker, ctx.now_ms + found.config.lease_ms))
-    return w.WakeView(command.subscription, generation, wake_id, found.config.lease_ms, pending)
+        tails = tuple((stream.path, stream.end_offset) for stream in pending)
+        ctx.facts.append(WakeMade(subscription.number, generation, wake_id, ctx.now_ms, 0, tails))
+    ctx.facts.append(WakeHeld(subscription.number, command.worker, ctx.now_ms + subscription.config.lease_ms))
+    return w.WakeView(command.subscription, generation, wake_id, subscription.config.lease_ms, pending)
 
 
 def is_pending(followed: w.FollowedStream) -> bool:
@@ -167,29 +165,32 @@ def is_pending(followed: w.FollowedStream) -> bool:
 
 
 def ack(ctx: DecisionContext, command: w.AckWake) -> Reply:
-    found = _find(ctx, command.subscription)
-    if isinstance(found, Rejected):
-        return found
-    if not found.wake_id or (command.generation, command.wake_id) != (found.generation, found.wake_id):
-        return _refuse(Code.STALE_EPOCH, "FENCED", "this wake is over", generation=found.generation)
+    subscription = _find(ctx, command.subscription)
+    if isinstance(subscription, Rejected):
+        return subscription
+    wake = (subscription.generation, subscription.wake_id)
+    if not subscription.wake_id or (command.generation, command.wake_id) != wake:
+        return _refuse(Code.STALE_EPOCH, "FENCED", "this wake is over", generation=subscription.generation)
     for path, offset in command.acks:
-        known = found.links.get(path)
+        known = subscription.links.get(path)
         if known is None or not known.acked <= offset <= stream_end(ctx, path):
             message = f"{path} is not followed" if known is None else f"{path} has no such offset to ack"
             return _refuse(Code.CONFLICT, "INVALID_OFFSET", message)
-    until_ms = ctx.now_ms + found.config.lease_ms
-    ctx.facts.append(WakeHeld(found.number, found.holder, until_ms, command.acks))
+    until_ms = ctx.now_ms + subscription.config.lease_ms
+    ctx.facts.append(WakeHeld(subscription.number, subscription.holder, until_ms, command.acks))
     if not (command.done or command.release):
         return w.WakeAckReply(False)
-    return w.WakeAckReply(end_wake(ctx, found, dict(command.acks)))
+    return w.WakeAckReply(end_wake(ctx, subscription, dict(command.acks)))
 
 
 def finish(ctx: DecisionContext, command: w.FinishWake) -> Reply:
-    found = _find(ctx, command.subscription)
-    if isinstance(found, Rejected):
-        return found
-    if not found.wake_id or command.generation != found.generation:
-        return _refuse(Code.STALE_EPOCH, "FENCED", "this wake is over", generation=found.generation)
-    acks = {path: max(end, found.links[path].acked) for path, end in found.tails if path in found.links}
-    ctx.facts.append(WakeHeld(found.number, found.holder, ctx.now_ms, tuple(acks.items())))
-    return w.WakeAckReply(end_wake(ctx, found, acks))
+    subscription = _find(ctx, command.subscription)
+    if isinstance(subscription, Rejected):
+        return subscription
+    if not subscription.wake_id or command.generation != subscription.generation:
+        return _refuse(Code.STALE_EPOCH, "FENCED", "this wake is over", generation=subscription.generation)
+    acks = {
+        path: max(end, subscription.links[path].acked) for path, end in subscription.tails if path in subscription.links
+    }
+    ctx.facts.append(WakeHeld(subscription.number, subscription.holder, ctx.now_ms, tuple(acks.items())))
+    return w.WakeAckReply(end_wake(ctx, subscription, acks))

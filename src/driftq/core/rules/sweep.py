@@ -1,5 +1,7 @@
-"""What time ends by itself: leases, streams, stages, remembered outcomes and old records. Sweeps are bounded; what is
-left over is swept next."""
+"""Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, and records past their retention.
+
+The driver calls it when a deadline has passed (`Broker.due`). A sweep is bounded; the next one does the rest.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
     from driftq.core.model.commands import SetClock, Sweep
     from driftq.core.state.groups import Group
 
-RETENTION_LATE_MS = 30_000  # a record is gone this long after its time, or after a tenth of it, at the latest
-RETENTION_PACE_MS = 10_000  # between two sweeps
-IDLE_MS = 3_600_000  # a broker without work notes the time this often
+RETENTION_LATE_MS = 30_000  # a record is dropped at most this late, or late by a tenth of its retention
+RETENTION_PACE_MS = 10_000  # between two sweeps with retention
+IDLE_MS = 3_600_000  # an idle broker records the time this often
 
 
 def set_clock(ctx: DecisionContext, command: SetClock) -> Reply:
@@ -30,11 +32,11 @@ def set_clock(ctx: DecisionContext, command: SetClock) -> Reply:
 def sweep(ctx: DecisionContext, command: Sweep) -> Reply:
     woken: dict[int, None] = {}
     room = ctx.limits.sweep_max
-    for kind, number, log_id in command.subjects:
+    for kind, number, subject_log in command.subjects:
         if room <= 0:
             break
         if kind == "group":
-            room -= _sweep_group(ctx, number, log_id, room)
+            room -= _sweep_group(ctx, number, subject_log, room)
             woken[number] = None
         elif kind == "stream":
             _sweep_stream(ctx, number)
@@ -52,8 +54,8 @@ def sweep(ctx: DecisionContext, command: Sweep) -> Reply:
         _find_idle_groups(ctx)
         for topic in ctx.state.topics.values():
             if topic.config.retention_ms or topic.config.retention_bytes:
-                for each in topic.log_ids:
-                    _retain(ctx, each, topic.config.retention_ms, topic.config.retention_bytes)
+                for log_id in topic.log_ids:
+                    _retain(ctx, log_id, topic.config.retention_ms, topic.config.retention_bytes)
         for stream in ctx.state.streams.retained.values():
             if not stream.soft_deleted:
                 _retain(ctx, stream.log_id, stream.created.retention_ms, stream.created.retention_bytes)
@@ -62,15 +64,15 @@ def sweep(ctx: DecisionContext, command: Sweep) -> Reply:
     return Swept(tuple(woken), len(ctx.facts))
 
 
-def _sweep_group(ctx: DecisionContext, group_id: int, log_id: int, most: int) -> int:
+def _sweep_group(ctx: DecisionContext, group_id: int, log_id: int, limit: int) -> int:
     group = ctx.state.groups.get(group_id)
     if group is None or log_id not in ctx.state.logs:
         return 0
-    return expire_leases(ctx, group, ctx.state.progress_of(group_id, log_id), most)
+    return expire_leases(ctx, group, ctx.state.progress_of(group_id, log_id), limit)
 
 
 def _find_idle_groups(ctx: DecisionContext) -> None:
-    """Groups that are behind and did nothing for long. What they hold under a lease counts as doing something."""
+    """Mark groups as idle that are behind and were unused for long. A group that holds a lease is in use."""
     idle_ms = ctx.limits.groups_idle_ms
     if not idle_ms:
         return
@@ -93,7 +95,7 @@ def _holds_leases(ctx: DecisionContext, group: Group) -> bool:
 
 
 def _is_behind(ctx: DecisionContext, group: Group, since_ms: int) -> bool:
-    """Whether something waits for it since then."""
+    """Whether a message has been waiting for the group since then."""
     for progress in group.progress:
         if progress.floor < ctx.reader.end(progress.log_id):
             if ctx.reader.time_of(progress.log_id, progress.floor) <= since_ms:
@@ -107,21 +109,21 @@ def _sweep_stream(ctx: DecisionContext, log_id: int) -> None:
         delete_stream(ctx, stream)
 
 
-def _sweep_outcomes(ctx: DecisionContext, most: int) -> None:
-    count = ctx.state.outcomes.expired(ctx.now_ms, most)
+def _sweep_outcomes(ctx: DecisionContext, limit: int) -> None:
+    count = ctx.state.outcomes.expired(ctx.now_ms, limit)
     if count:
         ctx.facts.append(OutcomesForgotten(count))
 
 
 def _sweep_stages(ctx: DecisionContext) -> None:
-    over = tuple(handle for handle, entry in ctx.state.stages.by_handle.items() if entry.expires_ms <= ctx.now_ms)
-    if over:
-        forget_stages(ctx, over)
+    expired = tuple(handle for handle, entry in ctx.state.stages.by_handle.items() if entry.expires_ms <= ctx.now_ms)
+    if expired:
+        forget_stages(ctx, expired)
 
 
 def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_bytes: int) -> None:
-    """Forget what is too old or too much: whole spans go, oldest first. By size the one being written stays; by age
-    records go out of it as well, so that a topic with little traffic keeps nothing for longer."""
+    """Trim a log to its retention: whole spans, oldest first. The span being written is kept when trimming by size; by
+    age it is trimmed too, so that a topic with little traffic does not keep records longer."""
     spans = ctx.reader.spans(log_id)
     log = ctx.state.logs[log_id]
     start = log.start
@@ -140,12 +142,12 @@ def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_byte
 
 
 def _young_from(ctx: DecisionContext, log_id: int, retention_ms: int, start: int) -> int:
-    """Where the records begin that are young enough, once some are older than they may get until the next sweeps. Not
-    sooner: each step is a fact."""
+    """The first offset that is young enough, if some records are too old by more than the slack. The slack avoids a
+    fact per sweep."""
     slack_ms = max(RETENTION_LATE_MS, retention_ms // 10) - 2 * RETENTION_PACE_MS
     try:
         if ctx.reader.offset_at(log_id, ctx.now_ms - retention_ms - slack_ms) <= start:
             return start
         return ctx.reader.offset_at(log_id, ctx.now_ms - retention_ms + 1)
     except Unreadable:
-        return start  # damage: its span goes as a whole
+        return start  # damaged: its span is dropped as a whole

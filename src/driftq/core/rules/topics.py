@@ -1,4 +1,4 @@
-"""Topics and groups: create, configure, delete, start over."""
+"""Topics and groups: create, configure, trim, seek, pause, delete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
         f.TopicCreated(command.topic, ctx.state.next_log_id, command.partitions, ctx.now_ms, command.config)
     )
     if command.config.history:
-        refused = _keep_history(ctx, command.topic, command.partitions)
+        refused = _create_history(ctx, command.topic, command.partitions)
         if refused:
             return refused
     return TopicReady(command.topic, command.partitions, created=True)
@@ -54,13 +54,13 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
 
 def _too_many_topics(ctx: DecisionContext) -> Rejected | None:
     created = sum(2 for fact in ctx.facts if type(fact) is f.TopicCreated)
-    if len(ctx.state.topics) + created < 2 * ctx.limits.topics_max:  # each topic has its dead-letter twin
+    if len(ctx.state.topics) + created < 2 * ctx.limits.topics_max:  # each topic has a dead-letter topic
         return None
     return Rejected(Code.OVERLOADED, f"there are {ctx.limits.topics_max} topics, the most allowed")
 
 
-def _keep_history(ctx: DecisionContext, topic: str, partitions: int) -> Rejected | None:
-    """Make the companion that tells what happens, unless it is there from an earlier time."""
+def _create_history(ctx: DecisionContext, topic: str, partitions: int) -> Rejected | None:
+    """Create the history topic, unless it exists from an earlier time."""
     if topic.startswith(DEAD_PREFIX) or topic.endswith(HISTORY_SUFFIX):
         return Rejected(
             Code.INVALID_ARGUMENT, f"{topic} cannot have a history: it is dead letters, or a history itself"
@@ -93,7 +93,7 @@ def configure_topic(ctx: DecisionContext, command: c.ConfigureTopic) -> Reply:
         return Done(changed=False)
     ctx.facts.append(f.TopicConfigured(command.topic, command.config))
     if command.config.history and not topic.config.history:
-        refused = _keep_history(ctx, command.topic, len(topic.log_ids))
+        refused = _create_history(ctx, command.topic, len(topic.log_ids))
         if refused:
             return refused
     return Done()
@@ -105,9 +105,9 @@ def delete_topic(ctx: DecisionContext, command: c.DeleteTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
-    told = history_source(ctx, topic)
-    if told is not None:
-        message = f"{command.topic} is being written: turn off the history of {told.name} first"
+    source = history_source(ctx, topic)
+    if source is not None:
+        message = f"{command.topic} is being written: turn off the history of {source.name} first"
         return Rejected(Code.CONFLICT, message)
     dead = ctx.state.topics[DEAD_PREFIX + command.topic]
     ctx.facts.append(f.TopicDeleted(command.topic, topic.log_ids + dead.log_ids))
@@ -133,8 +133,8 @@ def trim_topic(ctx: DecisionContext, command: c.TrimTopic) -> Reply:
 
 
 def create_group(ctx: DecisionContext, command: c.CreateGroup) -> Reply:
-    found = find_or_create_group(ctx, command.topic, command.group, command.start)
-    return found if isinstance(found, Rejected) else Done(changed=bool(ctx.facts))
+    group = find_or_create_group(ctx, command.topic, command.group, command.start)
+    return group if isinstance(group, Rejected) else Done(changed=bool(ctx.facts))
 
 
 def seek_group(ctx: DecisionContext, command: c.SeekGroup) -> Reply:
