@@ -1,7 +1,8 @@
-"""Messages as JSON text: one object on one line for each.
+"""Messages as JSON: a `wire.claims.Delivered` or the content of a `wire.message.StoredMessage`, written by hand.
 
-The fields of a record's head become fields of the object. They are decoded and encoded again, never copied: a client
-wrote them. A head that cannot be read is replaced by an error, so that the other messages of an answer stay readable.
+A claim may return thousands of messages, so the text of each is joined from bytes instead of encoding a Struct; a unit
+test compares the two. The fields of a record's head are decoded and encoded again, never copied, because a client wrote
+them. A head that cannot be read is replaced by an error, so that the other messages of a reply stay readable.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ def lines(engine: Engine, delivery: Delivery, token: str, until_ms: int) -> Iter
         for batch in batches:
             header = records.read_header(batch)
             first = max(offset, header.first_offset)
-            wanted = min(delivery.end, header.end_offset) - first
+            count = min(delivery.end, header.end_offset) - first
             stamp = b',"timestamp_ms":%d' % header.at_ms
-            for record in records.unpack(batch, header, first=first - header.first_offset, count=wanted):
+            for record in records.unpack(batch, header, first=first - header.first_offset, count=count):
                 yield b"".join((front, b"%d" % first, middle, tail, stamp, content(record), b"}"))
                 first += 1
             offset = first
 
 
 def content(record: records.Record) -> bytes:
-    """`,"key":…,"value":…` and the head's fields. Bytes that are not text travel as base64."""
+    """`,"key":…,"value":…` and the fields of the head. Bytes that are not text are sent as base64."""
     head = _head(record.head) if record.head else b""
     return b"".join((b',"key":', _text(record.key), _value(record.value), head))
 

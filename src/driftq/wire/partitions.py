@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: FNV-1a, 32 bits, modulo the partitions.
+"""The partition of a key: its FNV-1a hash (32 bits) modulo the number of partitions.
 
-Producers that pack their own batches must agree with the broker and with existing DriftQ clients, hence here.
+The broker and producers that pack their own batches must agree on it, and so must clients of DriftQ v1.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ _PRIME = 0x01000193
 
 
 def fnv1a(key: bytes) -> int:
-    number = _BASIS
+    digest = _BASIS
     for byte in key:
-        number = ((number ^ byte) * _PRIME) & 0xFFFFFFFF
-    return number
+        digest = ((digest ^ byte) * _PRIME) & 0xFFFFFFFF
+    return digest
 
 
 def partition_of(key: bytes, partitions: int) -> int:
     """The empty key goes to partition 0."""
     return fnv1a(key) % partitions if key and partitions > 1 else 0
-
-
-# --- Which partition a key belongs to: the broker and its producers ask the same function ---

@@ -1,11 +1,18 @@
-"""The one binary form of records: the same bytes on the wire, in the journal, in the log's segment and in Spark.
+"""The binary form of records: the same bytes on the wire, in the journal, in a log's segment and in Spark.
 
-A *batch* is a fixed header, an optional producer name and a body of columns (keys, heads, values), so that a reader
-can hand whole columns to Arrow and a broker can store a batch it never looked into. `docs/internals/formats.md` has
-the byte table.
+A *batch* holds records as columns, so that a reader can pass whole columns to Arrow, and the broker can store a batch
+without looking into it (`docs/internals/formats.md` has the byte table):
 
-The broker owns two fields, `first_offset` and `at_ms`: it stamps them on arrival, so the checksum starts behind them.
-This module knows neither what a head means nor where a batch is kept.
+    0      8                24    28                    56
+    ├──────┼────────────────┼─────┼─────────────────────┼───────────────┬──────────────────────────────────────┐
+    │magic │ first_offset,  │ crc │ attributes, count,  │ producer name │ body: ends of each column, then      │
+    │length│ at_ms          │     │ sizes, epoch, seq   │ (padded to 8) │ keys, heads, values; may be zstd     │
+    └──────┴────────────────┴─────┴─────────────────────┴───────────────┴──────────────────────────────────────┘
+             stamped by the       └────────────────────── covered by the checksum ────────────────────────────┘
+             broker on arrival
+
+A column is stored as the bytes of all its values, and the *ends*: n + 1 numbers, of which the first is 0 and each other
+one is where a value ends. This module does not know what a head means or where a batch is stored.
 """
 
 from __future__ import annotations
@@ -23,16 +30,16 @@ MAGIC = b"DQB\x01"
 HEADER = struct.Struct("<4sIqqIHHIIqq")
 HEADER_BYTES = HEADER.size  # 56
 STAMP = struct.Struct("<qq")  # first_offset, at_ms: bytes 8..24
-_FRONT = struct.Struct("<4sIqqI")  # up to and with the checksum
+_FRONT = struct.Struct("<4sIqqI")  # up to and including the checksum
 _CHECKED = struct.Struct("<HHIIqq")  # from `attributes` on
-_ONE = struct.Struct("<HHIIqqII")  # the same, and the ends of a column with one value
+_ONE = struct.Struct("<HHIIqqII")  # the same, followed by the ends of a column with one value
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
-CHECKED_FROM = _FRONT.size  # 28: the checksum covers everything behind itself
+CHECKED_FROM = _FRONT.size  # 28: the checksum covers everything after itself
 
 ZSTD = 0x1
 KEYS = 0x2
 HEADS = 0x4
-SCHEDULED = 0x8  # some head carries a lane, a delay, a deadline or a key: the broker must look inside
+SCHEDULED = 0x8  # a head has a lane, a delay, a deadline or a key: the broker must read the heads
 KNOWN_ATTRIBUTES = ZSTD | KEYS | HEADS | SCHEDULED
 
 COUNT_MAX = 100_000
@@ -43,7 +50,7 @@ NO_EPOCH = -1
 
 
 class BadBatch(Exception):
-    """The bytes are not a batch this version can read; the message says why."""
+    """The bytes are not a batch that this version can read; the message is the reason."""
 
 
 class Record(NamedTuple):
@@ -55,14 +62,14 @@ class Record(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The fixed part of a batch, read."""
+    """The header of a batch, decoded."""
 
     length: int
     first_offset: int
     at_ms: int
     crc: int
     attributes: int
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name; nobody counts fields here
+    count: int  # type: ignore[assignment]  # it hides the method `count` of tuples, which is not used
     raw_bytes: int
     producer: str
     epoch: int
@@ -105,7 +112,7 @@ def pack_columns(
     compress: bool = False,
     scheduled: bool = False,
 ) -> bytes:
-    """`pack` for a caller that has columns already. Keys and heads are one for each value, or none at all."""
+    """`pack` for a caller that has columns. There is one key and one head for each value, or none at all."""
     if not values:
         raise BadBatch("a batch holds at least one record")
     if len(values) > COUNT_MAX:
@@ -138,8 +145,8 @@ def pack_body(
     seq: int = 0,
     compress: bool = False,
 ) -> bytes:
-    """`pack` for a caller that has the body already: the ends of each column, then the bytes of each column.
-    `attributes` says which columns there are."""
+    """`pack` for a caller that has the body: the ends of each column, then the bytes of each column. `attributes` has a
+    bit for each column."""
     if not 1 <= count <= COUNT_MAX:
         raise BadBatch(f"{count} records in a batch; 1 to {COUNT_MAX} are allowed")
     body = b"".join(parts)
@@ -147,24 +154,15 @@ def pack_body(
         raise BadBatch(f"{len(body)} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
     raw_bytes = len(body)
     if compress:
-        squeezed = zstandard.ZstdCompressor(level=1).compress(body)
-        if len(squeezed) < raw_bytes:
-            body = squeezed
+        compressed = zstandard.ZstdCompressor(level=1).compress(body)
+        if len(compressed) < raw_bytes:
+            body = compressed
             attributes |= ZSTD
     return _assemble(body, raw_bytes, count, attributes, producer, epoch, seq)
 
 
-def renumbered(batch: bytes, epoch: int, seq: int) -> bytes:
-    """The same records of the same producer under another number."""
-    header = read_header(batch)
-    return _assemble(
-        batch[header.body_at : header.length], header.raw_bytes, header.count, header.attributes, header.producer,
-        epoch, seq,
-    )  # fmt: skip
-
-
 def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bool = False) -> bytes:
-    """`pack` for the single record of a plain produce, without the loops."""
+    """`pack` for the one record of a produce. Faster: no loops."""
     if not (key or head or scheduled):
         size = len(value)
         checked = _ONE.pack(0, 0, 1, 8 + size, NO_EPOCH, 0, 0, size) + value + _PADDING[size & 7]
@@ -197,12 +195,12 @@ def _assemble(body: bytes, raw_bytes: int, count: int, attributes: int, producer
 
 
 def stamp(batch: bytes, first_offset: int, at_ms: int) -> bytes:
-    """The same batch with the broker's fields filled in."""
+    """The batch with the broker's fields filled in."""
     return b"".join((batch[:8], STAMP.pack(first_offset, at_ms), batch[24:]))
 
 
 def read_header(data: bytes | bytearray, position: int = 0) -> Header:
-    """Read the header at `position`. Checks its shape, not the checksum."""
+    """Decode the header at `position`. Checks its shape, not the checksum."""
     if len(data) - position < HEADER_BYTES:
         raise BadBatch(f"{len(data) - position} bytes are too few for a batch header ({HEADER_BYTES})")
     magic, length, first_offset, at_ms, crc, attributes, name_bytes, count, raw_bytes, epoch, seq = HEADER.unpack_from(
@@ -224,12 +222,12 @@ def read_header(data: bytes | bytearray, position: int = 0) -> Header:
 
 
 def check(batch: bytes) -> Header:
-    """Everything a broker must know before it stores bytes it did not make: shape, checksum, bounds, columns."""
+    """Check a batch that a client encoded, before it is stored: shape, checksum, bounds, columns."""
     return check_with_heads(batch)[0]
 
 
 def check_with_heads(batch: bytes) -> tuple[Header, list[bytes]]:
-    """`check`, and the head of each record; no heads at all if the batch has no column of them."""
+    """`check`, and return the head of each record; an empty list if the batch has no column of heads."""
     header = read_header(batch)
     if header.length != len(batch):
         raise BadBatch(f"the header says {header.length} bytes, {len(batch)} arrived")
@@ -252,7 +250,7 @@ def check_with_heads(batch: bytes) -> tuple[Header, list[bytes]]:
 
 
 def verify(batch: bytes) -> bool:
-    """Whether the bytes still are what was packed. Cheaper than `check`: for bytes that passed it once."""
+    """Whether the checksum is right. Cheaper than `check`, for batches that have passed it before."""
     return bool(google_crc32c.value(batch[CHECKED_FROM:]) == int.from_bytes(batch[24:28], "little"))
 
 
@@ -262,7 +260,7 @@ def body(batch: bytes, header: Header) -> bytes:
         return batch[header.body_at : header.body_at + header.raw_bytes]
     packed = batch[header.body_at :]
     try:
-        # The declared size is checked first, so that a few bytes cannot ask for gigabytes.
+        # The declared size is checked first, so that a few bytes cannot decompress to gigabytes.
         if zstandard.get_frame_parameters(packed).content_size != header.raw_bytes:
             raise BadBatch("the compressed body and the header disagree about its size")
         return zstandard.ZstdDecompressor().decompress(packed, max_output_size=header.raw_bytes)
@@ -281,23 +279,23 @@ class _Columns(NamedTuple):
 
 
 def _columns(batch: bytes, header: Header) -> _Columns:
-    """Find the columns and make sure that every end lies where it may."""
+    """Locate the columns, and check that their ends are in order and cover the body."""
     raw = body(batch, header)
     size = 4 * (header.count + 1)
     columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
     at = size * columns
     if at > len(raw):
         raise BadBatch(f"{header.count} records do not fit into {len(raw)} bytes")
-    found: list[tuple[list[int], int]] = []
+    located: list[tuple[list[int], int]] = []
     for column in range(columns):
         ends = array("I", raw[column * size : (column + 1) * size]).tolist()
         if ends[0] != 0 or ends != sorted(ends):
             raise BadBatch("a column's ends are not in order")
-        found.append((ends, at))
+        located.append((ends, at))
         at += ends[-1]
     if at != len(raw):
         raise BadBatch(f"the columns cover {at} bytes, the body has {len(raw)}")
-    rest = iter(found)
+    rest = iter(located)
     keys, keys_at = next(rest) if header.attributes & KEYS else (None, 0)
     heads, heads_at = next(rest) if header.attributes & HEADS else (None, 0)
     values, values_at = next(rest)
@@ -320,8 +318,8 @@ def unpack(batch: bytes, header: Header | None = None, *, first: int = 0, count:
 
 
 def value_column(batch: bytes, header: Header) -> tuple[list[int], memoryview]:
-    """Where each value ends (with a 0 in front) and the values' bytes, not cut apart: for readers that want nothing
-    else. The batch must have passed `check` once."""
+    """The ends of the values, and their bytes in one piece: for readers that need nothing else. The batch must have
+    passed `check` before."""
     raw = memoryview(body(batch, header)) if header.attributes & ZSTD else memoryview(batch)[header.body_at :]
     size = 4 * (header.count + 1)
     columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
@@ -333,7 +331,7 @@ def value_column(batch: bytes, header: Header) -> tuple[list[int], memoryview]:
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """Cut a run of batches, as fetched, into single ones."""
+    """Split fetched bytes into single batches."""
     position = 0
     while position < len(data):
         length = read_header(data, position).length

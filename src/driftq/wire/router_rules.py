@@ -5,9 +5,9 @@
     match = { topic = "inbox.*", labels = { kind = "invoice" }, value = { "total.currency" = ["EUR", "CHF"] } }
     route = { target_topic = "invoices", label = "finance", meta = { source = "rules" } }
 
-Texts are patterns (`*`, `?`, `[…]`, case counts), other values are compared, a list means any of its members. A rule
-without conditions matches everything; a rule without a route leaves the message as it is. The broker asks these rules
-at produce and a pipeline asks them over a whole topic: one truth for both.
+A text is a pattern (`*`, `?`, `[…]`; case-sensitive), any other value is compared, and a list matches any of its
+members. A rule without conditions matches everything; a rule without a route leaves the message as it is. The broker
+applies the rules at produce, and a pipeline applies the same rules to a whole topic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ABSENT = object()
 
 
 class Match(Struct, frozen=True, forbid_unknown_fields=True):
-    """The conditions of a rule. `value` maps dotted paths into the JSON value to what must be there."""
+    """The conditions of a rule. `value` maps dotted paths into the JSON value to the expected value."""
 
     topic: _Text | None = None
     key: _Text | None = None
@@ -45,7 +45,7 @@ class Match(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RuleRoute(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rule decides."""
+    """Where a rule sends a message."""
 
     label: str = ""
     target_topic: str = ""
@@ -64,7 +64,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rule(NamedTuple):
-    """A rule, ready to be asked. Its decision carries its name in `meta`, so that a consumer can see why."""
+    """A compiled rule. The `meta` of its decision contains its name, so that a consumer can see which rule decided."""
 
     name: str
     tests: tuple[Test, ...]
@@ -72,11 +72,11 @@ class Rule(NamedTuple):
 
 
 class BadRules(ValueError):
-    """A file of rules is wrong; the message names the file, the rule and the mistake."""
+    """A file of rules is invalid; the message names the file, the rule and the mistake."""
 
 
 class Rules:
-    """The first rule that holds decides."""
+    """The rules of a file. The first one whose conditions all hold decides."""
 
     def __init__(self, rules: list[Rule]) -> None:
         self.rules = rules
@@ -124,8 +124,8 @@ def parse(text: str, path: str = "rules") -> Rules:
 
 
 def _explained(message: str) -> str:
-    """msgspec counts from 0 and says `$.rule[2]`; people count from 1."""
-    return re.sub(r"\$\.rule\[(\d+)\]", lambda found: f"rule {int(found[1]) + 1}: ", message).replace(": .", ": ")
+    """msgspec counts rules from 0 (`$.rule[2]`), people count from 1."""
+    return re.sub(r"\$\.rule\[(\d+)\]", lambda match: f"rule {int(match[1]) + 1}: ", message).replace(": .", ": ")
 
 
 def _rule(written: RuleText, number: int, path: str) -> Rule:
@@ -146,7 +146,7 @@ def _rule(written: RuleText, number: int, path: str) -> Rule:
 
 
 def _tests(match: Match) -> Iterator[Test]:
-    """Cheap conditions first: the value is read as JSON only if everything else holds."""
+    """Cheap conditions first: the value is parsed as JSON only if all others hold."""
     if match.topic is not None:
         yield _on(match.topic, lambda message: message.topic)
     if match.key is not None:
@@ -157,37 +157,38 @@ def _tests(match: Match) -> Iterator[Test]:
         yield _on(match.run_id, lambda message: message.envelope.run_id)
     if match.task is not None:
         yield _on(match.task, lambda message: message.task)
-    for label, wanted in match.labels.items():
-        yield _on(wanted, _label(label))
-    for path, wanted_value in match.value.items():
-        yield _on(wanted_value, _field(path))
+    for label, expected_label in match.labels.items():
+        yield _on(expected_label, _label(label))
+    for path, expected_value in match.value.items():
+        yield _on(expected_value, _field(path))
 
 
-def _on(wanted: _Text | _Value, take: Callable[[RouteInput], Any]) -> Test:
-    members = wanted if isinstance(wanted, list) else [wanted]
+def _on(expected: _Text | _Value, take: Callable[[RouteInput], Any]) -> Test:
+    """The test whether what `take` reads from a message is one of the expected values."""
+    members = expected if isinstance(expected, list) else [expected]
     accepts = [_accepts(member) for member in members]
     if len(accepts) == 1:
         only = accepts[0]
         return lambda message: only(take(message))
 
-    def any_holds(message: RouteInput) -> bool:
-        found = take(message)
-        return any(accept(found) for accept in accepts)
+    def any_accepts(message: RouteInput) -> bool:
+        actual = take(message)
+        return any(accept(actual) for accept in accepts)
 
-    return any_holds
+    return any_accepts
 
 
-def _accepts(wanted: _Scalar) -> Callable[[Any], bool]:
-    if isinstance(wanted, str):
-        if not wanted:
-            return lambda found: found == ""
-        if not re.search(r"[*?\[]", wanted):
-            return lambda found: bool(found == wanted)
-        pattern = re.compile(fnmatch.translate(wanted)).match
-        return lambda found: isinstance(found, str) and pattern(found) is not None
-    if isinstance(wanted, bool):
-        return lambda found: found is wanted
-    return lambda found: isinstance(found, int | float) and not isinstance(found, bool) and found == wanted
+def _accepts(expected: _Scalar) -> Callable[[Any], bool]:
+    if isinstance(expected, str):
+        if not expected:
+            return lambda actual: actual == ""
+        if not re.search(r"[*?\[]", expected):
+            return lambda actual: bool(actual == expected)
+        pattern = re.compile(fnmatch.translate(expected)).match
+        return lambda actual: isinstance(actual, str) and pattern(actual) is not None
+    if isinstance(expected, bool):
+        return lambda actual: actual is expected
+    return lambda actual: isinstance(actual, int | float) and not isinstance(actual, bool) and actual == expected
 
 
 def _label(name: str) -> Callable[[RouteInput], Any]:
@@ -201,14 +202,14 @@ def _field(path: str) -> Callable[[RouteInput], Any]:
         raise ValueError(f"{path!r} is not a path: names and numbers, with a dot between them")
 
     def take(message: RouteInput) -> Any:
-        found = message.json()
+        value = message.json()
         for step in steps:
-            if isinstance(found, dict):
-                found = found.get(step, _ABSENT)
-            elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
-                found = found[int(step)]
+            if isinstance(value, dict):
+                value = value.get(step, _ABSENT)
+            elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
+                value = value[int(step)]
             else:
                 return _ABSENT
-        return found
+        return value
 
     return take

@@ -129,7 +129,7 @@ class WakeInfo(Struct, frozen=True):
     lease_ttl_ms: int
 
 
-class WakeAckReply(Struct, frozen=True):
+class WakeAckInfo(Struct, frozen=True):
     """`next_wake` reports whether the streams have grown since."""
 
     ok: bool

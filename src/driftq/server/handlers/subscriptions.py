@@ -33,7 +33,7 @@ from driftq.wire.subscriptions import (
     StreamsRequest,
     SubscriptionInfo,
     SubscriptionRequest,
-    WakeAckReply,
+    WakeAckInfo,
     WakeAckRequest,
     WakeClaimRequest,
     WakeInfo,
@@ -224,7 +224,7 @@ class SubscriptionHandlers:
         command = subscriptions.AckWake(name, generation, body.wake_id, tuple(acks), body.done, release)
         if release:
             return self._ask(command, _no_content)
-        return self._ask(command, lambda reply: _json(WakeAckReply(True, reply.next_wake)))
+        return self._ask(command, lambda reply: _json(WakeAckInfo(True, reply.next_wake)))
 
 
 def _config(body: SubscriptionRequest) -> SubscriptionConfig:

@@ -140,7 +140,7 @@ OPERATIONS: Operations = {
 _ROOT = "/v1/stream/__ds"
 _ONE = f"{_ROOT}/subscriptions/{{id}}"
 _ERRORS = (400, 404, 409, 429)
-_ACKED = {200: ReplyDoc("The offsets are stored. `next_wake` reports whether there is more to read.", s.WakeAckReply)}
+_ACKED = {200: ReplyDoc("The offsets are stored. `next_wake` reports whether there is more to read.", s.WakeAckInfo)}
 
 SUBSCRIPTION_OPERATIONS: Operations = {
     ("GET", f"{_ROOT}/jwks.json"): Operation(
