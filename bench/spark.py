@@ -121,7 +121,7 @@ class Bench:
         return f"{self.folder}/{self.topic(size)}.parquet"
 
     def fill(self, size: Size) -> None:
-        """Values are random text, so that nobody wins by compressing."""
+        """Values are random text, so that compression gives no advantage."""
         self.server.call("POST", "/v1/topics", {"name": self.topic(size), "partitions": PARTITIONS})
         transport = transport_of(BrokerOptions(self.server.url))
         chance = random.Random(1)

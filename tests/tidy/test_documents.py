@@ -96,6 +96,13 @@ def test_a_picture_is_small_stands_alone_and_is_used(path):
     assert any(path.name in document.read_text(encoding="utf-8") for document in DOCUMENTS)
 
 
+def test_every_page_on_internals_is_in_their_index():
+    folder = ROOT / "docs" / "internals"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    missing = [path.name for path in folder.glob("*.md") if path.name != "README.md" and f"({path.name})" not in index]
+    assert not missing
+
+
 def test_the_changelog_has_a_place_for_what_is_not_released():
     assert re.search(r"^## \[?Unreleased\]?$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
 
