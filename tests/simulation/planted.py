@@ -117,7 +117,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.state.produced_keys:ProducedKeyTable.restore", "fact.expires_ms", "fact.expires_ms + 60_000"),
     ),
     "key_forgotten": (
-        Bug("core.state.produced_keys:ProducedKeyTable.find", "self._until_ms(found, now_ms) > now_ms", "False"),
+        Bug("core.state.produced_keys:ProducedKeyTable.find", "self._until_ms(key, now_ms) > now_ms", "False"),
     ),
     "job_id_forgotten_before_the_end": (
         Bug(

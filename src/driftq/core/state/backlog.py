@@ -1,8 +1,8 @@
-"""What holds the producers of a partition up: the slowest group that counts, and how much waits for it.
+"""Backlog and lag: how much waits in a partition for a group.
 
-Back-pressure counts everything at and above the lowest floor. An idle group (see `limits.groups_idle_ms`) does not
-count: it keeps its place, and counts again when it has caught up. Without a group that counts, retention alone rules.
-"""
+Back-pressure counts everything at and above the lowest floor of the groups that count. An idle group does not count
+(see `limits.groups_idle_ms`): it keeps its progress, and counts again when it has caught up. If no group counts, only
+retention bounds the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Backlog(NamedTuple):
-    """What waits in a partition for its slowest group. `lag` leaves out what is settled above the group's floor."""
+    """What waits in a partition for its slowest group. `lag` does not count what is settled above the group's floor."""
 
     group: Group
     floor: int
@@ -31,11 +31,11 @@ class Backlog(NamedTuple):
 
     @property
     def used(self) -> float:
-        """The share of the limit that is taken: of messages or of bytes, whichever is more. At 1 nothing more fits."""
+        """The used share of the limit of messages or bytes, whichever is higher. At 1 produces are refused."""
         return max(self.messages / self.messages_max, self.payload_bytes / self.bytes_max)
 
     def remedies(self) -> list[str]:
-        """Commands that help, the most final first."""
+        """Commands that help: delete the group, skip its backlog, raise the limit."""
         topic, name = self.group.topic, self.group.name
         by_bytes = self.payload_bytes / self.bytes_max > self.messages / self.messages_max
         limit = f"--backlog-messages-max {2 * self.messages_max}"
@@ -73,7 +73,7 @@ def backlog_of(state: State, limits: BrokerLimits, log: Log) -> Backlog | None:
 
 
 def has_caught_up(state: State, limits: BrokerLimits, group: Group) -> bool:
-    """Whether a group would hold nobody up if it counted."""
+    """Whether a group is within the limits in every partition."""
     for progress in group.progress:
         log = state.logs[progress.log_id]
         messages_max, bytes_max = limits_of(state, limits, log)
@@ -82,12 +82,12 @@ def has_caught_up(state: State, limits: BrokerLimits, group: Group) -> bool:
     return True
 
 
-# --- How much a group has left to do in a partition: everything unsettled, but for the tasks that it never claims ---
+# --- lag: everything that a group has not settled, without the tasks that it never claims ---
 
 
 class Lag(NamedTuple):
-    """`messages` are to be done, `unclaimed` are of tasks or labels that the group never asked for; `oldest` is the
-    offset of the message that has waited longest, of those that are to be done."""
+    """`messages` are left to do, `unclaimed` are of tasks or labels that the group never asked for, `oldest` is the
+    first offset that is left to do."""
 
     messages: int
     unclaimed: int
@@ -103,21 +103,21 @@ def lag_of(group: Group, log: Log) -> Lag:
     oldest = [*progress.held.firsts[:1], *(progress.ready.lowest() or ())[:1]]
     for key, lane in log.lanes.items():
         if not group.claims(key.task, key.label):
-            unclaimed += _from(lane.offsets, progress.floor) - _from(lane.withdrawn, progress.floor)
+            unclaimed += _count_from(lane.offsets, progress.floor) - _count_from(lane.withdrawn, progress.floor)
         elif lane.offsets[-1] >= (cursor := max(progress.lane_cursors.get(key, 0), progress.floor)):
             oldest.append(lane.offsets[bisect_left(lane.offsets, cursor)])
     if not group.claims("", ""):
-        unclaimed += _plain(log, progress)
+        unclaimed += _default_lane_count(log, progress)
     elif progress.cursor < log.end:
         oldest.append(max(progress.cursor, progress.floor))
     return Lag(max(0, unsettled - unclaimed), unclaimed, min(oldest, default=progress.floor))
 
 
-def _from(offsets: array[int], floor: int) -> int:
+def _count_from(offsets: array[int], floor: int) -> int:
     return len(offsets) - bisect_left(offsets, floor)
 
 
-def _plain(log: Log, progress: Progress) -> int:
-    """The messages of the default lane from the floor on."""
-    marked = _from(log.marked_offsets, progress.floor) + _from(log.withdrawn, progress.floor)
+def _default_lane_count(log: Log, progress: Progress) -> int:
+    """How many messages of the default lane lie at or above the floor."""
+    marked = _count_from(log.marked_offsets, progress.floor) + _count_from(log.withdrawn, progress.floor)
     return max(0, log.end - progress.floor - marked)

@@ -1,8 +1,8 @@
-"""What a correction of the clock means for times that are written down already.
+"""What a correction of the clock does to times that are recorded already.
 
-Running timers (leases of messages, effects and wakes, backoffs) keep the time that was left of them, whether the clock
-went forward or back. Moments that a client chose or that mean an age stay what they are: `not_before`, deadlines,
-expiry of keys, stages and streams, time stamps of records. After a step back they are reached later, never earlier.
+Running timers (leases of messages, effects and wakes, and backoffs) keep the time that was left, whether the clock was
+set forward or back. Times that a client chose, or that mean an age, do not change: `not_before`, deadlines, the expiry
+of keys, stages and streams, and the time stamps of records. After a step back they are reached later, never earlier.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def set_clock(state: State, fact: ClockSet) -> None:
-    """Fold a correction, or a mere note of the time."""
+    """Fold a correction, or a record of the time."""
     state.last_ms = fact.at_ms
     if fact.at_ms != fact.from_ms:
         _shift_timers(state, fact)
 
 
 def _shift_timers(state: State, fact: ClockSet) -> None:
-    """Move what runs at `from_ms` along with the clock. Walks through the whole state: corrections are rare."""
+    """Shift every timer that runs at `from_ms`. Walks through the whole state, because corrections are rare."""
     for group in state.groups.values():
         for progress in group.progress:
             _shift_progress(progress, fact)
@@ -40,20 +40,20 @@ def _shift_timers(state: State, fact: ClockSet) -> None:
             state.subscriptions.schedule(subscription)
     for stream in state.streams.by_log.values():
         if stream.touched_ms > fact.at_ms:
-            stream.touched_ms = fact.at_ms  # a sliding lifetime starts over, instead of lasting longer by the step
+            stream.touched_ms = fact.at_ms  # a sliding lifetime starts anew, instead of lasting longer by the step
             state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
 
 
 def shifted(timer_ms: int, fact: ClockSet) -> int:
-    """When a timer ends by the new time. One that has run out by the old time has run out by the new one, too."""
+    """When a timer ends by the new clock. A timer that ran out by the old clock has also run out by the new one."""
     if timer_ms > fact.from_ms:
         return timer_ms + fact.at_ms - fact.from_ms
     return min(timer_ms, fact.at_ms)
 
 
 def _shift_progress(progress: Progress, fact: ClockSet) -> None:
-    # A lease may be in the heap twice, and a message in backoff may share one with others or have it alone, as after a
-    # restart: each is shifted once, wherever it is.
+    # A lease may be in the heap twice, and entries may share a lease or, after a restart, have one each. Shift every
+    # lease once.
     live = {lease: number for _, number, lease in progress.lease_heap if lease.live}
     known = dict.fromkeys(entry.lease for entry in progress.entries.values() if entry.lease is not None)
     for lease in {**live, **known}:
@@ -61,12 +61,12 @@ def _shift_progress(progress: Progress, fact: ClockSet) -> None:
         lease.until_ms = shifted(lease.until_ms, fact)
     progress.lease_heap = [(lease.until_ms, number, lease) for lease, number in live.items()]
     heapq.heapify(progress.lease_heap)
-    rests: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int]] = []
     for offset, entry in progress.entries.items():
         if entry.held:
             continue
         if entry.was_delivered():
             entry.retry_at_ms = shifted(entry.retry_at_ms, fact)
-        rests.append((entry.retry_at_ms, offset))
-    heapq.heapify(rests)
-    progress.resting_heap = rests
+        waiting.append((entry.retry_at_ms, offset))
+    heapq.heapify(waiting)
+    progress.resting_heap = waiting

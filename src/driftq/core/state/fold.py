@@ -115,17 +115,17 @@ class Fold:
         log.extend(fact.count, fact.payload_bytes, fact.at_ms)
         self._note_time(fact.at_ms)
         if fact.along is not None:
-            self._along(log, fact, fact.along)
+            self._fold_metadata(log, fact, fact.along)
         if not log.topic:
             self._stream_appended(fact)
         if log.readers and not fact.first_offset & 0xFF:
             log.low_floor = self.activity.lowest_floor(log)
 
-    def _along(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
+    def _fold_metadata(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
         if along.producer is not None:
             log.producers.remember(along.producer, fact.first_offset, log.end, fact.at_ms)
         if along.key or along.job:
-            self._remember(log, fact, along)
+            self._remember_keys(log, fact, along)
         if along.marks:
             log.mark(along.marks, fact.first_offset, fact.at_ms)
             for mark in along.marks:
@@ -135,15 +135,15 @@ class Fold:
                             self.state.progress_of(group_id, log.log_id), log, fact.first_offset + mark.index, mark
                         )
 
-    def _remember(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
-        place = (log.log_id, fact.first_offset, fact.count, along.key_digest)
+    def _remember_keys(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
+        produced = (log.log_id, fact.first_offset, fact.count, along.key_digest)
         if along.key:
-            # Before ids had a field of their own, a job's id was its key.
+            # In old journals a job's id is its idempotency key.
             ttl_ms = along.key_expires_ms - fact.at_ms if is_job(along.key) else 0
-            self.keys.remember(along.key, ProducedKey(*place, along.key_expires_ms, ttl_ms))
+            self.keys.remember(along.key, ProducedKey(*produced, along.key_expires_ms, ttl_ms))
             self.effect_messages.produced(log, fact, along.key)
         if along.job:
-            self.keys.remember(along.job, ProducedKey(*place, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
+            self.keys.remember(along.job, ProducedKey(*produced, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
 
     def _delay(self, progress: Progress, log: Log, offset: int, mark: f.RecordSchedule) -> None:
@@ -186,7 +186,7 @@ class Fold:
             self._restart(group.progress[-1], start, fact.at_ms)
 
     def _restart(self, progress: Progress, start: int, at_ms: int) -> None:
-        """A group begins at an offset: messages that are still delayed rest for it too."""
+        """A group starts at an offset: delayed messages wait for their time, and what it never gets is settled."""
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
         progress.delay_all(log.delayed, at_ms)

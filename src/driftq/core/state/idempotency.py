@@ -1,9 +1,11 @@
-"""Remembers effect keys until they expire; keys of produces are in `core.state.produced_keys`.
+"""Effect keys, which make an effect of a consumer happen once. Keys of produces are in `core.state.produced_keys`.
 
-*Effect* keys say that somebody works on, finished or failed an effect: scope (tenant, topic, group, key). Expiry is
-lazy: an entry past its time counts as absent, and a few old ones are dropped with every new one, so the cost of a call
-does not depend on how many keys there are.
-"""
+    EffectTable       by scope (tenant, topic, group, key): pending under a fence, committed with a result, or failed
+    CommittedKeys     which messages have a committed effect, so that a claim need not read every record
+    EffectMessages    finds the message of an effect that named none: the one that was produced under the same key
+
+Expiry is lazy: an expired entry counts as absent, and each new entry drops a few old ones. So the cost of a call does
+not depend on how many keys there are."""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from driftq.core.state.logs import Log
     from driftq.core.state.produced_keys import ProducedKeyTable
 
-DROPPED_AT_ONCE = 2
+CHECKED_PER_BEGIN = 2  # old keys that are checked for expiry with each new one
 _SEPARATOR = "\x1f"
 
 
@@ -38,7 +40,7 @@ class EffectStatus(IntEnum):
 
 
 class EffectRecord:
-    """One effect key. `until_ms` ends the lease while pending, and the memory afterwards."""
+    """One effect key. `until_ms` is the end of the lease while it is pending, and of its retention afterwards."""
 
     __slots__ = (
         "at_ms", "error", "fence", "group_id", "log_id", "offset", "owner", "result", "status", "token", "until_ms",
@@ -66,7 +68,7 @@ class EffectTable:
     def __init__(self) -> None:
         self.committed = CommittedKeys()
         self._effects: dict[str, EffectRecord] = {}
-        self._rounds: deque[str] = deque()  # each key once; the front is looked at next
+        self._rounds: deque[str] = deque()  # every key once; the front is checked for expiry next
 
     def __len__(self) -> int:
         return len(self._effects)
@@ -105,7 +107,7 @@ class EffectTable:
         effect.error = fact.error
 
     def _changed(self, scope: str) -> EffectRecord:
-        """The effect, to be changed: whatever it was committed as is not noted any more."""
+        """The effect, about to change: it is no longer listed as committed."""
         effect = self._effects.get(scope)
         if effect is None:
             effect = self._effects[scope] = EffectRecord()
@@ -119,8 +121,8 @@ class EffectTable:
             self.committed.add(scope, effect.group_id, effect.log_id, effect.offset)
 
     def forget_some(self, is_over: Callable[[EffectRecord], bool]) -> None:
-        """Look at a few keys and drop those that are over; the others come round again."""
-        for _ in range(min(DROPPED_AT_ONCE, len(self._rounds))):
+        """Check a few keys and drop those that are expired; the others go to the end of the queue."""
+        for _ in range(min(CHECKED_PER_BEGIN, len(self._rounds))):
             scope = self._rounds.popleft()
             if is_over(self._effects[scope]):
                 self._changed(scope)
@@ -129,8 +131,8 @@ class EffectTable:
                 self._rounds.append(scope)
 
     def snapshot(self) -> Iterator[EffectState]:
-        """In the order in which they are looked at, and with those that are over: a holder whose lease ran out may
-        still commit, and a state folded from a snapshot must forget the same keys at the same time."""
+        """In the order of the queue, expired keys included: a holder whose lease ran out may still commit, and a state
+        restored from a snapshot must forget the same keys at the same time."""
         for scope in self._rounds:
             effect = self._effects[scope]
             yield EffectState(
@@ -148,7 +150,7 @@ class EffectTable:
         self._note(fact.key, effect)
 
 
-# --- Where to look for messages whose effect is committed, so that a claim need not look at every message ---
+# --- which messages have a committed effect ---
 
 
 _KEY_SEPARATOR = "\x1f"
@@ -156,7 +158,7 @@ _NONE = RangeSet()
 
 
 class CommittedKeys:
-    """Hints, derived from the committed effects; none of them is stored."""
+    """An index derived from the committed effects. It is not in snapshots."""
 
     __slots__ = ("_counts", "_places")
 
@@ -171,13 +173,13 @@ class CommittedKeys:
         return self._places.get((group_id, log_id), _NONE)
 
     def add(self, scope: str, group_id: int, log_id: int, offset: int) -> None:
-        key = _readers(scope)
+        key = _topic_and_group(scope)
         self._counts[key] = self._counts.get(key, 0) + 1
         if offset >= 0:
             self._places.setdefault((group_id, log_id), RangeSet()).add(offset, offset + 1)
 
     def discard(self, scope: str, group_id: int, log_id: int, offset: int) -> None:
-        key = _readers(scope)
+        key = _topic_and_group(scope)
         self._counts[key] -= 1
         if not self._counts[key]:
             del self._counts[key]
@@ -188,28 +190,28 @@ class CommittedKeys:
                 del self._places[group_id, log_id]
 
 
-def _readers(scope: str) -> tuple[str, str]:
+def _topic_and_group(scope: str) -> tuple[str, str]:
     _, topic, group, _ = scope.split(_KEY_SEPARATOR, 3)
     return topic, group
 
 
-def produced_as(scope: str) -> str:
+def produce_scope_of(scope: str) -> str:
     """The scope of a produce in the effect's own topic, for an effect's scope."""
     tenant, topic, _, key = scope.split(_KEY_SEPARATOR, 3)
     return _KEY_SEPARATOR.join((tenant, topic, key))
 
 
-def done_as(produced: str, topic: str, group: str) -> str:
+def effect_scope_of(produced: str, topic: str, group: str) -> str:
     """The scope of a group's effect, for the scope of a produce that ended in a topic."""
     tenant, _, key = produced.split(_KEY_SEPARATOR, 2)
     return _KEY_SEPARATOR.join((tenant, topic, group, key))
 
 
-# --- Finds the message of a committed effect, if the effect named none: the one that was produced under its key ---
+# --- the message of an effect that named none ---
 
 
 class EffectMessages:
-    """Links committed effects to messages."""
+    """Connects committed effects with the messages that were produced under their keys."""
 
     __slots__ = ("_effects", "_groups", "_keys", "_logs")
 
@@ -226,19 +228,19 @@ class EffectMessages:
         effect = self._effects.find(fact.key)
         if effect is None or effect.offset >= 0:
             return
-        produced = self._keys.find(produced_as(fact.key), fact.at_ms)
+        produced = self._keys.find(produce_scope_of(fact.key), fact.at_ms)
         log = self._logs.get(produced.log_id) if produced is not None else None
         if produced is not None and log is not None:
             for group_id in log.readers:
-                if done_as(produced_as(fact.key), log.topic, self._groups[group_id].name) == fact.key:
+                if effect_scope_of(produce_scope_of(fact.key), log.topic, self._groups[group_id].name) == fact.key:
                     self._effects.move(fact.key, group_id, log.log_id, produced.offset)
 
     def produced(self, log: Log, fact: Appended, key: str) -> None:
-        """A message was produced under a key. Its effect may be committed already, and have been that of a message
-        that is settled by now, or of none."""
+        """A message was produced under a key whose effect may be committed already. If the effect has no message, or
+        its message is settled, it belongs to this one."""
         for group_id in log.readers if len(self._effects) else ():
             group = self._groups[group_id]
-            scope = done_as(key, log.topic, group.name)
+            scope = effect_scope_of(key, log.topic, group.name)
             effect = self._effects.find(scope)
             if effect is None or effect.status is not EffectStatus.COMMITTED or effect.until_ms <= fact.at_ms:
                 continue

@@ -1,8 +1,7 @@
-"""What became of jobs: the attempts of messages that have an id or a task, while there is room for them.
+"""Jobs: the attempts of tracked messages, and whether a job is finished.
 
-Only tracked messages (`Mark.tracked`) are here; a plain message leaves nothing behind when it is settled. The table is
-bounded: the job that changed longest ago is forgotten first.
-"""
+Only messages with a job id or a task are tracked (`RecordSchedule.tracked`); nothing is stored for a plain message
+after it is settled. The table is bounded: the job that changed longest ago is forgotten first."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class JobAttempts:
     def lease(self, log: Log, fact: f.Leased) -> None:
         for offset in _tracked(log, fact.ranges):
             attempts = self._changed(log.log_id, offset)
-            number = 1 + max((each.number for each in attempts if each.group_id == fact.group_id), default=0)
+            number = 1 + max((attempt.number for attempt in attempts if attempt.group_id == fact.group_id), default=0)
             attempts.append(Attempt(fact.group_id, number, fact.owner, fact.at_ms))
             del attempts[:-ATTEMPTS_MAX]
 
@@ -66,7 +65,7 @@ class JobAttempts:
         for offset in _tracked(log, fact.ranges):
             attempts = self._changed(log.log_id, offset)
             if not fact.sent and attempts and attempts[-1].group_id == fact.group_id:
-                attempts.pop()  # nobody saw it
+                attempts.pop()  # no client saw it
             else:
                 self._end(log, offset, fact.group_id, fact.retry_at_ms, "released", "")
 
@@ -77,10 +76,10 @@ class JobAttempts:
     def _end(self, log: Log, offset: int, group_id: int, at_ms: int, end: str, error: str) -> None:
         attempts = self._changed(log.log_id, offset)
         for index in range(len(attempts) - 1, -1, -1):
-            each = attempts[index]
-            if each.group_id == group_id:
-                # What failed and was given up in one step failed; what was given up is its last word.
-                attempts[index] = each._replace(ended_ms=at_ms, end=end, error=error or each.error)
+            attempt = attempts[index]
+            if attempt.group_id == group_id:
+                # A later end replaces an earlier one: a failed attempt may become a dead letter or be cancelled.
+                attempts[index] = attempt._replace(ended_ms=at_ms, end=end, error=error or attempt.error)
                 return
         attempts.append(Attempt(group_id, 0, "", 0, at_ms, end, error))
 
@@ -95,11 +94,11 @@ class JobAttempts:
 
     def snapshot(self) -> Iterator[HistoryState]:
         for (log_id, offset), attempts in self._jobs.items():
-            shown = tuple((a.group_id, a.number, a.owner, a.began_ms, a.ended_ms, a.end, a.error) for a in attempts)
-            yield HistoryState(log_id, offset, shown)
+            saved = tuple((a.group_id, a.number, a.owner, a.began_ms, a.ended_ms, a.end, a.error) for a in attempts)
+            yield HistoryState(log_id, offset, saved)
 
     def restore(self, fact: HistoryState) -> None:
-        self._jobs[fact.log_id, fact.offset] = [Attempt(*each) for each in fact.attempts]
+        self._jobs[fact.log_id, fact.offset] = [Attempt(*attempt) for attempt in fact.attempts]
 
 
 def _tracked(log: Log, ranges: Iterable[Range]) -> Iterator[int]:
@@ -107,11 +106,11 @@ def _tracked(log: Log, ranges: Iterable[Range]) -> Iterator[int]:
         yield from log.tracked.within(first, end)
 
 
-# --- Whether a message is unfinished, and which groups a message is for: what decides how long a job id is taken ---
+# --- whether a job is finished, which decides how long its id is in use ---
 
 
 class JobTenure:
-    """The questions that `core.state.produced_keys` asks."""
+    """Whether the messages of job ids are finished, for `core.state.produced_keys`."""
 
     __slots__ = ("_groups", "_logs")
 
@@ -142,7 +141,7 @@ class JobTenure:
 
 
 def claims(group: Group, log: Log, offset: int) -> bool:
-    """Whether a group asks for the lane of a message, as far as its claims have shown."""
+    """Whether a group asks for the lane of a message, judging by its claims so far."""
     if not group.filters:
         return True
     lane = log.lane_of(offset)

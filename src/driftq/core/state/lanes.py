@@ -1,7 +1,7 @@
-"""Moves the cursors of a group over what no claim will take: settled messages, and delayed ones that wait.
+"""Moves the cursors of a group past messages that no claim will take: settled ones, and delayed ones that wait.
 
 A lane may hold a million delayed messages. Each is passed once, when it is appended or settled, and not by every claim.
-Cursors only rise, so the cost of all passes together is one step for each message.
+Cursors only rise, so all passes together cost one step per message.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def pass_plain(progress: Progress, log: Log) -> None:
-    """The default lane's cursor: over what is settled or in another lane."""
+    """Move the cursor of the default lane past what is settled or in another lane."""
     while True:
         position = max(progress.cursor, progress.floor)
-        taken = progress.settled if position in progress.settled else log.marked
-        next_range = taken.above(position)
+        skipped = progress.settled if position in progress.settled else log.marked
+        next_range = skipped.above(position)
         if next_range is None or next_range[0] > position:
             return
         progress.cursor = next_range[1]
 
 
 def pass_lane(progress: Progress, log: Log, key: LaneKey) -> None:
-    """An explicit lane's cursor: over what is settled or has an entry."""
+    """Move the cursor of an explicit lane past what is settled or has an entry."""
     lane = log.lanes.get(key)
     if lane is None:
         return
@@ -56,8 +56,8 @@ def pass_all(progress: Progress, log: Log) -> None:
 
 
 def pass_settled(progress: Progress, log: Log, fact: Settled) -> None:
-    """The cursors of the lanes from which something was settled before it was delivered. Only what was delivered is
-    acked: its cursor is past it."""
+    """Move the cursors of the lanes from which something was settled without a delivery. An acked message was
+    delivered, so its cursor is past it already."""
     if fact.how == ACKED:
         return
     pass_plain(progress, log)

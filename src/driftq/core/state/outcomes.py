@@ -1,11 +1,9 @@
-"""The outcomes that were carried out, so that one sent again is answered with the first result. The facts (tags 43 and
-44) evolve as `core.model.facts` says.
+"""Outcomes that were carried out, so that a repeat is answered with the first result.
 
-An outcome is recognised by what can happen once only: the lease tokens of its acks, the fences of its commits, the
-producers of its appends; or by an idempotency key. The table is a queue in order of time. Entries past their time count
-as absent and are dropped by the sweep. Past `BYTES_MAX` the oldest are dropped early, which is safe: the repeat of a
-forgotten outcome is refused by its fences.
-"""
+An outcome is identified by what can happen only once: the lease tokens of its acks, the fences of its commits and the
+producers of its appends; or by an idempotency key. The table is a queue in order of time. Expired entries count as
+absent and are dropped by the sweep. Above `BYTES_MAX` the oldest are dropped early. That is safe: the repeat of a
+forgotten outcome is refused by its fences."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from driftq.core.state.deadlines import Deadlines
 
 BYTES_MAX = 256 << 20
-ENTRY_BYTES = 250  # what an entry costs beside its result
+ENTRY_BYTES = 250  # the cost of an entry without its result
 SWEEP_EVERY_MS = 10_000  # expired outcomes are dropped together, this often
 _HASH_BYTES = 16
 
@@ -59,7 +57,7 @@ class Outcomes:
         return known if known is not None and known.expires_ms > now_ms else None
 
     def _remember(self, fact: OutcomeRecorded) -> None:
-        expired = self._known.pop(fact.outcome, None)  # an idempotency key may be used again after its time
+        expired = self._known.pop(fact.outcome, None)  # an idempotency key may be used again after it expired
         self._known[fact.outcome] = KnownOutcome(fact.digest, fact.expires_ms, fact.at_ms, fact.result)
         self.size_bytes += _size(fact.result) - (_size(expired.result) if expired is not None else 0)
         while self.size_bytes > BYTES_MAX and len(self._known) > 1:
@@ -72,17 +70,17 @@ class Outcomes:
             _, known = self._known.popitem(last=False)
             self.size_bytes -= _size(known.result)
 
-    def expired(self, now_ms: int, most: int) -> int:
-        """How many of the oldest have expired; at most `most` are counted."""
+    def expired(self, now_ms: int, limit: int) -> int:
+        """How many of the oldest have expired; at most `limit` are counted."""
         count = 0
         for known in self._known.values():
-            if count == most or known.expires_ms > now_ms:
+            if count == limit or known.expires_ms > now_ms:
                 break
             count += 1
         return count
 
     def next_ms(self) -> int | None:
-        """When to look for expired ones."""
+        """When to sweep expired ones."""
         oldest = next(iter(self._known.values()), None)
         return (oldest.expires_ms // SWEEP_EVERY_MS + 1) * SWEEP_EVERY_MS if oldest is not None else None
 
@@ -99,8 +97,8 @@ def _size(result: bytes) -> int:
 
 
 def identity(command: CommitOutcome) -> bytes:
-    """What an outcome is recognised by; empty if nothing in it happens once only. An owner's name alone is no proof:
-    the same worker may get the same message again."""
+    """A hash of what identifies an outcome; empty if nothing in it can happen only once. The name of an owner does not
+    count, because the same worker may get the same message again."""
     if command.key:
         return _hashed(("key", command.key))
     commits = sorted((effect_scope(commit.key), commit.fence) for commit in command.commits)
@@ -114,26 +112,26 @@ def identity(command: CommitOutcome) -> bytes:
 
 
 def digest(command: CommitOutcome) -> bytes:
-    """Of what an outcome asks for, acks included: under an idempotency key they count as a part of the request."""
+    """A digest of the request, acks included."""
     return _hashed((command.digest, _runs(command)))
 
 
 def _runs(command: CommitOutcome) -> list[tuple[str, str, str, int, int, int, str]]:
-    """The acked messages in one order, whichever way they were named."""
-    found: list[tuple[str, str, str, int, int, int, str]] = []
+    """The acked ranges in a canonical order, merged where they touch."""
+    runs: list[tuple[str, str, str, int, int, int, str]] = []
     named: list[tuple[str, str, str, Held]] = []
     for ack in command.acks:
         named.extend((ack.topic, ack.group, "" if held.token else ack.owner, held) for held in ack.held)
-    named.sort(key=lambda each: (*each[:3], each[3].partition, each[3].first, each[3].end, each[3].token))
+    named.sort(key=lambda ack: (*ack[:3], ack[3].partition, ack[3].first, ack[3].end, ack[3].token))
     for topic, group, owner, held in named:
-        last = found[-1] if found else None
+        last = runs[-1] if runs else None
         if last is not None and (*last[:4], last[5], last[6]) == (
             topic, group, owner, held.partition, held.first, held.token,
         ):  # fmt: skip
-            found[-1] = (*last[:5], held.end, held.token)
+            runs[-1] = (*last[:5], held.end, held.token)
         else:
-            found.append((topic, group, owner, held.partition, held.first, held.end, held.token))
-    return found
+            runs.append((topic, group, owner, held.partition, held.first, held.end, held.token))
+    return runs
 
 
 def _hashed(parts: object) -> bytes:
@@ -152,17 +150,17 @@ _decoder = msgpack.Decoder(_Result)
 def encode_result(produced: list[Produced], appended: list[StreamAppended]) -> bytes:
     return _encoder.encode(
         _Result(
-            tuple((each.topic, each.partition, each.first_offset, each.count, each.duplicate) for each in produced),
+            tuple((part.topic, part.partition, part.first_offset, part.count, part.duplicate) for part in produced),
             tuple(
-                (each.first_offset, each.end_offset, each.closed, each.duplicate, each.epoch, each.seq)
-                for each in appended
+                (part.first_offset, part.end_offset, part.closed, part.duplicate, part.epoch, part.seq)
+                for part in appended
             ),
         )
     )
 
 
 def first_reply(known: KnownOutcome) -> OutcomeReply:
-    """The reply that an outcome got when it was carried out."""
+    """The reply of the first time, marked as a duplicate."""
     result = _decoder.decode(known.result)
-    produced = tuple(Produced(*each) for each in result.produced)
-    return OutcomeReply(produced, tuple(StreamAppended(*each) for each in result.appended), duplicate=True)
+    produced = tuple(Produced(*part) for part in result.produced)
+    return OutcomeReply(produced, tuple(StreamAppended(*part) for part in result.appended), duplicate=True)

@@ -1,16 +1,16 @@
-"""Keys of produces: where the message of an idempotency key or of a job id went, and how long that is remembered.
+"""Idempotency keys and job ids of produces: where the message of a key is, and until when the key is in use.
 
-A plain key is taken until its time. A job id is taken while its message is unfinished, and for its `ttl_ms` after the
-end: `expires_ms` is then only the time of the next look. Whether a message is unfinished is the business of `Tenure`;
-nothing here knows groups.
+An idempotency key is in use until it expires. A job id is in use while its message is unfinished, and for `ttl_ms`
+after that; `expires_ms` is then the time of the next check. Whether a message is unfinished is answered by `Tenure`.
 
-Keys are indexed by the time at which they are looked at, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
+Keys are indexed by the time at which they are checked, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
 first, so it costs what it drops and never walks over the rest:
 
-    bucket 7: k1 k2 job-1     now = 7 * BUCKET_MS: k1, k2 are dropped; job-1 is dropped if it ended a ttl ago,
-    bucket 8: k3              else it moves to the bucket in which it is looked at next
+    bucket 7: k1 k2 job-1     now = 7 * BUCKET_MS: k1 and k2 are dropped; job-1 is dropped if it ended a ttl ago,
+    bucket 8: k3              else it moves to the bucket of its next check
 
-A key that moved leaves a stale name in its old bucket; `_counts` counts the others, and a bucket without others goes.
+A key that moved leaves a stale name in its old bucket. `_counts` counts the names that are not stale; a bucket without
+any is dropped.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
     from driftq.core.model.commands import ProduceKey
     from driftq.core.model.ranges import Range
 
-CRC_END = 1 << 32  # digests below are checksums of older versions, fingerprints of messages lie above
+CRC_END = 1 << 32  # digests below it are checksums from older versions, those above are fingerprints
 BUCKET_MS = 250
-BUCKET_LOOKS_MAX = 5_000  # job ids that are looked at again together
+BUCKET_LOOKS_MAX = 5_000  # job ids that are checked again together
 SWEPT_AT_ONCE = 10_000
-OLD_JOB_TTL_MS = 600_000  # of a job id in a snapshot that did not store it
+OLD_JOB_TTL_MS = 600_000  # for job ids in old snapshots, which do not store it
 
 _SEPARATOR = "\x1f"
 _JOB = "job\x1e"
 
 
 class ProducedKey(Struct, frozen=True, gc=False):
-    """Where the message of a key went. There may be millions: the collector of cycles must not walk through them."""
+    """Where the message of a key is. There may be millions of them, so the garbage collector does not track them."""
 
     log_id: int
     offset: int
     records: int
     digest: int
-    expires_ms: int  # a job id: taken until then at least
-    ttl_ms: int = 0  # of a job id: how long it stays taken after the job's end; 0 for other keys
+    expires_ms: int  # for a job id: in use at least until then
+    ttl_ms: int = 0  # for a job id: how long it stays in use after the job's end; 0 for other keys
 
 
 class Tenure(Protocol):
-    """What the state knows of the message of a job id."""
+    """Answers whether the message of a job id is finished."""
 
     def is_unfinished(self, log_id: int, offset: int) -> bool: ...
 
     def ended_ms(self, log_id: int) -> int:
-        """When something other than settling may have ended jobs of this log for the last time."""
+        """The last time that something other than settling may have ended jobs of this log."""
 
     def topic_of(self, log_id: int) -> str: ...
 
@@ -67,7 +67,7 @@ def produce_scope(once: ProduceKey) -> str:
 
 
 def job_key(job_id: str) -> str:
-    """A job's id is unique in its topic: it is a key of its own kind."""
+    """The key of a job id. It cannot be the same as an idempotency key."""
     return _JOB + job_id
 
 
@@ -76,13 +76,13 @@ def is_job(scope: str) -> bool:
 
 
 def _routed_scope(scope: str, topic: str) -> str:
-    """The scope that a job would have had in the topic to which it was routed."""
+    """The scope of a job in the topic that it was routed to."""
     tenant, _, key = scope.split(_SEPARATOR, 2)
     return _SEPARATOR.join((tenant, topic, key))
 
 
 class _JobOffsets:
-    """The job ids of one log, by offset, ascending. Forgotten ones leave a None until half of them are."""
+    """The job ids of one log, by offset, ascending. A forgotten id leaves a None until half of them are."""
 
     __slots__ = ("forgotten", "offsets", "scopes")
 
@@ -124,25 +124,25 @@ class ProducedKeyTable:
         self._counts: dict[int, int] = {}  # how many names of a bucket are not stale
         self._times: list[int] = []  # heap of the buckets
         self._jobs: dict[int, _JobOffsets] = {}  # by log
-        self._routed: dict[str, str] = {}  # scopes in the topics to which jobs were routed: their own scopes
+        self._routed: dict[str, str] = {}  # by scope in the topic that a job was routed to: its own scope
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    # --- questions ---
+    # --- queries ---
 
     def find(self, scope: str, now_ms: int) -> ProducedKey | None:
-        found = self._keys.get(scope)
-        return found if found is not None and self._until_ms(found, now_ms) > now_ms else None
+        key = self._keys.get(scope)
+        return key if key is not None and self._until_ms(key, now_ms) > now_ms else None
 
     def find_job(self, scope: str, now_ms: int) -> ProducedKey | None:
         """The job of this id, or the one that was routed here under it."""
-        found = self.find(scope, now_ms)
-        requested = self._routed.get(scope) if found is None else None
-        return self.find(requested, now_ms) if requested is not None else found
+        key = self.find(scope, now_ms)
+        own_scope = self._routed.get(scope) if key is None else None
+        return self.find(own_scope, now_ms) if own_scope is not None else key
 
     def _until_ms(self, key: ProducedKey, now_ms: int) -> int:
-        """Until when a key is taken, as far as is known now."""
+        """Until when a key is in use, as far as is known now."""
         if not key.ttl_ms or key.expires_ms > now_ms:
             return key.expires_ms
         if self._tenure.is_unfinished(key.log_id, key.offset):
@@ -150,16 +150,16 @@ class ProducedKeyTable:
         return self._tenure.ended_ms(key.log_id) + key.ttl_ms
 
     def job_at(self, log_id: int, offset: int) -> str:
-        """The scope of the job at an offset; empty if its id is not known any more."""
+        """The scope of the job at an offset; "" if its id is forgotten."""
         jobs = self._jobs.get(log_id)
         return next(jobs.within(offset, offset + 1), "") if jobs is not None else ""
 
     def ttl_ms(self, scope: str) -> int:
-        """How long the id of a job that is known stays taken after the job's end."""
+        """How long the id of a known job stays in use after the job's end."""
         return self._keys[scope].ttl_ms
 
     def live(self, now_ms: int) -> int:
-        """How many keys there are, without those whose time is over and that wait to be swept."""
+        """How many keys there are, without those that are due to be swept."""
         return len(self._keys) - sum(count for bucket, count in self._counts.items() if bucket * BUCKET_MS <= now_ms)
 
     def next_ms(self) -> int | None:
@@ -167,7 +167,8 @@ class ProducedKeyTable:
         return self._times[0] * BUCKET_MS if self._times else None
 
     def due_ms(self, now_ms: int) -> int:
-        """Up to when a sweep goes: about `SWEPT_AT_ONCE` keys, at least a bucket; 0 if nothing is due."""
+        """The time up to which a sweep drops keys: about `SWEPT_AT_ONCE` of them, at least one bucket; 0 if none is
+        due."""
         due = sorted(bucket for bucket in self._counts if bucket * BUCKET_MS <= now_ms)
         until = count = 0
         for bucket in due:
@@ -205,7 +206,7 @@ class ProducedKeyTable:
                 del self._routed[routed]
 
     def forget_log(self, log_id: int) -> None:
-        """The log goes, and its job ids with it."""
+        """Forget the job ids of a deleted log."""
         jobs = self._jobs.get(log_id)
         if jobs is not None:
             for scope in list(jobs.within(0, 1 << 62)):
@@ -213,7 +214,7 @@ class ProducedKeyTable:
             del self._jobs[log_id]
 
     def end_jobs(self, log_id: int, ranges: Iterable[Range], at_ms: int) -> None:
-        """Messages were settled or cancelled: jobs that are finished with it stay known for their time."""
+        """Messages were settled or cancelled: the ids of jobs that are finished now stay in use for their ttl."""
         jobs = self._jobs.get(log_id)
         if jobs is None:
             return
@@ -237,7 +238,7 @@ class ProducedKeyTable:
             self._move(scope, key, max(key.expires_ms, at_ms + key.ttl_ms))
 
     def sweep(self, until_ms: int, at_ms: int) -> None:
-        """Drop the keys of the buckets up to `until_ms`; jobs that are unfinished are looked at again later."""
+        """Drop the keys of the buckets up to `until_ms`. Unfinished jobs are checked again later."""
         slots: dict[int, int] = {}
         while self._times and self._times[0] * BUCKET_MS <= until_ms:
             bucket = self._times[0]
@@ -252,7 +253,7 @@ class ProducedKeyTable:
                     self._move(scope, key, self._look_ms(next_ms, key.ttl_ms, slots))
 
     def _look_ms(self, next_ms: int, ttl_ms: int, slots: dict[int, int]) -> int:
-        """When to look at a job id again: together with others, but not with too many."""
+        """When to check a job id again: together with others, but not with too many."""
         width = max(BUCKET_MS, ttl_ms // 10)
         base = -(-next_ms // width) * width // BUCKET_MS + 1
         bucket = slots.get(base, base)
@@ -269,7 +270,7 @@ class ProducedKeyTable:
         self._push(scope, expires_ms)
 
     def _leave(self, bucket: int) -> None:
-        """A name of a bucket became stale; buckets of stale names go, and with them their place in the heap."""
+        """A name in a bucket became stale. A bucket with only stale names is dropped, also from the heap."""
         self._counts[bucket] -= 1
         if not self._counts[bucket]:
             del self._counts[bucket], self._buckets[bucket]
@@ -286,7 +287,7 @@ class ProducedKeyTable:
         names.append(scope)
         self._counts[bucket] += 1
 
-    # --- images ---
+    # --- snapshots ---
 
     def snapshot(self) -> Iterator[KeyState]:
         for scope, key in self._keys.items():
@@ -299,5 +300,5 @@ class ProducedKeyTable:
 
 
 def _bucket(expires_ms: int) -> int:
-    """The number of a bucket; the whole of it is over at number * BUCKET_MS."""
+    """The number of a bucket. All its keys are due at number * BUCKET_MS."""
     return expires_ms // BUCKET_MS + 1

@@ -1,7 +1,7 @@
-"""Takes a snapshot of the state as facts, and puts such facts back: the two halves of one table.
+"""Snapshots: the state as facts, and the fold of these facts into an empty state.
 
-`fold(images(state)) == state` is an invariant; the order of images matters (a topic before its logs, a group before its
-progress).
+`restore(snapshot(state)) == state` is an invariant. The order of the facts matters: a topic before its logs, a group
+before its progress.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from driftq.core.state.leases import Lease
     from driftq.core.state.state import State
 
-SETTLED_FEW = 1_000  # as many settled ranges are told with the cursor; more have facts of their own
+SETTLED_FEW = 1_000  # up to so many settled ranges are in `CursorState`; more are in `SettledState`
 SETTLED_AT_ONCE = 65_536
 
 
@@ -71,7 +71,7 @@ def _progress_facts(progress: Progress) -> Iterator[Fact]:
 
 
 class SnapshotRestore:
-    """Puts images into a state."""
+    """Folds snapshot facts into a state."""
 
     def __init__(self, state: State) -> None:
         self._state = state

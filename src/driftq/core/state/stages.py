@@ -1,7 +1,7 @@
-"""Batches that wait to be published, and the writers that publish them.
+"""Staged batches that wait to be published, and the writers that publish them.
 
-A stage is a handle over batches in the staging log: durable, invisible, gone after a while. A writer publishes once
-for each batch number; the last result is kept, so that a repeat is answered with it.
+A stage is a handle for batches in the staging log: durable, invisible, dropped when it expires. A writer publishes once
+per batch number. Its last result is kept, so that a repeat is answered with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class StagedBatch(NamedTuple):
 
 
 class StageEntry:
-    """What one handle holds."""
+    """The batches of one handle."""
 
     __slots__ = ("batches", "expires_ms", "handle", "writer")
 
@@ -69,7 +69,7 @@ class Stages:
         return entry
 
     def publish(self, fact: Published) -> None:
-        """Every stage of the writer goes: it was published, or it was left over."""
+        """Drop every stage of the writer: those that were published, and those left over."""
         self.forget(tuple(self.by_writer.get(fact.writer, ())))
         self.writers.pop(fact.writer, None)
         self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)
@@ -87,7 +87,7 @@ class Stages:
                     del self.by_writer[entry.writer]
 
     def lowest_offset(self, without: Callable[[StageEntry], bool], end: int) -> int:
-        """Below it the staging log is not needed once these stages are gone; its end if nothing is left."""
+        """The first offset of the staging log that is still needed without these stages; its end if none is."""
         kept = (entry.batches[0].offset for entry in self.by_handle.values() if not without(entry))
         return next(kept, end)
 

@@ -99,8 +99,8 @@ class State:
             self.deadlines.push(("group", progress.group_id, progress.log_id), at_ms)
 
     def is_forgettable_at(self, effect: EffectRecord, now_ms: int) -> bool:
-        """Past its time, and its message (if it named one) settled for the group. Fences rise over all keys together,
-        so that whoever held a forgotten key is still late."""
+        """Whether an effect is past its time and its message, if it named one, is settled for the group. Fences rise
+        over all keys together, so that earlier holders of a forgotten key stay fenced off."""
         if effect.until_ms > now_ms:
             return False
         if effect.group_id not in self.groups or effect.log_id not in self.logs:

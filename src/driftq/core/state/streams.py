@@ -1,8 +1,7 @@
-"""The life of a stream: what it was created as, whether it has ended, how long it lives and who forked it.
+"""Streams: how each was created, whether it is closed, when it expires, and which streams are forks of it.
 
 A fork owns the records from `start_offset` on and reads everything below from its source, so a chain of forks is a
-chain of ranges. Nothing here judges; `core.rules.streams` does.
-"""
+chain of ranges (`resolve`)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ReadRange(NamedTuple):
-    """Where some offsets of a stream are kept."""
+    """A range of a stream, and the log that stores it."""
 
     log_id: int
     first: int
@@ -26,7 +25,7 @@ class ReadRange(NamedTuple):
 
 
 class StreamRecord:
-    """One stream, alive or softly deleted."""
+    """One stream, live or softly deleted."""
 
     __slots__ = ("closed", "closed_by", "created", "forks", "soft_deleted", "stream_seq", "touched_ms")
 
@@ -48,13 +47,13 @@ class StreamRecord:
         return self.created.path
 
     def expires_ms(self) -> int | None:
-        """When it ends by itself; reads and writes push a sliding lifetime on, never a fixed one."""
+        """When it expires. Reads and writes extend a sliding lifetime (TTL), not a fixed one."""
         if self.created.ttl_s is not None:
             return self.touched_ms + 1_000 * self.created.ttl_s
         return self.created.expires_at_ms
 
     def move(self, at_ms: int, seq: str, closes: bool, by: ProducerSequence | None) -> None:
-        """Something was appended, or the stream was closed."""
+        """Fold an append or a close."""
         self.touched_ms = max(self.touched_ms, at_ms)
         if seq:
             self.stream_seq = seq
@@ -80,7 +79,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.by_path: dict[str, StreamRecord] = {}
         self.by_log: dict[int, StreamRecord] = {}
-        self.retained: dict[int, StreamRecord] = {}  # by log: those that forget what is old or too much
+        self.retained: dict[int, StreamRecord] = {}  # by log: streams with a retention of their own
         self._paths: list[str] = []
         self._sorted = True
 
@@ -90,7 +89,7 @@ class StreamTable:
         self._paths.append(stream.path)
         self._sorted = False
         if len(self._paths) > 2 * len(self.by_path) + 1_000:
-            self._paths = list(self.by_path)  # most of them are gone
+            self._paths = list(self.by_path)  # most of the old ones are deleted
         if stream.created.retention_ms or stream.created.retention_bytes:
             self.retained[stream.log_id] = stream
         if stream.created.source_log_id is not None:
@@ -105,8 +104,8 @@ class StreamTable:
             self.by_log[stream.created.source_log_id].forks -= 1
 
     def paths_from(self, prefix: str, after: str) -> Iterator[str]:
-        """Paths that begin with `prefix` and come behind `after`, in order. Sorted when somebody asks, which is quick
-        if little was added since the last time."""
+        """Paths that start with `prefix` and sort after `after`, in order. The list is sorted on demand, which is fast
+        if few paths were added since the last time."""
         if not self._sorted:
             self._paths.sort()
             self._sorted = True
@@ -120,7 +119,7 @@ class StreamTable:
             last = path
 
     def resolve(self, stream: StreamRecord, offset: int, end: int) -> list[ReadRange]:
-        """Where [offset, end) of a stream is kept, in order."""
+        """The ranges that store [offset, end) of a stream, in order."""
         ranges: list[ReadRange] = []
         while True:
             start = stream.created.start_offset
@@ -132,7 +131,7 @@ class StreamTable:
             stream = self.by_log[stream.created.source_log_id]
 
     def snapshot(self) -> Iterator[StreamState]:
-        """Sources come before their forks, because numbers only rise."""
+        """Sources come before their forks, because log ids only rise."""
         for log_id in sorted(self.by_log):
             yield self.by_log[log_id].snapshot()
 

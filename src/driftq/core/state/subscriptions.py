@@ -1,7 +1,7 @@
-"""Who follows which streams, how far they have acked, and what they were woken for. Folds the facts of
-`core.model.subscriptions`.
+"""Subscriptions: which streams each follows, how far it has acked, and its wake.
 
-Nothing here judges; `core.rules.subscriptions` does. A wake is kept with its subscription: there is one at a time.
+A subscription has at most one wake at a time, so the wake is stored with it. The decisions are in
+`core.rules.subscriptions` and `core.transitions.wakes`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names a path: `*` is one segment, `**` any number of them, also none."""
+    """Whether a pattern matches a path: `*` is one segment, `**` any number of segments, also none."""
     segments = [segment for segment in path.split("/") if segment]
-    reached = [True] + [False] * len(segments)  # reached[i]: the pattern so far names the first i segments
+    reached = [True] + [False] * len(segments)  # reached[i]: the pattern so far matches the first i segments
     for part in (part for part in pattern.split("/") if part):
         if part == "**":
             for index in range(1, len(reached)):
@@ -52,9 +52,9 @@ class SubscriptionRecord:
         self.created = created
         self.links: dict[str, SubscriptionLink] = {}
         self.generation = 0
-        self.wake_id = ""  # empty: asleep
+        self.wake_id = ""  # "": no wake
         self.holder = ""
-        self.until_ms = 0  # 0: nobody's lease runs
+        self.until_ms = 0  # the end of the lease; 0: none
         self.tails: tuple[StreamPosition, ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class SubscriptionRecord:
 
 
 class SubscriptionTable:
-    """All of them, by name, by number and by the streams they follow."""
+    """All subscriptions, by name, by number and by the streams that they follow."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
@@ -134,7 +134,8 @@ class SubscriptionTable:
         self._unlink(self.by_number[fact.number], fact.path)
 
     def stream_deleted(self, path: str) -> None:
-        """Whoever named it goes on, from the start of the next one there; a pattern will find that by itself."""
+        """Subscriptions that named the stream will follow the next one at that path from its start. Links by pattern
+        are removed; a pattern matches a new stream anyway."""
         for subscription in list(self.by_path.get(path, {}).values()):
             if subscription.links[path].by_name:
                 subscription.links[path] = SubscriptionLink(path, 0, True, False)
