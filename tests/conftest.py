@@ -106,9 +106,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A run in the background ignores Ctrl-C, and so would every process it starts: some are ended by it on purpose.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    nursery = ForkServer()
-    Server.launch = staticmethod(nursery.start)
-    config.add_cleanup(nursery.close)
+    fork_server = ForkServer()
+    Server.launch = staticmethod(fork_server.start)
+    config.add_cleanup(fork_server.close)
 
 
 def kind_of(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""The parent's side of `broker_process`: start it, ask it, kill it. Knows nothing about what is asked."""
+"""The parent's side of `broker_process`: start it, send it requests, kill it. Knows nothing about the requests."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import signal
 import sys
 from typing import Any
 
-from tests.crash.forkserver import Forked
+from tests.support.forkserver import AsyncForkedProcess
 from tests.tidy.sources import ROOT
 
 START_S = 30.0
 
 
 class Gone(Exception):
-    """The process ended before it answered: nobody knows whether it happened."""
+    """The process ended before it replied: the request may have happened, or not."""
 
 
 class BrokerProcess:
-    """One life of a broker process."""
+    """One broker process."""
 
-    def __init__(self, process: asyncio.subprocess.Process | Forked) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | AsyncForkedProcess) -> None:
         self.process = process
         self.ready: dict[str, Any] = {}
-        self.heard = 0  # answers so far
-        self.deaf = False  # True: what it says from now on does not count
+        self.replies = 0  # so far
+        self.ignored = False  # True: replies from now on do not count
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._listening: asyncio.Task[None] | None = None
@@ -37,7 +37,7 @@ class BrokerProcess:
     async def prepare(
         cls, folder: str, *more: str, prefix: tuple[str, ...] = (), env: dict[str, str] | None = None
     ) -> BrokerProcess:
-        """A process that has imported what it needs and waits for the word to open the folder."""
+        """A process that has imported what it needs and waits for the signal to open the folder."""
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         process = await asyncio.create_subprocess_exec(
             *prefix, sys.executable, "-m", "tests.crash.broker_process", folder, *more,
@@ -47,7 +47,7 @@ class BrokerProcess:
         return cls(process)
 
     async def begin(self) -> BrokerProcess:
-        """Let it open the folder; raises `Ended` with what it printed if it does not come to that."""
+        """Let it open the folder; raises `Ended` with what it printed if it ends instead."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -70,14 +70,14 @@ class BrokerProcess:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             if not line.endswith(b"\n"):
-                break  # cut off by the end of the process: not an answer
-            if self.deaf:
+                break  # cut off by the end of the process: not a reply
+            if self.ignored:
                 continue
-            said = json.loads(line)
-            self.heard += 1
-            future = self._waiting.pop(said["id"], None)
+            reply = json.loads(line)
+            self.replies += 1
+            future = self._waiting.pop(reply["id"], None)
             if future is not None and not future.done():
-                future.set_result(said)
+                future.set_result(reply)
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Gone())
@@ -104,7 +104,7 @@ class BrokerProcess:
         await self.ended()
 
     async def stop(self) -> int:
-        """Close its input: it answers what was asked and ends cleanly."""
+        """Close its input: it replies to what it has received and ends cleanly."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         return await self.ended()

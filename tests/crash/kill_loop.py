@@ -1,4 +1,4 @@
-"""The lives of one folder: a process is started on it, audited, loaded and ended, over and over."""
+"""The kill loop: a broker process is started on one folder, audited, loaded and killed, again and again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import random
 from pathlib import Path
 
 from tests.crash.broker_run import BrokerProcess, Ended, Gone
-from tests.crash.forkserver import Nursery
 from tests.crash.load import PARTITIONS, TOPIC, Ledger, Worker, clients
+from tests.support.forkserver import ForkServer
 from tests.support.wait import until
 
 LONGEST_S = 0.3
 SNAPSHOT_S = 10.0
 
 
-class Run:
-    """The lives of one folder."""
+class KillLoop:
+    """One folder and the processes that are started on it, one after the other."""
 
     def __init__(self, folder: str, seed: int, *options: str) -> None:
         self.folder = folder
@@ -26,32 +26,32 @@ class Run:
         self.clients = clients(self.ledger, seed)
         self.random = random.Random(seed)
         self.snapshots: set[int] = set()
-        self.answers = 0
+        self.replies = 0
         self.torn = 0
         self.count = 0
         self.now: BrokerProcess | None = None
         self.next: asyncio.Task[BrokerProcess] | None = None
-        self.nursery: Nursery | None = None
+        self.fork_server = ForkServer(("tests.crash.broker_process",))
 
-    async def life(self) -> None:
+    async def cycle(self) -> None:
         """Start, audit, load, kill."""
         broker = await self.start()
         await self.ledger.audit(broker)
         load = [asyncio.ensure_future(client.work(broker)) for client in self.clients]
-        await self.moment(broker)
-        await self.strike(broker)
+        await self.let_work(broker)
+        await self.end_process(broker)
         await asyncio.gather(*load)
-        self.answers += broker.heard
+        self.replies += broker.replies
 
-    async def moment(self, broker: BrokerProcess) -> None:
-        """Let it work for a while; every sixth life until it has made a snapshot."""
+    async def let_work(self, broker: BrokerProcess) -> None:
+        """Let it work for a while; in every sixth cycle until it has written a snapshot."""
         self.count += 1
         ending = asyncio.ensure_future(broker.process.wait())
         if self.count % 6 == 3:
             before = self.snapshot_names()
-            with contextlib.suppress(AssertionError):  # a slow machine may not come to it
+            with contextlib.suppress(AssertionError):  # a slow machine may not get that far
                 await until(lambda: _is(self.snapshot_names() != before or ending.done()), SNAPSHOT_S)
-        # Waiting for an end that does not come is how the moment passes; one that does come is a failure.
+        # The process must not end by itself in this time.
         done, _ = await asyncio.wait([ending], timeout=self.random.uniform(0.01, LONGEST_S))
         if done:
             self.ledger.wrong(f"the process ended by itself with {ending.result()}: {await broker.errors()}")
@@ -62,12 +62,10 @@ class Run:
         return sorted(path.name for path in folder.glob("*.snapshot"))
 
     async def prepare(self) -> BrokerProcess:
-        if self.nursery is None:
-            self.nursery = await Nursery.open()
-        return BrokerProcess(await self.nursery.fork(self.folder, *self.options))
+        return BrokerProcess(await self.fork_server.start_async(self.folder, *self.options))
 
-    async def strike(self, broker: BrokerProcess) -> None:
-        """How a life ends."""
+    async def end_process(self, broker: BrokerProcess) -> None:
+        """How a process ends: power cuts override this."""
         await broker.kill()
 
     async def start(self) -> BrokerProcess:
@@ -81,16 +79,15 @@ class Run:
         return broker
 
     async def end(self) -> None:
-        """Whatever runs, and the life that was prepared and is not needed."""
+        """Kill the running process and the prepared one."""
         if self.now is not None:
             await self.now.kill()
         if self.next is not None:
             await (await self.next).kill()
-        if self.nursery is not None:
-            await self.nursery.close()
+        await asyncio.to_thread(self.fork_server.close)
 
     async def settle_everything(self) -> None:
-        """The last life: whatever was produced is delivered, and acked, in the end."""
+        """The last process: everything that was produced is delivered and acked."""
         broker = await self.start()
         await self.ledger.audit(broker, from_the_start=True)
         everything = {
@@ -104,9 +101,9 @@ class Run:
             worker.nacks = 0.0
 
         async def is_drained() -> bool:
-            """Nothing is fresh, held or waiting. (An ack whose answer was lost is settled without anybody knowing.)"""
-            found = await asyncio.gather(*(worker.claim(broker) for worker in workers))
-            return all(not said["messages"] and said["next_ms"] is None for said in found)
+            """No message is new, held or in backoff. (An ack whose reply was lost may have been settled.)"""
+            replies = await asyncio.gather(*(worker.claim(broker) for worker in workers))
+            return all(not reply["messages"] and reply["next_ms"] is None for reply in replies)
 
         await until(is_drained, 60)
         unknown = everything - self.ledger.acked - self.ledger.delivered
@@ -117,38 +114,38 @@ class Run:
         assert await broker.stop() == 0
 
 
-async def _is(so: bool) -> bool:
-    return so
+async def _is(condition: bool) -> bool:
+    return condition
 
 
-async def run(lives: Run, cycles: int) -> None:
-    """Some lives, or as many as there are until a promise is broken."""
+async def run(loop: KillLoop, cycles: int) -> None:
+    """Some cycles, or fewer if a promise is broken."""
     for _ in range(cycles):
         try:
-            await lives.life()
+            await loop.cycle()
         except Gone:
-            lives.ledger.wrong("the process ended while it was being audited")
+            loop.ledger.wrong("the process ended while it was being audited")
         except Ended as ended:
-            lives.ledger.wrong(f"the process did not start: {ended}")
-        if lives.ledger.violations:
+            loop.ledger.wrong(f"the process did not start: {ended}")
+        if loop.ledger.violations:
             break
 
 
-async def run_and_settle(lives: Run, cycles: int) -> None:
-    """Lives, and a last one in which everything comes to its end. No promise may be broken."""
+async def run_and_settle(loop: KillLoop, cycles: int) -> None:
+    """Some cycles, and a last process that settles everything. No promise may be broken."""
     try:
-        await run(lives, cycles)
-        if not lives.ledger.violations:
-            await lives.settle_everything()
+        await run(loop, cycles)
+        if not loop.ledger.violations:
+            await loop.settle_everything()
     finally:
-        await lives.end()
-    assert not lives.ledger.violations, lives.ledger.violations[:10]
+        await loop.end()
+    assert not loop.ledger.violations, loop.ledger.violations[:10]
 
 
-async def run_until_caught(lives: Run, cycles: int) -> list[str]:
-    """The same with an engine that is broken: what the audit says about it."""
+async def run_until_caught(loop: KillLoop, cycles: int) -> list[str]:
+    """The same with an engine that is broken on purpose: returns what the audit found."""
     try:
-        await run(lives, cycles)
+        await run(loop, cycles)
     finally:
-        await lives.end()
-    return lives.ledger.violations
+        await loop.end()
+    return loop.ledger.violations

@@ -1,6 +1,6 @@
-"""Clients that load a broker over many lives of its process, and the ledger that says what they may expect of it.
+"""Clients that load a broker through many restarts, and the ledger of what they may expect from it.
 
-An answer counts from the moment it arrives. Where the process ended first, nobody knows what happened: the client asks
+An answer counts from the moment it arrives. Where the process ended first, the outcome is unknown: the client asks
 again, the same thing under the same number, as a real one would. `Ledger.audit` then compares what was promised with
 what is there.
 """
@@ -83,7 +83,7 @@ class Ledger:
 
 
 class Client:
-    """Somebody who goes on over the lives of a broker. `turn` is one small piece of work."""
+    """A client that continues through restarts of the broker. `turn` is one small piece of work."""
 
     def __init__(self, ledger: Ledger, name: str, seed: int) -> None:
         self.ledger = ledger
@@ -142,7 +142,7 @@ class Worker(Client):
 
     async def claim(self, broker: BrokerProcess) -> dict[str, Any]:
         ledger = self.ledger
-        done_before = set(ledger.acked)  # acknowledged before the claim was sent: must not come again
+        done_before = set(ledger.acked)  # acknowledged before the claim was sent: must not be delivered again
         said = await broker.ask("claim", topic=TOPIC, owner=self.name, max=4)
         if said["reply"] in NO:
             ledger.wrong(f"a claim was refused: {said['message']}")

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.crash.broker_run import BrokerProcess
-from tests.crash.kill_loop import Run, run_and_settle, run_until_caught
+from tests.crash.kill_loop import KillLoop, run_and_settle, run_until_caught
 from tests.crash.mounts import PowerCut, not_here
 from tests.support.wait import until_now
 
@@ -22,19 +22,19 @@ CUTS = {"dev": 8, "ci": 30, "release": 1_000}
 SIZE_BYTES = 64 << 20
 
 
-class CutLives(Run):
-    """Lives that end with the power."""
+class PowerCutLoop(KillLoop):
+    """Processes that end with the power."""
 
     def __init__(self, power: PowerCut, profile: str, seed: int, *options: str) -> None:
         super().__init__(str(power.at / "data"), seed, *options)
         self.power = power
         self.profile = profile
 
-    async def strike(self, broker: BrokerProcess) -> None:
-        broker.deaf = True
+    async def end_process(self, broker: BrokerProcess) -> None:
+        broker.ignored = True
         self.power.cut(self.profile)
         await broker.kill()
-        until_now(self.is_unmounted, 20)  # a checkpoint of the dead broker may be looking for its files still
+        until_now(self.is_unmounted, 20)  # a checkpoint of the killed broker may still hold its files
         self.power.mount_again()
 
     def is_unmounted(self) -> bool:
@@ -56,9 +56,9 @@ def filesystem(folder: Path, profile: str) -> Iterator[PowerCut]:
 
 def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path, profile, seed):
     with filesystem(tmp_path, profile) as power:
-        lives = CutLives(power, profile, seed)
-        asyncio.run(run_and_settle(lives, CUTS[profile]))
-    print(f"{CUTS[profile]} cuts, {lives.answers} answers, {len(lives.ledger.stored)} stored, {lives.torn} torn tails")
+        loop = PowerCutLoop(power, profile, seed)
+        asyncio.run(run_and_settle(loop, CUTS[profile]))
+    print(f"{CUTS[profile]} cuts, {loop.replies} replies, {len(loop.ledger.stored)} stored, {loop.torn} torn tails")
 
 
 def test_a_cut_filesystem_that_a_sandbox_still_holds_is_mounted_all_the_same(tmp_path, profile):
@@ -84,5 +84,5 @@ def test_a_cut_filesystem_that_a_sandbox_still_holds_is_mounted_all_the_same(tmp
 
 def test_without_syncs_a_power_cut_loses_data_and_the_audit_says_so(tmp_path, profile, seed):
     with filesystem(tmp_path, profile) as power:
-        lives = CutLives(power, profile, seed, "--mutate", "no_sync")
-        assert asyncio.run(run_until_caught(lives, 20))
+        loop = PowerCutLoop(power, profile, seed, "--mutate", "no_sync")
+        assert asyncio.run(run_until_caught(loop, 20))

@@ -15,7 +15,7 @@ import pytest
 from driftq.wire.streams import offset_of
 from tests.support.linearizability import Call, is_linearizable
 from tests.support.server import Server
-from tests.support.streammodel import Answer, Ask, StreamTail
+from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
 
 IN_FLIGHT = 5
 PATIENCE_S = 40.0
@@ -173,32 +173,32 @@ async def record_histories(port: int, count: int, seed: int) -> None:
     for number in range(count):
         path = f"/v1/stream/history/{number}"
         assert (await wires[0].ask("PUT", path, headers={"Content-Type": "application/json"})).status == 201
-        calls: list[Call[Ask, Answer]] = []
+        calls: list[Call[StreamRequest, StreamResponse]] = []
         plans = [[chance.random() for _ in range(4)] for _ in wires]
         await asyncio.gather(*(act(wire, path, plan, calls) for wire, plan in zip(wires, plans, strict=True)))
         assert is_linearizable(calls, StreamTail(0)), calls
-        refused += sum(call.told.moved for call in calls)
+        refused += sum(call.response.moved for call in calls)
     for wire in wires:
         wire.close()
     assert refused > count, "nobody got in another's way: this run proved nothing"
 
 
-async def act(wire: Wire, path: str, plan: list[float], calls: list[Call[Ask, Answer]]) -> None:
+async def act(wire: Wire, path: str, plan: list[float], calls: list[Call[StreamRequest, StreamResponse]]) -> None:
     clock = asyncio.get_running_loop().time
     seen = 0
     for dice in plan:
-        made = int(clock() * 1e9)
+        invoked = int(clock() * 1e9)
         if dice < 0.25:
             heard = await wire.ask("HEAD", path)
-            asked = Ask("tail", 0, None, False)
+            request = StreamRequest("tail", 0, None, False)
         else:
             condition = {} if dice < 0.4 else {"If-Match": f"0000000000000000_{seen:016d}"}
             body = b"[1,2]" if dice < 0.7 else b"1"
             heard = await wire.ask("POST", path, body, {"Content-Type": "application/json", **condition})
-            asked = Ask("append", 2 if dice < 0.7 else 1, seen if condition else None, False)
+            request = StreamRequest("append", 2 if dice < 0.7 else 1, seen if condition else None, False)
         end = offset_of(heard.headers["stream-next-offset"])
         assert end is not None
         moved = heard.status == 412
-        before = end - asked.count if asked.what == "append" and not moved else end
-        calls.append(Call(made, int(clock() * 1e9), asked, Answer(before, moved)))
+        before = end - request.count if request.what == "append" and not moved else end
+        calls.append(Call(invoked, int(clock() * 1e9), request, StreamResponse(before, moved)))
         seen = end

@@ -79,7 +79,7 @@ class Site:
 
 @contextmanager
 def opened(browser: str, url: str, folder: Path) -> Iterator[None]:
-    """The page is open meanwhile. The browser has a profile of its own and ends with all its processes."""
+    """A page that is open during the block. The browser has its own profile and ends with all its processes."""
     command = [browser, *FLAGS, f"--user-data-dir={folder / 'profile'}", url]
     with open(folder / "browser.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

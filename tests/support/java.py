@@ -1,7 +1,7 @@
 """How Java runs under tests: many processes that live for a minute or two, and load the same classes of Spark.
 
 `make classes` lays those classes out in one file (`tests.spark.classes`). A Java that finds none, or one that does not
-fit it, goes on without.
+fit it, runs without it.
 """
 
 from __future__ import annotations
@@ -12,5 +12,5 @@ from pathlib import Path
 CLASSES = Path(sys.prefix, "spark-classes.jsa")
 # They never earn back what the best compiler costs, a third of the whole.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# For JDK_JAVA_OPTIONS, which every Java reads, whoever starts it.
+# For JDK_JAVA_OPTIONS, which every Java process reads.
 JAVA_OPTIONS = f"{SHORT_LIVED} -XX:SharedArchiveFile={CLASSES} -Xlog:disable"

@@ -1,8 +1,8 @@
 """Decides whether a history of calls could have happened one after the other (Wing and Gong, with Lowe's memory).
 
-A history is a list of calls, each with the moment it was made, the moment it returned and what it was told. It is
-linearizable if some order of all calls agrees with every answer and never puts a call before one that had returned when
-it was made. What an answer means is up to the state it is tried on: anything hashable with `after(asked, told)`.
+A history is a list of calls, each with the time it was invoked, the time it returned, the request and the response.
+It is linearizable if some order of all calls agrees with every response and never puts a call before one that had
+returned when it was invoked. A model decides what a response means: anything hashable with `after(request, response)`.
 
 Exponential in the number of calls under way at once, linear otherwise: meant for many short histories.
 """
@@ -19,17 +19,17 @@ T = TypeVar("T")
 class Model(Hashable, Protocol):
     """A state of the thing that was called."""
 
-    def after(self, asked: Any, told: Any) -> Model | None:
-        """The state behind a call that got this answer; None if this state would have answered otherwise."""
+    def after(self, request: Any, response: Any) -> Model | None:
+        """The state after a call with this response; None if this state would have responded otherwise."""
 
 
 class Call(NamedTuple, Generic[A, T]):
-    """`made` and `returned` are moments of one clock; a call that returned at m comes before one made after m."""
+    """`invoked` and `returned` are times of one clock; a call that returned at t comes before one invoked after t."""
 
-    made: int
+    invoked: int
     returned: int
-    asked: A
-    told: T
+    request: A
+    response: T
 
 
 class _Link:
@@ -46,12 +46,12 @@ class _Link:
 
 
 def _linked(calls: Sequence[Call[Any, Any]]) -> _Link:
-    """All ends in order of time. At one moment calls are made before others return, so they count as concurrent."""
+    """All ends in order of time. At one moment calls are invoked before others return, so they count as concurrent."""
     ends: list[tuple[int, int, int, _Link]] = []
     for number, call in enumerate(calls):
-        made, returned = _Link(number, call), _Link(number, call)
-        made.match = returned
-        ends.append((call.made, 0, number, made))
+        invoked, returned = _Link(number, call), _Link(number, call)
+        invoked.match = returned
+        ends.append((call.invoked, 0, number, invoked))
         ends.append((call.returned, 1, number, returned))
     ends.sort(key=lambda end: end[:3])
     head = last = _Link(-1, calls[0])
@@ -92,7 +92,7 @@ def is_linearizable(calls: Sequence[Call[Any, Any]], begin: Model) -> bool:
     while head.next is not None:
         assert link is not None
         if link.match is not None:
-            reached = state.after(link.call.asked, link.call.told)
+            reached = state.after(link.call.request, link.call.response)
             key = (done | 1 << link.number, reached)
             if reached is not None and key not in tried:
                 tried.add(key)  # type: ignore[arg-type]

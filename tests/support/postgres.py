@@ -1,6 +1,6 @@
 """A real Postgres for tests, from a wheel: made in a folder, reached by a socket in it, gone with it.
 
-Postgres refuses to run as root; then it runs as `nobody`, in a place that `nobody` can reach.
+Postgres refuses to run as root; then it runs as an unprivileged user, in a folder that this user can reach.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tests.support.wait import until_now
 
 START_S = 60.0
 USER = "driftq"
+UNPRIVILEGED_UID = 65_534  # the system account without any rights, on every common distribution
 
 
 def installed() -> Path:
@@ -32,7 +33,7 @@ def installed() -> Path:
 
 
 def programs(folder: Path, who: dict[str, Any]) -> Path:
-    """Where `initdb` and `postgres` can be run from by whoever runs them."""
+    """The folder of `initdb` and `postgres`."""
     inside = Path("pginstall") / "bin"
     there = installed() / inside
     try:
@@ -51,9 +52,9 @@ def postgres() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="driftq-postgres-"))
     who: dict[str, Any] = {}
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        user = pwd.getpwuid(UNPRIVILEGED_UID)
+        who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        os.chown(folder, user.pw_uid, user.pw_gid)
     try:
         bin_ = programs(folder, who)
         make = [bin_ / "initdb", "-D", folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale", "C", "-N"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from tests.support.forkserver import Born
+from tests.support.forkserver import ForkedProcess
 
 START_S = 20.0
 _ADDRESS = re.compile(r"on https?://127\.0\.0\.1:(\d+)")
@@ -38,7 +38,9 @@ def from_scratch(arguments: list[str], env: dict[str, str]) -> subprocess.Popen[
 class Server:
     """One process. `folder` None keeps everything in memory."""
 
-    launch: ClassVar[Callable[[list[str], dict[str, str]], subprocess.Popen[str] | Born]] = staticmethod(from_scratch)
+    launch: ClassVar[Callable[[list[str], dict[str, str]], subprocess.Popen[str] | ForkedProcess]] = staticmethod(
+        from_scratch
+    )
 
     def __init__(self, folder: str | None, *settings: str, port: int = 0, env: dict[str, str] | None = None) -> None:
         where = ["--data", folder] if folder is not None else ["--memory"]

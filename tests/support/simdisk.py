@@ -2,7 +2,7 @@
 
 Each file has what the page cache shows (`shown`), what the device holds (`durable`) and the writes between the two. A
 power cut keeps none, all or some of those writes, some of them only in part; names that were not synced stay or vanish.
-A failed sync loses the writes for ever while the cache still shows them, and reports success the next time.
+A failed sync loses the writes permanently while the cache still shows them, and reports success the next time.
 
 Sectors (512 bytes) are written whole or not at all: a lost sector keeps its old content, which is zeros where nothing
 was ever durable. Nothing here knows what the bytes mean.
@@ -75,7 +75,7 @@ class SimFile:
         disk.fail_with(fault, label, self.path)
 
     def is_in_place(self) -> bool:
-        return True  # in the simulation nobody else touches the folder
+        return True  # in the simulation no other process touches the folder
 
     def sync(self, label: str) -> None:
         disk, content = self._disk, self._content

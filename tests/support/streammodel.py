@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Ask(NamedTuple):
+class StreamRequest(NamedTuple):
     """`what` is "append" or "tail"; `if_match` is the end that an append insists on."""
 
     what: str
@@ -14,7 +14,7 @@ class Ask(NamedTuple):
     close: bool
 
 
-class Answer(NamedTuple):
+class StreamResponse(NamedTuple):
     """Where an append went or where the stream ended; `moved` says that the condition did not hold."""
 
     offset: int
@@ -27,12 +27,12 @@ class StreamTail(NamedTuple):
     end: int
     closed: bool = False
 
-    def after(self, asked: Ask, told: Answer) -> StreamTail | None:
-        if told.offset != self.end:
+    def after(self, request: StreamRequest, response: StreamResponse) -> StreamTail | None:
+        if response.offset != self.end:
             return None
-        if asked.what == "tail":
+        if request.what == "tail":
             return self
-        matches = asked.if_match is None or asked.if_match == self.end
-        if told.moved:
+        matches = request.if_match is None or request.if_match == self.end
+        if response.moved:
             return None if matches or self.closed else self
-        return StreamTail(self.end + asked.count, asked.close) if matches and not self.closed else None
+        return StreamTail(self.end + request.count, request.close) if matches and not self.closed else None

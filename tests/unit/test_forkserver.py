@@ -1,4 +1,4 @@
-"""What tests start servers with: it must not fail them by itself."""
+"""The fork server that tests start processes with must not fail them by itself."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import struct
 import subprocess
 
-from tests.support.forkserver import Born
+from tests.support.forkserver import ForkedProcess
 
 
-def test_a_process_that_has_ended_while_nobody_knows_can_be_killed() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+def test_killing_a_process_whose_end_was_not_reported_yet_is_harmless() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
     status, to_status = os.pipe()
-    born = Born(gone.pid, io.StringIO(), status)
+    process = ForkedProcess(ended.pid, io.StringIO(), status)
 
-    born.kill()
+    process.kill()
     os.write(to_status, struct.pack("<i", 3))
     os.close(to_status)
 
-    assert born.wait(1.0) == 3
-    born.kill()
-    assert born.returncode == 3
+    assert process.wait(1.0) == 3
+    process.kill()
+    assert process.returncode == 3

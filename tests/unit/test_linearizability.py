@@ -6,17 +6,17 @@ from itertools import permutations
 from random import Random
 
 from tests.support.linearizability import Call, is_linearizable
-from tests.support.streammodel import Answer, Ask, StreamTail
+from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
 
 EMPTY = StreamTail(0)
 
 
-def append(made, returned, offset, *, count=1, if_match=None, close=False, moved=False):
-    return Call(made, returned, Ask("append", count, if_match, close), Answer(offset, moved))
+def append(invoked, returned, offset, *, count=1, if_match=None, close=False, moved=False):
+    return Call(invoked, returned, StreamRequest("append", count, if_match, close), StreamResponse(offset, moved))
 
 
-def tail(made, returned, offset):
-    return Call(made, returned, Ask("tail", 0, None, False), Answer(offset, False))
+def tail(invoked, returned, offset):
+    return Call(invoked, returned, StreamRequest("tail", 0, None, False), StreamResponse(offset, False))
 
 
 def test_nothing_and_one_call_are_linearizable():
@@ -51,12 +51,12 @@ def test_nothing_is_appended_behind_the_last():
 
 def by_trying_every_order(calls) -> bool:
     for order in permutations(calls):
-        late = any(order[j].returned < order[i].made for i in range(len(order)) for j in range(i + 1, len(order)))
+        late = any(order[j].returned < order[i].invoked for i in range(len(order)) for j in range(i + 1, len(order)))
         if late:
             continue
         state: StreamTail | None = EMPTY
         for call in order:
-            state = state.after(call.asked, call.told) if state is not None else None
+            state = state.after(call.request, call.response) if state is not None else None
         if state is not None:
             return True
     return False
@@ -68,14 +68,14 @@ def test_the_checker_agrees_with_trying_every_order():
     for _ in range(3_000):
         calls = []
         for _ in range(chance.randrange(1, 6)):
-            made = chance.randrange(8)
-            returned = made + chance.randrange(6)
+            invoked = chance.randrange(8)
+            returned = invoked + chance.randrange(6)
             if chance.random() < 0.3:
-                calls.append(tail(made, returned, chance.randrange(4)))
+                calls.append(tail(invoked, returned, chance.randrange(4)))
             else:
                 expected = chance.choice((None, chance.randrange(4)))
                 moved = expected is not None and chance.random() < 0.4
-                calls.append(append(made, returned, chance.randrange(4), if_match=expected, moved=moved))
+                calls.append(append(invoked, returned, chance.randrange(4), if_match=expected, moved=moved))
         verdict = by_trying_every_order(calls)
         verdicts[verdict] += 1
         assert is_linearizable(calls, EMPTY) == verdict, calls
@@ -91,8 +91,8 @@ def test_a_long_history_of_eight_clients_is_judged_at_once():
         for _ in range(8):
             together.append((moment + chance.randrange(5), end))
             end += 1
-        calls += [append(made, moment + 10, offset) for made, offset in together]
+        calls += [append(invoked, moment + 10, offset) for invoked, offset in together]
         moment += 11
     assert is_linearizable(calls, EMPTY)
-    calls[500] = calls[500]._replace(told=Answer(3, False))
+    calls[500] = calls[500]._replace(response=StreamResponse(3, False))
     assert not is_linearizable(calls, EMPTY)

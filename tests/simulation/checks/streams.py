@@ -18,7 +18,7 @@ from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.op import Op
 from tests.support.linearizability import Call, is_linearizable
-from tests.support.streammodel import Answer, Ask, StreamTail
+from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
 
 CALLS_MAX = 600
 
@@ -36,7 +36,7 @@ class StreamModel:
         self.soft = False
         self.touched_ms = fact.at_ms
         self.begin = fact.start_offset  # where it ended when it was new
-        self.calls: list[Call[Ask, Answer]] = []
+        self.calls: list[Call[StreamRequest, StreamResponse]] = []
 
     def expires_ms(self) -> int | None:
         if self.created.ttl_s is not None:
@@ -120,8 +120,8 @@ class StreamsCheck:
             if stream is not None:
                 demand(not stream.closed, "closed", f"{op}: published into the closed {stream.created.path}")
                 self._moved(stream, fact.at_ms, "", op)
-                at = Ask("append", part.count, None, False)
-                self._note(stream, op, at, Answer(part.first_offset, False), self._step)
+                at = StreamRequest("append", part.count, None, False)
+                self._note(stream, op, at, StreamResponse(part.first_offset, False), self._step)
 
     def _moved(self, stream: StreamModel, at_ms: int, seq: str, op: Op) -> None:
         stream.touched_ms = max(stream.touched_ms, at_ms)
@@ -155,8 +155,8 @@ class StreamsCheck:
             return
         if command.close:
             demand(stream.closed, "closed", f"{op}: it was told that it closed {command.path}")
-        ask = Ask("append", command.count, command.if_match, command.close)
-        self._note(stream, op, ask, Answer(reply.first_offset, False), self._step)
+        ask = StreamRequest("append", command.count, command.if_match, command.close)
+        self._note(stream, op, ask, StreamResponse(reply.first_offset, False), self._step)
 
     def _rejected(self, op: Op, reply: Rejected) -> None:
         command = op.command
@@ -170,8 +170,8 @@ class StreamsCheck:
         if reply.code is Code.TAIL_MOVED:
             moved = reply.details["end_offset"] == end != command.if_match
             demand(moved, "O2", f"{op}: expected {command.if_match}, told {reply.details}, the tail was {end}")
-            ask = Ask("append", command.count, command.if_match, command.close)
-            self._note(stream, op, ask, Answer(end, True), self._step)
+            ask = StreamRequest("append", command.count, command.if_match, command.close)
+            self._note(stream, op, ask, StreamResponse(end, True), self._step)
         elif reply.code is Code.CLOSED:
             demand(stream.closed, "closed", f"{op}: the open {command.path} was called closed")
         elif reply.code is Code.NOT_FOUND:
@@ -202,7 +202,7 @@ class StreamsCheck:
         """A client asked for the tail and was told."""
         stream = self.by_log.get(log_id)
         if stream is not None and len(stream.calls) < CALLS_MAX:
-            stream.calls.append(Call(step, step, Ask("tail", 0, None, False), Answer(end, False)))
+            stream.calls.append(Call(step, step, StreamRequest("tail", 0, None, False), StreamResponse(end, False)))
 
     def unknown(self, op: Op) -> None:
         """The frames decide: an unknown append that is in the log happened before the stop, others never did."""
@@ -214,10 +214,10 @@ class StreamsCheck:
                 log = self._ledger.logs[stream.log_id]
                 where = [first for first, batch in zip(log.firsts, log.batches) if batch[24:] == part.batch[24:]]
                 if where:
-                    ask = Ask("append", part.count, part.if_match, part.close)
-                    self._note(stream, op, ask, Answer(where[-1], False), self._step)
+                    ask = StreamRequest("append", part.count, part.if_match, part.close)
+                    self._note(stream, op, ask, StreamResponse(where[-1], False), self._step)
 
-    def _note(self, stream: StreamModel, op: Op, ask: Ask, answer: Answer, returned: int) -> None:
+    def _note(self, stream: StreamModel, op: Op, ask: StreamRequest, answer: StreamResponse, returned: int) -> None:
         if len(stream.calls) < CALLS_MAX:
             stream.calls.append(Call(op.step, max(op.step, returned), ask, answer))
 
