@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driftq.spark.session import NoJava, java_home
+from driftq.spark.java import NoJava, java_home
 from tests.support.java import SHORT_LIVED
 
 PROGRAM = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from driftq.client.transport.sansio import RetryOptions
 from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.pipelines.io import broker_of
@@ -24,8 +26,6 @@ def run_pipeline(configuration: Configuration, log: Echo, echo: Echo) -> int:
     log(f"{name}: starting Spark; its own log is {checkpoint(configuration)}/../spark.log")
     stop = Stop()
     with session(configuration, name) as spark, signals(stop):
-        from pyspark.errors import PySparkException  # noqa: PLC0415  # needs Spark
-
         kind = configuration.pipeline.name
         try:
             if kind in BATCH_PIPELINES:
