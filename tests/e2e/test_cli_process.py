@@ -103,7 +103,7 @@ def test_long_work_shows_how_far_it_is_and_leaves_only_its_result(environ, broke
     written, code = on_terminal(environ, 80, "dlq", "redrive", "bulk")
     assert code == 0
     assert b"redriving to bulk" in written
-    assert b"500 of 500 sent back" in written
+    assert b"500 of 500 redriven" in written
 
 
 def test_a_terminal_is_asked_before_something_is_deleted(environ, broker):

@@ -106,8 +106,8 @@ def test_a_full_partition_ends_the_sending_and_names_the_first_line_that_was_ref
 
 @pytest.mark.parametrize("way", WAYS, ids=["batches", "packed"])
 def test_lines_that_a_broker_did_not_live_to_store_are_named(tmp_path, monkeypatch, way):
-    monkeypatch.setattr(produce, "GIVE_UP_MS", 1_000)
-    monkeypatch.setattr(command, "ANSWER_MS", 2_000)
+    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 1_000)
+    monkeypatch.setattr(command, "CALL_TIMEOUT_MS", 2_000)
     folder = str(tmp_path / "data")
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

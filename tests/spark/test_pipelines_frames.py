@@ -117,7 +117,7 @@ def test_a_value_function_changes_values_and_keeps_the_envelope(spark: SparkSess
 
     assert [(bytes(row["value"]), row["run_id"]) for row in found] == [(b"A", "r"), (b"B", None)]
     assert found[0]["labels"] == {"k": "v"}
-    assert not set(dedupe.PLACE) & set(found[0].asDict())
+    assert not set(transform.ORIGIN_COLUMNS) & set(found[0].asDict())
 
 
 def test_a_frame_function_must_give_a_frame_with_values(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""`driftq clock`: the broker's time beside its machine's, and accepting the machine's."""
+"""`driftq clock`: compare the broker's clock with its machine's, and accept the machine's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from driftq.cli import output
-from driftq.cli.command import Invocation, asks, confirmed, yes_option
+from driftq.cli.command import Invocation, broker_command, confirm, yes_option
 
 if TYPE_CHECKING:
     from driftq.wire.server_info import ClockInfo
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """The broker's time beside the machine's; accept the machine's."""
+    """Show the broker's clock and its machine's; accept the machine's."""
 
 
 @command.command()
-@asks
-def show(asked: Invocation) -> None:
-    """The broker's time and its machine's, and whether they disagree.
+@broker_command
+def show(invocation: Invocation) -> None:
+    """Show the broker's time and its machine's, and whether they disagree.
 
     Example: driftq clock show
     """
-    _show(asked, asked.broker.read_clock())
+    _show(invocation, invocation.broker.read_clock())
 
 
 @command.command()
 @yes_option
-@asks
-def accept(asked: Invocation, yes: bool) -> None:
-    """Accept the machine's clock as the broker's time, be it earlier or later.
+@broker_command
+def accept(invocation: Invocation, yes: bool) -> None:
+    """Set the broker's time to the machine's clock, whether that is earlier or later.
 
-    Leases and backoffs keep the time they had left. Deadlines, expiry and retention follow the new time.
+    Leases and backoffs keep their remaining time. Deadlines, expiry and retention use the new time.
 
     Example: driftq clock accept --yes
     """
-    found = asked.broker.read_clock()
-    confirmed(f"Set the broker's time from {found.broker_at} to {found.machine_at}", yes)
-    _show(asked, asked.broker.accept_clock())
+    clock = invocation.broker.read_clock()
+    confirm(f"Set the broker's time from {clock.broker_at} to {clock.machine_at}", yes)
+    _show(invocation, invocation.broker.accept_clock())
 
 
-def _show(asked: Invocation, found: ClockInfo) -> None:
-    if asked.as_json:
-        output.document(found)
+def _show(invocation: Invocation, clock: ClockInfo) -> None:
+    if invocation.as_json:
+        output.document(clock)
         return
-    output.fields([("broker", found.broker_at), ("machine", found.machine_at), ("ahead", f"{found.ahead_ms} ms")])
-    if found.held:
-        click.echo(f"\n{found.advice[0].upper()}{found.advice[1:]}")
+    output.fields([("broker", clock.broker_at), ("machine", clock.machine_at), ("ahead", f"{clock.ahead_ms} ms")])
+    if clock.held:
+        click.echo(f"\n{clock.advice[0].upper()}{clock.advice[1:]}")

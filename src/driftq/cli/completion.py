@@ -1,4 +1,4 @@
-"""`driftq completion`: the script that lets a shell complete commands, options, topics, groups and contexts."""
+"""`driftq completion`: a shell completion script for commands, options, topics, groups and contexts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "_DRIFTQ_COMPLETE"
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a script that completes commands, options, and names of topics, groups, streams and contexts.
+    """Print a script that completes commands, options and names of topics, groups, streams and contexts.
 
     \b
     Examples:
@@ -25,5 +25,5 @@ def command(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None
-    made = kind(main, {}, NAME, VARIABLE)
-    click.echo(made.source_template % made.source_vars())
+    completion = kind(main, {}, NAME, VARIABLE)
+    click.echo(completion.source_template % completion.source_vars())

@@ -1,4 +1,4 @@
-"""`driftq consume` and `driftq claim`: taking messages in the name of a group."""
+"""`driftq consume` and `driftq claim`: claim messages for a group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, group_argument, topic_argument
-from driftq.cli.output import while_read
+from driftq.cli.command import Invocation, broker_command, group_argument, topic_argument
+from driftq.cli.output import until_reader_closes
 from driftq.cli.param_types import DURATION, Moment
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 WAIT_MS = 20_000
 
 _OPTIONS = (
-    click.option("--lease", "lease_ms", type=DURATION, help="How long they are yours (default: the topic's)."),
+    click.option("--lease", "lease_ms", type=DURATION, help="Length of the lease (default: the topic's)."),
     click.option(
         "--start",
         type=Moment(words=("earliest", "latest")),
         default="earliest",
-        help="Where a new group begins: earliest, latest, a time, or 1h for an hour ago.",
+        help="Where a new group starts: earliest, latest, a time, or 1h for an hour ago.",
     ),
     click.option("--task", help="Only messages for this handler."),
-    click.option("--label", help="Only messages the router gave this label."),
+    click.option("--label", help="Only messages with this routing label."),
 )
 
 
@@ -39,15 +39,15 @@ def _claim_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @topic_argument
 @group_argument
-@click.option("--count", "-n", type=click.IntRange(1), help="End after this many.")
-@click.option("--drain", is_flag=True, help="End when nothing is left to be claimed now.")
-@click.option("--no-ack", is_flag=True, help="Give each back after printing it; it will come again.")
-@click.option("--prefetch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Claimed at a time.")
+@click.option("--count", "-n", type=click.IntRange(1), help="Stop after this many.")
+@click.option("--drain", is_flag=True, help="Stop when there is nothing left to claim.")
+@click.option("--no-ack", is_flag=True, help="Release messages after printing, so that they are delivered again.")
+@click.option("--prefetch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per claim.")
 @messages.raw_option
 @_claim_options
-@asks
+@broker_command
 def consume(
-    asked: Invocation,
+    invocation: Invocation,
     topic: str,
     group: str,
     count: int | None,
@@ -55,11 +55,11 @@ def consume(
     no_ack: bool,
     prefetch: int,
     raw: bool,
-    **words: Any,
+    **options: Any,
 ) -> None:
-    """Take messages for GROUP, print them, and ack what was printed. Runs until Ctrl-C.
+    """Claim messages for GROUP, print them, and ack what was printed. Runs until Ctrl-C.
 
-    What was claimed and not printed goes back uncounted. With --no-ack everything does, at the end.
+    Messages that were claimed and not printed are released. With --no-ack all are, at the end.
 
     \b
     Examples:
@@ -68,71 +68,72 @@ def consume(
       driftq consume orders audit --json | jq .value
     """
     done = 0
-    looked: list[Message] = []
+    unacked: list[Message] = []
     try:
-        with while_read():
+        with until_reader_closes():
             while count is None or done < count:
-                most = prefetch if count is None else min(prefetch, count - done)
-                found = asked.broker.claim(topic, group, max=most, wait_ms=0 if drain else WAIT_MS, **words)
-                if not found and drain:
+                limit = prefetch if count is None else min(prefetch, count - done)
+                claimed = invocation.broker.claim(topic, group, max=limit, wait_ms=0 if drain else WAIT_MS, **options)
+                if not claimed and drain:
                     return
-                done += len(found)
-                _hand_out(asked, topic, found, looked, no_ack=no_ack, raw=raw)
+                done += len(claimed)
+                _print_and_ack(invocation, topic, claimed, unacked, no_ack=no_ack, raw=raw)
     finally:
-        if looked:
-            asked.broker.release(looked)
+        if unacked:
+            invocation.broker.release(unacked)
 
 
-def _hand_out(
-    asked: Invocation, topic: str, found: list[Message], looked: list[Message], *, no_ack: bool, raw: bool
+def _print_and_ack(
+    invocation: Invocation, topic: str, claimed: list[Message], unacked: list[Message], *, no_ack: bool, raw: bool
 ) -> None:
-    """Print, then ack. Whatever happens on the way, what was not printed is given back."""
-    printed: list[Message] = []
+    """Print, then ack. If printing fails, all are released."""
     try:
-        for message in found:
-            messages.show(topic, message.delivered, as_json=asked.as_json, only_value=raw)
-            printed.append(message)
+        for message in claimed:
+            messages.show(topic, message.delivered, as_json=invocation.as_json, only_value=raw)
         output.flush()
     except BaseException:
-        asked.broker.release(found)
+        invocation.broker.release(claimed)
         raise
     if no_ack:
-        looked += found
-    elif found:
-        refused = asked.broker.ack(found).refused
+        unacked += claimed
+    elif claimed:
+        refused = invocation.broker.ack(claimed).refused
         if refused:
-            output.remark(f"{len(refused)} of them were lost before the ack and will come again: a longer --lease?")
+            expired = f"{len(refused)} leases expired before the ack; those messages are delivered again."
+            output.note(f"{expired} Use a longer --lease")
 
 
 @click.command()
 @topic_argument
 @group_argument
-@click.option("--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True, help="At most so many.")
-@click.option("--wait", "wait_ms", type=DURATION, default=0, help="Wait up to this long for the first (at most 1m).")
-@click.option("--owner", default="", help="In whose name (default: this process).")
+@click.option(
+    "--count", "-n", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Maximum number of messages."
+)
+@click.option("--wait", "wait_ms", type=DURATION, default=0, help="Wait up to this long for a message (at most 1m).")
+@click.option("--owner", default="", help="Name of the owner (default: this process).")
 @_claim_options
-@asks
-def claim(asked: Invocation, topic: str, group: str, count: int, wait_ms: int, owner: str, **words: Any) -> None:
-    """Take messages under a lease and keep them: ack, nack, release or extend them by hand.
+@broker_command
+def claim(invocation: Invocation, topic: str, group: str, count: int, wait_ms: int, owner: str, **options: Any) -> None:
+    """Claim messages under a lease, to ack, nack, release or extend them by hand.
 
     \b
     Examples:
       driftq claim orders billing --lease 10m
       driftq claim orders billing -n 5 --json > held; driftq ack orders billing - < held
     """
-    broker = asked.broker
+    broker = invocation.broker
     broker.owner = owner or broker.owner
-    found = broker.claim(topic, group, max=count, wait_ms=min(wait_ms, 60_000), **words)
-    for message in found:
-        messages.show(topic, message.delivered, as_json=asked.as_json)
-    if not asked.as_json and found:
+    claimed = broker.claim(topic, group, max=count, wait_ms=min(wait_ms, 60_000), **options)
+    for message in claimed:
+        messages.show(topic, message.delivered, as_json=invocation.as_json)
+    if not invocation.as_json and claimed:
         from driftq.wire.fields import to_rfc3339
 
-        first = found[0].delivered
+        first = claimed[0].delivered
         token = f" --token {first.token}" if first.token else ""
-        output.remark(
-            f"{len(found)} held until {to_rfc3339(first.lease_until_ms)}. When done:\n"
+        output.note(
+            f"{len(claimed)} claimed until {to_rfc3339(first.lease_until_ms)}. When done:\n"
             f"  driftq ack {topic} {group} {first.partition}:{first.offset}{token}"
         )
-    elif not found:
-        output.remark("Nothing to claim now.")
+    elif not claimed:
+        output.note("There is nothing to claim.")

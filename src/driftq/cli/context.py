@@ -1,4 +1,4 @@
-"""`driftq context`: servers by name, kept in a file of the user's."""
+"""`driftq context`: named servers, kept in a file in the user's configuration folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from driftq.cli import context_file, output
-from driftq.cli.command import as_json_option, context_names, ended_well
+from driftq.cli.command import as_json_option, context_names, exit_cleanly
 from driftq.cli.exit_codes import Exit, fail
 
 name_argument = click.argument("name", shell_complete=context_names)
@@ -15,98 +15,100 @@ name_argument = click.argument("name", shell_complete=context_names)
 
 @click.group()
 def command() -> None:
-    """Remember servers by name.
+    """Manage named servers.
 
-    --url wins over --context, that over DRIFTQ_URL, DRIFTQ_CONTEXT, the context in use, and http://127.0.0.1:8080.
+    A command uses the first of --url, --context, DRIFTQ_URL, DRIFTQ_CONTEXT, the context in use, and
+    http://127.0.0.1:8080.
     """
 
 
 @command.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--token", default="", help="Sent as a bearer token; - reads it from standard input.")
-@click.option("--about", default="", help="A word about it.")
-@click.option("--use", "use_it", is_flag=True, help="And use it from now on.")
+@click.option("--token", default="", help="Bearer token; - reads it from standard input.")
+@click.option("--about", default="", help="Description.")
+@click.option("--use", "use_it", is_flag=True, help="Also make it the context in use.")
 @as_json_option
 def add(name: str, url: str, token: str, about: str, use_it: bool, as_json: bool) -> None:
-    """Remember a server, or change what is remembered. The first one is used from then on.
+    """Add a server, or change it. The first one becomes the context in use.
 
     Example: driftq context add prod https://queue.example.org --token - < token.txt
     """
-    with ended_well(as_json):
+    with exit_cleanly(as_json):
         context = context_file.ServerContext(url, sys.stdin.read().strip() if token == "-" else token, about)
         context_file.check(name, context)
-        known = context_file.load()
-        known.known[name] = context
-        current = name if use_it or not known.current else known.current
-        context_file.save(known._replace(current=current))
-        _said(name, "in use" if current == name else "added", as_json)
+        file = context_file.load()
+        file.contexts[name] = context
+        current = name if use_it or not file.current else file.current
+        context_file.save(file._replace(current=current))
+        _report(name, "in use" if current == name else "added", as_json)
 
 
 @command.command("list")
 @as_json_option
 def list_(as_json: bool) -> None:
-    """Every server that is remembered; the one in use has a star.
+    """List the named servers; the one in use has a star.
 
     Example: driftq context list
     """
-    with ended_well(as_json):
-        known = context_file.load()
+    with exit_cleanly(as_json):
+        file = context_file.load()
         if as_json:
             output.document(
                 [
-                    {"name": name, "url": each.url, "about": each.about, "current": name == known.current,
-                     "has_token": bool(each.token)}
-                    for name, each in sorted(known.known.items())
+                    {"name": name, "url": server.url, "about": server.about, "current": name == file.current,
+                     "has_token": bool(server.token)}
+                    for name, server in sorted(file.contexts.items())
                 ]
             )  # fmt: skip
             return
         rows = (
-            ("*" if name == known.current else "", name, each.url, "yes" if each.token else "", each.about)
-            for name, each in sorted(known.known.items())
+            ("*" if name == file.current else "", name, server.url, "yes" if server.token else "", server.about)
+            for name, server in sorted(file.contexts.items())
         )
-        output.table(("", "NAME", "URL", "TOKEN", "ABOUT"), rows, "None yet. driftq context add NAME URL")
+        output.table(("", "NAME", "URL", "TOKEN", "ABOUT"), rows, "No contexts. Add one: driftq context add NAME URL")
 
 
 @command.command()
 @name_argument
 @as_json_option
 def use(name: str, as_json: bool) -> None:
-    """Talk to this server from now on.
+    """Use this server for all commands.
 
     Example: driftq context use prod
     """
-    with ended_well(as_json):
-        known = context_file.load()
-        _must_be(name, known, as_json)
-        context_file.save(known._replace(current=name))
-        _said(name, "in use", as_json)
+    with exit_cleanly(as_json):
+        file = context_file.load()
+        _require(name, file, as_json)
+        context_file.save(file._replace(current=name))
+        _report(name, "in use", as_json)
 
 
 @command.command()
 @name_argument
 @as_json_option
 def remove(name: str, as_json: bool) -> None:
-    """Forget a server.
+    """Remove a named server.
 
     Example: driftq context remove prod
     """
-    with ended_well(as_json):
-        known = context_file.load()
-        _must_be(name, known, as_json)
-        del known.known[name]
-        context_file.save(known._replace(current="" if known.current == name else known.current))
-        _said(name, "removed", as_json)
+    with exit_cleanly(as_json):
+        file = context_file.load()
+        _require(name, file, as_json)
+        del file.contexts[name]
+        context_file.save(file._replace(current="" if file.current == name else file.current))
+        _report(name, "removed", as_json)
 
 
-def _must_be(name: str, known: context_file.ContextFile, as_json: bool) -> None:
-    if name not in known.known:
-        hint = f"Known are {', '.join(sorted(known.known))}." if known.known else "driftq context add NAME URL"
+def _require(name: str, file: context_file.ContextFile, as_json: bool) -> None:
+    if name not in file.contexts:
+        names = ", ".join(sorted(file.contexts))
+        hint = f"The contexts are {names}." if names else "Add one: driftq context add NAME URL"
         fail(Exit.NOTHING_THERE, f"there is no context {name!r}", hint, as_json=as_json)
 
 
-def _said(name: str, done: str, as_json: bool) -> None:
+def _report(name: str, status: str, as_json: bool) -> None:
     if as_json:
-        output.document({"name": name, "status": done})
+        output.document({"name": name, "status": status})
     else:
-        click.echo(f"{name}: {done}")
+        click.echo(f"{name}: {status}")

@@ -1,8 +1,8 @@
-"""What `driftq demo` shows, and in which order it begins and ends.
+"""`driftq demo`: a broker, a workload, two pipelines on Spark and an audit on this machine.
 
-The broker is a process of its own and comes first, so that it can be used while Spark is still on its way. At the end
-the workload stops first, then the pipelines catch up with the log and finish their micro-batch, then the audit gives
-its verdict, and the broker goes last. Whatever is cut off by a harder end is done again at the next start, once.
+The broker is a process of its own and starts first, so that it can be used while Spark starts. At the end the workload
+stops first; then the pipelines catch up with the log and finish their micro-batch; then the audit prints its verdict;
+the broker stops last. What a harder stop interrupts is done again at the next start, once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _ADDRESS = re.compile(r" on (https?://\S+)")
 _PR_SET_PDEATHSIG = 1
 SPARK = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}
 
-Say = Callable[[str], None]
+Echo = Callable[[str], None]
 
 
 class DemoBroker:
     """A `driftq serve` that Ctrl-C does not reach and that does not outlive this process."""
 
-    def __init__(self, data: str, listen: str, say: Say) -> None:
+    def __init__(self, data: str, listen: str, echo: Echo) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "driftq.cli.main", "serve", "--data", data, "--listen", listen],
             stderr=subprocess.PIPE,
@@ -57,23 +57,23 @@ class DemoBroker:
             preexec_fn=_die_with_parent,  # noqa: PLW1509  # before any thread of ours
         )
         self.url = ""
-        self._say = say
-        self._known = threading.Event()
+        self._echo = echo
+        self._started = threading.Event()
         threading.Thread(target=self._relay, name="broker-lines", daemon=True).start()
 
     def _relay(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self._say(f"broker: {line.rstrip()}")
-            found = _ADDRESS.search(line)
-            if found and not self.url:
-                self.url = found[1].rstrip("/.,;")
-                self._known.set()
-        self._known.set()
+            self._echo(f"broker: {line.rstrip()}")
+            address = _ADDRESS.search(line)
+            if address and not self.url:
+                self.url = address[1].rstrip("/.,;")
+                self._started.set()
+        self._started.set()
 
     def wait(self) -> bool:
-        """True when it serves; False when it ended instead, after saying why."""
-        return self._known.wait(START_S) and bool(self.url)
+        """True once it serves; False if it ended instead."""
+        return self._started.wait(START_S) and bool(self.url)
 
     def stop(self) -> int:
         if self.process.poll() is None:
@@ -93,7 +93,7 @@ class Demo:
     """One run of the demo."""
 
     def __init__(
-        self, data: str, tables: str, listen: str, rate_per_s: int, audit_s: int, for_s: int | None, say: Say
+        self, data: str, tables: str, listen: str, rate_per_s: int, audit_s: int, for_s: int | None, echo: Echo
     ) -> None:
         self._data = data
         self._tables = Path(tables)
@@ -101,12 +101,12 @@ class Demo:
         self._rate_per_s = rate_per_s
         self.audit_s = audit_s
         self.for_s = for_s
-        self.say = say
+        self.echo = echo
 
     def run(self) -> int:
-        """Everything, in order. Ends with 1 when the last audit finds a difference."""
-        self.say("DriftQ, the whole of it. Ctrl-C stops everything in order; start it again and it goes on.")
-        broker = DemoBroker(self._data, self._listen, self.say)
+        """Run everything in order. Returns 1 if the last audit finds a difference."""
+        self.echo("DriftQ demo. Ctrl-C stops everything in order; start it again and it continues.")
+        broker = DemoBroker(self._data, self._listen, self.echo)
         try:
             if not broker.wait():
                 return broker.stop() or Exit.FAILED
@@ -116,15 +116,15 @@ class Demo:
         finally:
             broker.stop()
             if broker.url:
-                self.say("broker: stopped. Everything is on disk; the same command goes on from here.")
+                self.echo("broker: stopped. Everything is on disk; run the same command to continue.")
 
     def _work(self, broker: DemoBroker) -> int:
-        self.say(f"broker: every call at {broker.url}/v1/docs, figures at {broker.url}/v1/metrics")
+        self.echo(f"broker: API documentation at {broker.url}/v1/docs, metrics at {broker.url}/v1/metrics")
         workload = Workload(broker.url, self._rate_per_s)
         first = workload.start()
-        self.say(
-            f"workload: {self._rate_per_s} orders a second to topic {TOPIC} ({PARTITIONS} partitions), from number "
-            f"{first:,} on; group {GROUP} works them off, some fail. Try: driftq tail {TOPIC}"
+        self.echo(
+            f"workload: {self._rate_per_s} orders a second to topic {TOPIC} ({PARTITIONS} partitions), starting with "
+            f"number {first:,}; group {GROUP} processes them, some fail. Try: driftq tail {TOPIC}"
         )
         try:
             return self._pipelines(broker, workload)
@@ -132,59 +132,61 @@ class Demo:
             workload.stop()
 
     def _pipelines(self, broker: DemoBroker, workload: Workload) -> int:
-        from driftq.cli.pipeline import needs_spark
+        from driftq.cli.pipeline import require_spark
 
-        needs_spark()
+        require_spark()
         from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, isolated_session, signals, watch
 
         self._tables.mkdir(parents=True, exist_ok=True)
-        self.say(f"spark: starting, which takes some seconds; its own lines go to {self._tables / 'spark.log'}")
+        self.echo(f"spark: starting, which takes some seconds; its own log is {self._tables / 'spark.log'}")
         with (self._tables / "spark.log").open("ab") as log, self._waiting("spark: still starting"):
             spark = isolated_session("local[2]", "driftq-demo", SPARK, log)
-        asked, stop = Stop(), Stop()
+        user_stop, stop = Stop(), Stop()
         try:
-            with signals(asked):
+            with signals(user_stop):
                 from driftq.spark.pipelines.audit_report import DIFFERS
                 from driftq.spark.pipelines.registry import STREAMING_PIPELINES
 
                 archive, metrics = self._configurations(broker.url)
-                both = (archive, metrics)
                 starts = {
-                    each.pipeline.name: partial(STREAMING_PIPELINES[each.pipeline.name], spark, each) for each in both
+                    configuration.pipeline.name: partial(
+                        STREAMING_PIPELINES[configuration.pipeline.name], spark, configuration
+                    )
+                    for configuration in (archive, metrics)
                 }
-                self.say(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
-                round_ = _Round(self, spark, broker, workload, asked, stop, archive, metrics)
-                watch(starts, stop, self.say, round_.look)
-                differs = not asked.urgent and self.audit(spark, archive) == DIFFERS
+                self.echo(f"spark: archive writes {archive.sink.table}, metrics writes {metrics.sink.table}")
+                supervisor = _Supervisor(self, spark, broker, workload, user_stop, stop, archive, metrics)
+                watch(starts, stop, self.echo, supervisor.poll)
+                differs = not user_stop.urgent and self.audit(spark, archive) == DIFFERS
         except (QueryFailed, DriftQError) as error:
-            self.say(f"spark: {error}. What was committed stays; start again to go on")
+            self.echo(f"spark: {error}. What was committed stays; start again to continue")
             return Exit.FAILED
         finally:
             spark.stop()
-        self.say(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
+        self.echo(f"workload: {workload.sent:,} orders in all; {workload.done:,} done, {workload.failed:,} failed now")
         return Exit.REFUSED if differs else Exit.OK
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[None]:
         """Print a line every few seconds, so that a long wait does not look like a hang."""
-        began_s, over = time.monotonic(), threading.Event()
+        started_s, done = time.monotonic(), threading.Event()
 
-        def say() -> None:
-            while not over.wait(PROGRESS_S):
-                self.say(f"{what}, {time.monotonic() - began_s:.0f} s")
+        def report() -> None:
+            while not done.wait(PROGRESS_S):
+                self.echo(f"{what}, {time.monotonic() - started_s:.0f} s")
 
-        saying = threading.Thread(target=say, name="progress", daemon=True)
-        saying.start()
+        reporter = threading.Thread(target=report, name="progress", daemon=True)
+        reporter.start()
         try:
             yield
         finally:
-            over.set()
-            saying.join()
+            done.set()
+            reporter.join()
 
     def _configurations(self, url: str) -> tuple[Configuration, Configuration]:
         from driftq.spark.pipelines.configuration import load
 
-        given = {"source.url": url, "source.topics": (TOPIC,)}
+        source = {"source.url": url, "source.topics": (TOPIC,)}
         archive = {
             "sink.table": str(self._tables / "orders"),
             "pipeline.trigger": "3 seconds",
@@ -195,16 +197,16 @@ class Demo:
             "metrics.window": "10 seconds", "metrics.watermark": "5 seconds", "metrics.history": True,
             "metrics.latency_max": "10 seconds",
         }  # fmt: skip
-        return load("archive", values={**given, **archive}), load("metrics", values={**given, **metrics})
+        return load("archive", values={**source, **archive}), load("metrics", values={**source, **metrics})
 
     def audit(self, spark: SparkSession, archive: Configuration) -> int:
         from driftq.spark.pipelines.audit import run_audit
         from driftq.spark.pipelines.query_monitor import Stop
 
-        return run_audit(spark, archive, Stop(), lambda line: self.say(f"audit: {line}"))
+        return run_audit(spark, archive, Stop(), lambda line: self.echo(f"audit: {line}"))
 
     def figures(self, spark: SparkSession, metrics: Configuration) -> None:
-        """The last window that is closed, for each tenant."""
+        """Print the last closed window of each tenant."""
         from driftq.spark.tables import open_table
 
         table = open_table(spark, metrics.sink.table)
@@ -212,69 +214,71 @@ class Demo:
             return
         rows = table.read().orderBy("window_start", ascending=False).limit(12).collect()
         for row in sorted((row for row in rows if row["window_start"] == rows[0]["window_start"]), key=_tenant):
-            self.say(f"metrics: {_figures(row)}")
+            self.echo(f"metrics: {_figures(row)}")
 
 
-class _Round:
-    """What is done between two looks at the queries: audits now and then, and the order of the end."""
+class _Supervisor:
+    """Called between two looks at the queries: runs audits now and then, and stops everything in order."""
 
     def __init__(
         self,
-        show: Demo,
+        demo: Demo,
         spark: SparkSession,
         broker: DemoBroker,
         workload: Workload,
-        asked: Stop,
+        user_stop: Stop,
         stop: Stop,
         archive: Configuration,
         metrics: Configuration,
     ) -> None:
-        self._show, self._spark, self._broker, self._workload = show, spark, broker, workload
-        self._asked, self._stop, self._archive, self._metrics = asked, stop, archive, metrics
+        self._demo, self._spark, self._broker, self._workload = demo, spark, broker, workload
+        self._user_stop, self._stop, self._archive, self._metrics = user_stop, stop, archive, metrics
         now_s = time.monotonic()
-        self._audit_at_s = now_s + show.audit_s
-        self._end_at_s = now_s + show.for_s if show.for_s is not None else float("inf")
+        self._audit_at_s = now_s + demo.audit_s
+        self._end_at_s = now_s + demo.for_s if demo.for_s is not None else float("inf")
         self._deadline_s: float | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         now_s = time.monotonic()
         if self._broker.process.poll() is not None:
-            self._show.say("broker: it is gone; the pipelines stop, too")
+            self._demo.echo("broker: it has ended; the pipelines stop, too")
             self._stop.request()
             return
         if self._workload.error:
-            self._show.say(f"workload: {self._workload.error}")
+            self._demo.echo(f"workload: {self._workload.error}")
             self._workload.error = ""
         if now_s > self._end_at_s:
-            self._asked.request()
+            self._user_stop.request()
             self._end_at_s = float("inf")
-        if self._asked.requested:
+        if self._user_stop.requested:
             self._end(now_s)
-        elif now_s > self._audit_at_s and self._held():
-            self._show.figures(self._spark, self._metrics)
-            self._show.audit(self._spark, self._archive)
-            self._audit_at_s = time.monotonic() + self._show.audit_s
+        elif now_s > self._audit_at_s and self._table_offsets():
+            self._demo.figures(self._spark, self._metrics)
+            self._demo.audit(self._spark, self._archive)
+            self._audit_at_s = time.monotonic() + self._demo.audit_s
 
     def _end(self, now_s: float) -> None:
-        """The workload first; then the archive may catch up."""
+        """Stop the workload first, then the queries once the archive has caught up."""
         if self._deadline_s is None:
-            self._show.say("stopping: the workload ends, the archive catches up with the log (Ctrl-C again: at once)")
+            self._demo.echo(
+                "stopping: the workload ends, the archive catches up with the log (Ctrl-C again stops at once)"
+            )
             self._workload.stop()
             self._deadline_s = now_s + CATCH_UP_S
-        if self._asked.urgent or now_s > self._deadline_s or self._caught_up():
-            self._stop.urgent = self._asked.urgent
+        if self._user_stop.urgent or now_s > self._deadline_s or self._caught_up():
+            self._stop.urgent = self._user_stop.urgent
             self._stop.request()
 
-    def _held(self) -> dict[int, int]:
-        """How far the table has come in each partition; empty before its first rows."""
+    def _table_offsets(self) -> dict[int, int]:
+        """The end of the table in each partition; empty before its first rows."""
         from driftq.spark.tables import open_table
 
         return open_table(self._spark, self._archive.sink.table).positions().get(TOPIC, {})
 
     def _caught_up(self) -> bool:
-        held = self._held()
+        archived = self._table_offsets()
         with driftq.connect(self._broker.url) as broker:
-            return all(held.get(each.partition, 0) >= each.end for each in broker.topics.offsets(TOPIC).partitions)
+            return all(archived.get(log.partition, 0) >= log.end for log in broker.topics.offsets(TOPIC).partitions)
 
 
 def _tenant(row: Any) -> str:
@@ -293,20 +297,19 @@ def _figures(row: Any) -> str:
     return ", ".join(parts)
 
 
-# --- `driftq demo`: the whole at work on this machine. What it shows is in `driftq.cli.demo` ---
-
-
 @click.command()
-@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="The broker's data folder.")
-@click.option("--tables", metavar="DIR", default="./tables", show_default=True, help="Where tables are written.")
-@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
-@click.option("--rate", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Orders in a second.")
-@click.option("--audit-s", type=click.IntRange(1), default=30, show_default=True, help="Audit every so many seconds.")
-@click.option("--for-s", type=click.IntRange(1), help="Stop by itself after so many seconds.")
+@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="Data folder of the broker.")
+@click.option("--tables", metavar="DIR", default="./tables", show_default=True, help="Folder for the tables.")
+@click.option(
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Address to listen on."
+)
+@click.option("--rate", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Orders per second.")
+@click.option("--audit-s", type=click.IntRange(1), default=30, show_default=True, help="Seconds between audits.")
+@click.option("--for-s", type=click.IntRange(1), help="Stop after this many seconds.")
 def command(data: str, tables: str, listen: str, rate: int, audit_s: int, for_s: int | None) -> None:
-    """A broker, a small workload, two pipelines on Spark and an audit, until Ctrl-C.
+    """Run a broker, a small workload, two pipelines on Spark and an audit, until Ctrl-C.
 
-    Start it again and it goes on where it was: nothing is lost, nothing is there twice.
+    Start it again and it continues where it stopped: nothing is lost, and nothing is written twice.
 
     Example: driftq demo --rate 50
     """

@@ -1,8 +1,7 @@
-"""A small workload to look at: orders come in, a group works them off, and now and then something goes wrong.
+"""The workload of the demo: orders are sent, a group processes them, and some of them fail.
 
-Orders are numbered by the log itself: the next one is as many as there are. Each is sent under its number as
-idempotency key, so that a repeat after a broken connection is recognised, and a workload that is started again goes on
-counting.
+The number of the next order is the number of orders in the log, so a workload that is started again continues counting.
+Each order has its number as idempotency key, so a repeat after a broken connection is recognised.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CLAIM_MAX = 50
 
 
 class Workload:
-    """Two threads: one sends, one works. Both end when they are told to, and between two messages."""
+    """Two threads: one sends, one processes. Both stop between two messages."""
 
     def __init__(self, url: str, rate_per_s: int) -> None:
         self.sent = 0
@@ -39,12 +38,12 @@ class Workload:
         self._rate_per_s = rate_per_s
         self._ended = threading.Event()
         self._threads = [
-            threading.Thread(target=self._guarded, args=(each,), name=f"sample-{each.__name__}", daemon=True)
-            for each in (self._send, self._work)
+            threading.Thread(target=self._guarded, args=(loop,), name=f"demo{loop.__name__}", daemon=True)
+            for loop in (self._send, self._work)
         ]
 
     def start(self) -> int:
-        """Make the topic if need be, and begin. Gives the number of the first order."""
+        """Create the topic if it does not exist, and start. Returns the number of the first order."""
         with driftq.connect(self._url) as broker:
             broker.topics.create(TOPIC, partitions=PARTITIONS, history=True)
             self.sent = first = count(broker)
@@ -58,11 +57,11 @@ class Workload:
             if thread.is_alive():
                 thread.join()
 
-    def _guarded(self, work: object) -> None:
-        """An error of the broker ends the workload, not the program; whoever watches is told."""
+    def _guarded(self, loop: object) -> None:
+        """An error of the broker ends the workload, not the program; it is kept in `error`."""
         try:
             with driftq.connect(self._url) as broker:
-                work(broker)  # type: ignore[operator]
+                loop(broker)  # type: ignore[operator]
         except DriftQError as error:
             if not self._ended.is_set():
                 self.error = str(error)
@@ -83,7 +82,7 @@ class Workload:
                 self._settle(message)
 
     def _settle(self, message: Message) -> None:
-        """Every 29th order fails at its first attempt, every 97th for good."""
+        """Every 29th order fails at its first attempt, every 97th permanently."""
         number = int(message.value)
         if number % 97 == 96:
             message.reject(f"card {number} was refused")
@@ -113,4 +112,4 @@ def send(broker: DriftQ, number: int) -> None:
 
 def count(broker: DriftQ) -> int:
     """How many orders the log has."""
-    return sum(each.end for each in broker.topics.offsets(TOPIC).partitions)
+    return sum(log.end for log in broker.topics.offsets(TOPIC).partitions)

@@ -1,4 +1,4 @@
-"""`driftq explain` and `driftq route`: what the server would do, and why, without doing it."""
+"""`driftq explain` and `driftq route`: what the server would do with a message, and why, without doing it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,40 @@ from typing import Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, group_names, topic_argument
+from driftq.cli.command import Invocation, broker_command, group_names, topic_argument
 from driftq.cli.param_types import RUN, OffsetRun
 
 
 @click.command()
 @topic_argument
-@click.argument("place", type=RUN, metavar="PLACE")
-@click.option("--group", "-g", default="", shell_complete=group_names, help="Only for this group (default: for all).")
-@click.option("--task", default="", help="As if a claim asked for this task.")
-@click.option("--label", default="", help="As if a claim asked for this label.")
-@asks
-def explain(asked: Invocation, topic: str, place: OffsetRun, group: str, task: str, label: str) -> None:
-    """Every gate that keeps a message from being delivered now, and when each opens. PLACE is PARTITION:OFFSET.
+@click.argument("message", type=RUN)
+@click.option(
+    "--group", "-g", default="", shell_complete=group_names, help="Only for this group (default: all groups)."
+)
+@click.option("--task", default="", help="As for a claim of this task.")
+@click.option("--label", default="", help="As for a claim of this label.")
+@broker_command
+def explain(invocation: Invocation, topic: str, message: OffsetRun, group: str, task: str, label: str) -> None:
+    """Explain why a message is not delivered now: every gate that holds it, and when that gate opens.
 
     Example: driftq explain orders 0:12 --group billing
     """
-    found = asked.broker.explain(topic, place.partition, place.offset, group=group, task=task, label=label)
-    if asked.as_json:
-        output.document(found)
+    explanation = invocation.broker.explain(
+        topic, message.partition, message.offset, group=group, task=task, label=label
+    )
+    if invocation.as_json:
+        output.document(explanation)
         return
-    click.echo(output.printable(f"{topic} {place.partition}:{place.offset}  {found['summary']}"))
-    for gate in found["gates"]:
+    click.echo(output.printable(f"{topic} {message.partition}:{message.offset}  {explanation['summary']}"))
+    for gate in explanation["gates"]:
         _show_gate(gate)
-    for each in found["groups"]:
-        attempts = f", attempt {each['attempts']}" if each.get("attempts") else ""
-        state = "can be claimed now" if each["claimable"] else each["state"]
-        click.echo(output.printable(f"\ngroup {each['group']}: {state}{attempts}"))
-        for gate in each.get("gates", ()):
+    for state_of_group in explanation["groups"]:
+        attempts = f", attempt {state_of_group['attempts']}" if state_of_group.get("attempts") else ""
+        state = "can be claimed now" if state_of_group["claimable"] else state_of_group["state"]
+        click.echo(output.printable(f"\ngroup {state_of_group['group']}: {state}{attempts}"))
+        for gate in state_of_group.get("gates", ()):
             _show_gate(gate)
-    backlog = found.get("backlog")
+    backlog = explanation.get("backlog")
     if backlog is not None:
         click.echo(
             output.printable(
@@ -58,24 +62,24 @@ def _show_gate(gate: dict[str, Any]) -> None:
 @topic_argument
 @click.argument("value")
 @messages.message_options
-@asks
-def route(asked: Invocation, topic: str, value: str, **words: Any) -> None:
-    """Where a message would go, and why, without sending it. Takes the options of `produce`.
+@broker_command
+def route(invocation: Invocation, topic: str, value: str, **options: Any) -> None:
+    """Show where a message would be routed, and why, without sending it. Takes the options of `produce`.
 
     Example: driftq route inbox '{"kind": "refund"}' --key user:1
     """
-    found = asked.broker.route(topic, value, **messages.said_of(words))
-    if asked.as_json:
-        output.document(found)
+    decision = invocation.broker.route(topic, value, **messages.send_arguments(options))
+    if invocation.as_json:
+        output.document(decision)
         return
-    partition = found.get("partition")
+    partition = decision.get("partition")
     output.fields(
         [
-            ("to", f"{found['routed_topic']}" + (f", partition {partition}" if partition is not None else "")),
-            ("router", f"{found['router']}: {found['result']}"),
-            ("label", found.get("label")),
-            ("refused", (found.get("refused") or {}).get("message")),
+            ("to", f"{decision['routed_topic']}" + (f", partition {partition}" if partition is not None else "")),
+            ("router", f"{decision['router']}: {decision['result']}"),
+            ("label", decision.get("label")),
+            ("refused", (decision.get("refused") or {}).get("message")),
         ]
     )
-    for line in found["explanation"]:
+    for line in decision["explanation"]:
         click.echo(output.printable(f"  {line}"))

@@ -1,4 +1,4 @@
-"""`driftq jobs`: messages that are work, by their id."""
+"""`driftq jobs`: enqueue, show and cancel jobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.command import Invocation, broker_command, topic_argument
 from driftq.cli.exit_codes import Exit, fail
 
-tenant_option = click.option("--tenant", default="", help="For whom the job is.")
+tenant_option = click.option("--tenant", default="", help="Tenant of the job.")
 
 
 @click.group()
@@ -22,51 +22,51 @@ def command() -> None:
 @topic_argument
 @click.argument("value")
 @messages.message_options
-@asks
-def enqueue(asked: Invocation, topic: str, value: str, **words: Any) -> None:
-    """Enqueue a job: a message with a --task, an --id, or both. The same id again changes nothing.
+@broker_command
+def enqueue(invocation: Invocation, topic: str, value: str, **options: Any) -> None:
+    """Enqueue a job: a message with a --task, an --id, or both. Repeating an id has no effect.
 
     Example: driftq jobs enqueue emails '{"to": "ann"}' --task email.send.v1 --id mail-7 --delay 10m
     """
     from driftq.client.calls.queue import item
 
-    if not (words["task"] or words["id"]):
-        raise click.UsageError("a job has a --task, an --id, or both")
-    made = asked.broker.jobs.enqueue(topic, item(value, **messages.said_of(words)))
-    if asked.as_json:
-        output.document(made)
+    if not (options["task"] or options["id"]):
+        raise click.UsageError("a job needs a --task, an --id, or both")
+    job = invocation.broker.jobs.enqueue(topic, item(value, **messages.send_arguments(options)))
+    if invocation.as_json:
+        output.document(job)
         return
-    again = " (known already: nothing changed)" if made.duplicate else ""
-    click.echo(f"{made.id}  {made.topic} {made.partition}:{made.offset}{again}")
+    duplicate = " (duplicate: nothing changed)" if job.duplicate else ""
+    click.echo(f"{job.id}  {job.topic} {job.partition}:{job.offset}{duplicate}")
 
 
 @command.command()
 @topic_argument
 @click.argument("id")
 @tenant_option
-@asks
-def show(asked: Invocation, topic: str, id: str, tenant: str) -> None:
-    """A job's state for each group, with every attempt.
+@broker_command
+def show(invocation: Invocation, topic: str, id: str, tenant: str) -> None:
+    """Show the state of a job in each group, with every attempt.
 
     Example: driftq jobs show emails mail-7
     """
-    found = asked.broker.jobs.find(topic, id, tenant=tenant)
-    if asked.as_json:
-        output.document(found)
+    job = invocation.broker.jobs.find(topic, id, tenant=tenant)
+    if invocation.as_json:
+        output.document(job)
         return
     output.fields(
         [
-            ("job", found["id"]),
-            ("state", found["state"]),
-            ("task", found["task"]),
-            ("place", f"{found['topic']} {found['partition']}:{found['offset']}"),
-            ("priority", found["priority"] or None),
-            ("not before", found["not_before"]),
+            ("job", job["id"]),
+            ("state", job["state"]),
+            ("task", job["task"]),
+            ("message", f"{job['topic']} {job['partition']}:{job['offset']}"),
+            ("priority", job["priority"] or None),
+            ("not before", job["not_before"]),
         ]
     )
-    if not found["groups"]:
+    if not job["groups"]:
         click.echo("No group reads this topic yet.")
-    for group in found["groups"]:
+    for group in job["groups"]:
         _show_group(group)
 
 
@@ -80,14 +80,14 @@ def _show_group(group: dict[str, Any]) -> None:
         click.echo(f"result: {output.printable(group['result'])}")
     rows = (
         (
-            each["attempt"],
-            each["began_at"],
-            each["ended_at"],
-            each["end"],
-            each["owner"],
-            output.shortened(each["error"]),
+            attempt["attempt"],
+            attempt["began_at"],
+            attempt["ended_at"],
+            attempt["end"],
+            attempt["owner"],
+            output.shortened(attempt["error"]),
         )
-        for each in group["attempts"]
+        for attempt in group["attempts"]
     )
     output.table(("ATTEMPT", "BEGAN", "ENDED", "END", "OWNER", "ERROR"), rows)
 
@@ -96,16 +96,16 @@ def _show_group(group: dict[str, Any]) -> None:
 @topic_argument
 @click.argument("id")
 @tenant_option
-@asks
-def cancel(asked: Invocation, topic: str, id: str, tenant: str) -> None:
-    """Nobody gets the job any more; whoever runs it hears of it at the next heartbeat.
+@broker_command
+def cancel(invocation: Invocation, topic: str, id: str, tenant: str) -> None:
+    """Cancel a job. A worker that runs it is notified at its next heartbeat.
 
     Example: driftq jobs cancel emails mail-7
     """
-    changed = asked.broker.jobs.cancel(topic, id, tenant=tenant)
-    if asked.as_json:
+    changed = invocation.broker.jobs.cancel(topic, id, tenant=tenant)
+    if invocation.as_json:
         output.document({"id": id, "cancelled": changed})
         return
     if not changed:
-        fail(Exit.REFUSED, f"{id} is over already; there is nothing to cancel")
+        fail(Exit.REFUSED, f"{id} has already ended; there is nothing to cancel")
     click.echo(f"{id}: cancelled")

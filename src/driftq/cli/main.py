@@ -1,9 +1,8 @@
-"""The `driftq` command: finds the module of a subcommand and hands over to it.
+"""The `driftq` command: finds the module of a subcommand and runs it.
 
-A subcommand `name` lives in `driftq.cli.name` and is a click command called `command` there; small ones that belong
-together share a module and are called by their own names in it. The line shown by `--help` is kept here, next to the
-name, so that help imports no subcommand and answers at once. A subcommand whose module does not exist is not offered.
-This module knows nothing about what the subcommands do.
+The subcommand `name` is the click command `command` in `driftq.cli.name`; small ones that belong together share a
+module and have their own names there (`SHARED`). The summary that `--help` shows is kept here, next to the name, so
+that help imports no subcommand and is quick. This module does not know what subcommands do.
 """
 
 from __future__ import annotations
@@ -28,41 +27,41 @@ PACKAGE = "driftq.cli"
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Messages": {
-        "produce": "Send messages: from arguments, files or standard input.",
-        "consume": "Take messages for a group, print them, ack them.",
-        "tail": "Watch a topic without claiming anything.",
-        "claim": "Take messages under a lease and keep them.",
-        "ack": "Say that claimed messages are done.",
-        "nack": "Say that claimed messages failed.",
-        "reject": "Make claimed messages dead letters.",
-        "release": "Give claimed messages back, uncounted.",
-        "extend": "Keep claimed messages for longer.",
-        "explain": "Why a message is not delivered now, and when it will be.",
-        "route": "Where a message would go, without sending it.",
+        "produce": "Send messages from arguments, files or standard input.",
+        "consume": "Claim messages for a group, print and ack them.",
+        "tail": "Follow a topic without claiming messages.",
+        "claim": "Claim messages under a lease, to settle them by hand.",
+        "ack": "Mark claimed messages as done.",
+        "nack": "Report that claimed messages failed.",
+        "reject": "Move claimed messages to the dead letters.",
+        "release": "Give claimed messages back without counting an attempt.",
+        "extend": "Extend the lease of claimed messages.",
+        "explain": "Explain why a message is not delivered, and when it will be.",
+        "route": "Show where a message would be routed, without sending it.",
     },
-    "Things": {
-        "topics": "List, create, show, change and delete topics; look at messages.",
-        "groups": "Lag of groups; seek, pause, resume, delete.",
-        "dlq": "Dead letters: list, show, group by error, send back.",
+    "Resources": {
+        "topics": "List, create, show, change and delete topics; peek at messages.",
+        "groups": "Show the lag of groups; seek, pause, resume and delete them.",
+        "dlq": "List, show, count and redrive dead letters.",
         "jobs": "Enqueue, show and cancel jobs.",
         "streams": "Create, append to, read and follow durable streams.",
         "pipeline": "Run pipelines on Spark.",
     },
-    "The server": {
+    "Server": {
         "serve": "Run the server.",
-        "demo": "A broker, a workload, pipelines on Spark and an audit, at work.",
-        "status": "A server at a glance.",
-        "health": "Whether a server is alive and ready.",
-        "clock": "The broker's time beside the machine's; accept the machine's.",
-        "bench": "Quick produce and consume figures of a server.",
-        "version": "The version of this program and of the server.",
-        "config": "Show every setting and where it came from.",
-        "inspect": "Look into a data folder: dump, verify, stats.",
+        "demo": "Run a broker, a workload, Spark pipelines and an audit.",
+        "status": "Show a summary of a server.",
+        "health": "Check whether a server is alive and ready.",
+        "clock": "Show the broker's clock and its machine's; accept the machine's.",
+        "bench": "Measure produce and consume rates of a server.",
+        "version": "Show the versions of this program and of the server.",
+        "config": "Show every setting and where it comes from.",
+        "inspect": "Read a data folder: dump, verify, stats.",
         "repair": "Make a damaged data folder readable again, keeping what is cut.",
     },
-    "This program": {
-        "context": "Remember servers by name: add, list, use, remove.",
-        "completion": "Print a script that completes commands in a shell.",
+    "Client": {
+        "context": "Manage named servers: add, list, use, remove.",
+        "completion": "Print a shell completion script.",
     },
 }
 SUMMARIES: Mapping[str, str] = {name: line for section in SECTIONS.values() for name, line in section.items()}
@@ -83,7 +82,7 @@ SHARED: Mapping[str, str] = {
 }
 
 
-class LateCommands(click.Group):
+class LazyGroup(click.Group):
     """A group that imports a subcommand when it is called, not when it is listed."""
 
     def main(
@@ -94,7 +93,7 @@ class LateCommands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """With --json a wrong command line is refused in JSON, too."""
+        """With --json, errors in the command line are printed as JSON, too."""
         arguments = sys.argv[1:] if args is None else list(args)
         if not standalone_mode or "--json" not in arguments:
             return super().main(args, prog_name, complete_var, standalone_mode, **extra)
@@ -133,15 +132,15 @@ class LateCommands(click.Group):
         raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        offered = set(self.list_commands(ctx))
+        available = set(self.list_commands(ctx))
         for title, section in SECTIONS.items():
-            rows = [(name, line) for name, line in section.items() if name in offered]
+            rows = [(name, line) for name, line in section.items() if name in available]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names come from here, too, so that a key press imports no subcommand."""
+        """Completion imports no subcommand either, so that it is quick."""
         from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
@@ -150,11 +149,11 @@ class LateCommands(click.Group):
         return [CompletionItem(name, help=SUMMARIES[name]) for name in names]
 
 
-@click.group(cls=LateCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="driftq")
-@click.option("--url", metavar="URL", help="The server to talk to (also from DRIFTQ_URL).")
-@click.option("--context", metavar="NAME", help="A server remembered by `driftq context add` (or DRIFTQ_CONTEXT).")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text, for every command.")
+@click.option("--url", metavar="URL", help="URL of the server (env: DRIFTQ_URL).")
+@click.option("--context", metavar="NAME", help="Named server, see `driftq context` (env: DRIFTQ_CONTEXT).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def main(url: str | None, context: str | None, as_json: bool) -> None:
     """Queues, jobs and durable streams on one journal.
 

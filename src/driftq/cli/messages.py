@@ -1,4 +1,4 @@
-"""Messages on a command line: how one is printed, and the options that make one. Knows no transport."""
+"""Messages on the command line: how one is printed, and the options that describe one. Knows no transport."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from driftq.wire.claims import Delivered
     from driftq.wire.message import Envelope, StoredMessage
 
-raw_option = click.option("--raw", is_flag=True, help="Only the values, each with a line end.")
+raw_option = click.option("--raw", is_flag=True, help="Print only the values, one per line.")
 
 
 def as_object(topic: str, message: Delivered | StoredMessage) -> dict[str, Any]:
-    """A message as one JSON object, with the names of the wire; what says nothing is left out."""
+    """A message as one JSON object, with the field names of the API; empty fields are left out."""
     import msgspec
 
     fields: dict[str, Any] = msgspec.to_builtins(message)
@@ -36,7 +36,7 @@ def raw(message: Delivered | StoredMessage) -> bytes:
 
 
 def show(topic: str, message: Delivered | StoredMessage, *, as_json: bool, only_value: bool = False) -> None:
-    """One message: an object, its bytes, or a line that says where it is and what."""
+    """Print one message: as JSON, as its bytes, or as a line with its offset and value."""
     if as_json:
         output.line(as_object(topic, message))
         return
@@ -44,82 +44,84 @@ def show(topic: str, message: Delivered | StoredMessage, *, as_json: bool, only_
         sys.stdout.flush()
         sys.stdout.buffer.write(raw(message) + b"\n")
         return
-    marks = [f"{message.partition}:{message.offset}"]
-    marks += [f"key={message.key}"] if message.key else []
-    marks += [f"task={message.job.task}"] if message.job is not None and message.job.task else []
-    marks += [f"id={message.job.id}"] if message.job is not None and message.job.id else []
-    attempts = getattr(message, "attempts", 0)  # a message that was only looked at has none
-    marks += [f"attempt {attempts}"] if attempts > 1 else []
-    front = output.printable(" ".join(marks))
+    labels = [f"{message.partition}:{message.offset}"]
+    labels += [f"key={message.key}"] if message.key else []
+    labels += [f"task={message.job.task}"] if message.job is not None and message.job.task else []
+    labels += [f"id={message.job.id}"] if message.job is not None and message.job.id else []
+    attempts = getattr(message, "attempts", 0)  # a message that was read without a claim has none
+    labels += [f"attempt {attempts}"] if attempts > 1 else []
+    prefix = output.printable(" ".join(labels))
     if output.is_terminal():
-        front = click.style(front, dim=True)
-    click.echo(f"{front}  {output.printable(text_of(message))}")
+        prefix = click.style(prefix, dim=True)
+    click.echo(f"{prefix}  {output.printable(text_of(message))}")
 
 
 def text_of(message: Delivered | StoredMessage) -> str:
     if message.value_base64 is None:
         return message.value
-    return f"({len(raw(message))} bytes that are not text; --raw or --json shows them)"
+    return f"({len(raw(message))} bytes, not text; use --raw or --json)"
 
 
 _OPTIONS = (
-    click.option("--key", "-k", default="", help="Messages with one key keep their order."),
-    click.option("--idempotency-key", default="", metavar="KEY", help="Sent again under this key, nothing happens."),
-    click.option("--task", default="", help="The name of the handler."),
-    click.option("--id", "id", default="", help="The id of the job."),
-    click.option("--priority", type=click.IntRange(0, 9), default=0, help="0 to 9, the highest first."),
-    click.option("--delay", "delay_ms", type=DURATION, default=0, help="Not before this time has passed."),
-    click.option("--not-before", type=AHEAD, help="Not before this moment (a time, or 10m from now)."),
-    click.option("--timeout", "timeout_ms", type=DURATION, default=0, help="How long a worker may take."),
-    click.option("--deadline", type=AHEAD, help="Not after this moment (a time, or 10m from now)."),
-    click.option("--tenant", default="", help="For whom it is."),
-    click.option("--label", "labels", type=PAIR, multiple=True, help="A label; more than one may be given."),
-    click.option("--run-id", default="", help="The run it belongs to."),
-    click.option("--step-id", default="", help="The step of the run."),
-    click.option("--parent-step-id", default="", help="The step before."),
-    click.option("--target-topic", default="", metavar="TOPIC", help="Store it in this topic instead."),
-    click.option("--partition", type=click.IntRange(0), help="Store it in this partition."),
-    click.option("--max-attempts", type=click.IntRange(0), default=0, help="Deliveries before it is a dead letter."),
-    click.option("--backoff", "backoff_ms", type=DURATION, default=0, help="The first pause between attempts."),
-    click.option("--max-backoff", "max_backoff_ms", type=DURATION, default=0, help="The longest pause."),
+    click.option("--key", "-k", default="", help="Key; messages with the same key keep their order."),
+    click.option("--idempotency-key", default="", metavar="KEY", help="A repeat with this key has no effect."),
+    click.option("--task", default="", help="Name of the handler."),
+    click.option("--id", "id", default="", help="Id of the job."),
+    click.option("--priority", type=click.IntRange(0, 9), default=0, help="0 to 9; higher is delivered first."),
+    click.option("--delay", "delay_ms", type=DURATION, default=0, help="Deliver after this delay."),
+    click.option("--not-before", type=AHEAD, help="Deliver at this time (RFC 3339, or 10m from now)."),
+    click.option("--timeout", "timeout_ms", type=DURATION, default=0, help="Time limit of a worker."),
+    click.option("--deadline", type=AHEAD, help="Expires at this time (RFC 3339, or 10m from now)."),
+    click.option("--tenant", default="", help="Tenant."),
+    click.option("--label", "labels", type=PAIR, multiple=True, help="Label (repeatable)."),
+    click.option("--run-id", default="", help="Id of the run."),
+    click.option("--step-id", default="", help="Id of the step."),
+    click.option("--parent-step-id", default="", help="Id of the parent step."),
+    click.option("--target-topic", default="", metavar="TOPIC", help="Store in this topic instead."),
+    click.option("--partition", type=click.IntRange(0), help="Store in this partition."),
+    click.option(
+        "--max-attempts", type=click.IntRange(0), default=0, help="Deliveries before it becomes a dead letter."
+    ),
+    click.option("--backoff", "backoff_ms", type=DURATION, default=0, help="First backoff between attempts."),
+    click.option("--max-backoff", "max_backoff_ms", type=DURATION, default=0, help="Longest backoff."),
 )
 
 
 def message_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Everything that can be said about a message beside its value."""
+    """Adds the options that describe a message."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-ENVELOPE_WORDS = (
+ENVELOPE_OPTIONS = (
     "idempotency_key", "deadline", "tenant", "labels", "run_id", "step_id", "parent_step_id", "target_topic",
     "partition", "max_attempts", "backoff_ms", "max_backoff_ms",
 )  # fmt: skip
 
 
-def said_of(words: dict[str, Any]) -> dict[str, Any]:
-    """The options as arguments of `send`: an envelope, and what stands beside it."""
-    words = dict(words)
-    envelope = _envelope({name: words.pop(name) for name in ENVELOPE_WORDS})
-    said = {name: value for name, value in words.items() if value}
-    return said | ({"envelope": envelope} if envelope is not None else {})
+def send_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as arguments of `send`: an envelope, and the fields beside it."""
+    options = dict(options)
+    envelope = _envelope({name: options.pop(name) for name in ENVELOPE_OPTIONS})
+    arguments = {name: value for name, value in options.items() if value}
+    return arguments | ({"envelope": envelope} if envelope is not None else {})
 
 
-def _envelope(words: dict[str, Any]) -> Envelope | None:
+def _envelope(options: dict[str, Any]) -> Envelope | None:
     from driftq.wire.message import Envelope, RetryPolicy
 
-    retry = RetryPolicy(words["max_attempts"], words["backoff_ms"], words["max_backoff_ms"])
-    made = Envelope(
-        run_id=words["run_id"],
-        step_id=words["step_id"],
-        parent_step_id=words["parent_step_id"],
-        tenant_id=words["tenant"],
-        idempotency_key=words["idempotency_key"],
-        target_topic=words["target_topic"],
-        partition_override=words["partition"],
-        deadline=words["deadline"] or "",
+    retry = RetryPolicy(options["max_attempts"], options["backoff_ms"], options["max_backoff_ms"])
+    envelope = Envelope(
+        run_id=options["run_id"],
+        step_id=options["step_id"],
+        parent_step_id=options["parent_step_id"],
+        tenant_id=options["tenant"],
+        idempotency_key=options["idempotency_key"],
+        target_topic=options["target_topic"],
+        partition_override=options["partition"],
+        deadline=options["deadline"] or "",
         retry_policy=retry if retry != RetryPolicy() else None,
-        labels=dict(words["labels"]) or None,
+        labels=dict(options["labels"]) or None,
     )
-    return made if made != Envelope() else None
+    return envelope if envelope != Envelope() else None

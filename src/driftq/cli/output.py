@@ -1,7 +1,7 @@
-"""What commands print: tables and fields for people, JSON for programs, progress and remarks on stderr.
+"""What commands print: tables and fields as text, or JSON, on stdout; progress and notes on stderr.
 
-On a terminal a table fits its width and what a stranger wrote cannot move the cursor. Into a pipe go whole lines
-without colour or padding of numbers. This module knows no command and no server.
+On a terminal a table fits its width, and control characters in messages are escaped. In a pipe lines are not cut, and
+there is no colour. This module knows no command and no server.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def is_terminal() -> bool:
 
 
 def document(value: Any) -> None:
-    """One JSON document; on a terminal with line breaks."""
+    """One JSON document; indented on a terminal."""
     text = msgspec.json.encode(value)
     click.echo((msgspec.json.format(text, indent=2) if is_terminal() else text).decode())
 
 
 def line(value: Any) -> None:
-    """One of many JSON documents, on a line of its own, at once."""
+    """One of many JSON documents, on a line of its own."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
@@ -41,22 +41,22 @@ def flush() -> None:
     sys.stdout.flush()
 
 
-def remark(text: str) -> None:
-    """For the person at the terminal, never part of the output."""
+def note(text: str) -> None:
+    """A line on stderr, which is not part of the output."""
     click.echo(text, err=True)
 
 
 def printable(text: str) -> str:
-    """On a terminal nothing that could move the cursor or change its colour."""
+    """On a terminal, escape control characters, which could move the cursor or change colours."""
     if text.isprintable() or not is_terminal():
         return text
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+        char if char.isprintable() or char in "\n\t" else char.encode("unicode_escape").decode() for char in text
     )
 
 
 def shortened(text: str, size: int = 60) -> str:
-    """One line of a text, for a cell of a table."""
+    """A text on one line, for a cell of a table."""
     flat = " ".join(text.split())
     return flat if len(flat) <= size or not is_terminal() else f"{flat[: size - 1]}…"
 
@@ -69,23 +69,23 @@ def cell(value: object) -> str:
     return printable(str(value)) if value is not None else ""
 
 
-def table(header: Sequence[str], rows: Iterable[Row], nothing: str = "") -> None:
-    """Rows under a header. `nothing` is said to the person when there is no row."""
-    found = [list(row) for row in rows]
-    if not found:
-        if nothing:
-            remark(nothing)
+def table(header: Sequence[str], rows: Iterable[Row], empty: str = "") -> None:
+    """Rows under a header. `empty` is printed on stderr if there are no rows."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        if empty:
+            note(empty)
         return
     if is_terminal():
-        _fitted(header, found)
+        _rich_table(header, cells)
         return
-    texts = [[cell(value) for value in row] for row in found]
+    texts = [[cell(value) for value in row] for row in cells]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
     for row in (header, *texts):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-def _fitted(header: Sequence[str], rows: list[list[object]]) -> None:
+def _rich_table(header: Sequence[str], rows: list[list[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -108,7 +108,7 @@ def fields(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def age(ms: int) -> str:
-    """A duration as people say it."""
+    """A duration for people: 1.5 h, 12 s."""
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
         if ms >= size:
             return f"{ms / size:.1f} {unit}" if ms < 10 * size else f"{ms // size} {unit}"
@@ -126,7 +126,7 @@ def size(count: int) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, *, unit: str = "messages") -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while work goes on, if a person is looking; `advance(count)` moves it."""
+    """A progress bar on stderr, if that is a terminal; yields `advance(count)`."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -140,36 +140,35 @@ def progress(what: str, total: int | None, *, unit: str = "messages") -> Iterato
         yield lambda count: bar.advance(task, count)
 
 
-# --- Whoever reads what a command prints into a pipe, and what happens when they leave while there is nothing to
-# print
+# --- a pipe whose reader closes it ---
 
 
-LOOK_MS = 200
-GRACE_S = 0.2  # for a command that writes: it meets the closed pipe by itself, and puts things in order
+POLL_MS = 200
+GRACE_S = 0.2  # time for a command that writes to notice the closed pipe itself, and to clean up
 
 
 class ReaderLeft(Exception):
-    """Nobody reads any more, and nothing was written that would have told."""
+    """The reader of the pipe closed it while nothing was written."""
 
 
 @contextmanager
-def while_read() -> Iterator[None]:
-    """Raises `ReaderLeft` when the pipe behind the output is closed. Otherwise `driftq tail orders | head -1` would
-    wait for one more message only to find that nobody wants it."""
+def until_reader_closes() -> Iterator[None]:
+    """Raises `ReaderLeft` when the reader of stdout closes the pipe. Otherwise `driftq tail orders | head -1` would
+    wait for another message before it notices."""
     if not _is_pipe():
         yield
         return
-    over, left = threading.Event(), threading.Event()
-    looking = threading.Thread(target=_look, args=(over, left, threading.get_ident()), daemon=True)
-    looking.start()
+    done, closed = threading.Event(), threading.Event()
+    poller = threading.Thread(target=_poll_pipe, args=(done, closed, threading.get_ident()), daemon=True)
+    poller.start()
     try:
         try:
             yield
         finally:
-            over.set()
-            looking.join()
+            done.set()
+            poller.join()
     except KeyboardInterrupt:
-        if left.is_set():
+        if closed.is_set():
             raise ReaderLeft from None
         raise
 
@@ -183,12 +182,12 @@ def _is_pipe() -> bool:
         return False
 
 
-def _look(over: threading.Event, left: threading.Event, main: int) -> None:
-    looker = select.poll()
-    looker.register(sys.stdout.fileno(), 0)  # errors are told unasked
-    while not over.is_set():
-        if looker.poll(LOOK_MS):
-            if not over.wait(GRACE_S):
-                left.set()
-                signal.pthread_kill(main, signal.SIGINT)  # the interrupt that every command can bear
+def _poll_pipe(done: threading.Event, closed: threading.Event, main: int) -> None:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # POLLERR is always reported
+    while not done.is_set():
+        if poll.poll(POLL_MS):
+            if not done.wait(GRACE_S):
+                closed.set()
+                signal.pthread_kill(main, signal.SIGINT)  # every command handles this interrupt
             return

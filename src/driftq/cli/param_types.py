@@ -1,4 +1,4 @@
-"""How durations, sizes, times, places and labels are written on a command line. Pure."""
+"""Parameter types of the command line: durations, sizes, times, message offsets and labels. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RUN = re.compile(r"(\d+):(\d+)(?:-(\d+))?", re.ASCII)
 
 
 class Duration(click.ParamType[Any]):
-    """`500ms`, `30s`, `5m`, `2h`, `7d`; becomes milliseconds. A number alone would leave the unit to chance."""
+    """`500ms`, `30s`, `5m`, `2h`, `7d`; becomes milliseconds. A unit is required."""
 
     name = "TIME"
 
@@ -23,7 +23,7 @@ class Duration(click.ParamType[Any]):
             return value
         duration_ms = parse_duration_ms(value)
         if duration_ms is None:
-            self.fail(f"{value!r} is no duration; write it like 500ms, 30s, 5m, 2h or 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration; write it like 500ms, 30s, 5m, 2h or 7d", param, ctx)
         return duration_ms
 
 
@@ -37,12 +37,12 @@ class Size(click.ParamType[Any]):
             return value
         size_bytes = parse_size_bytes(value)
         if size_bytes is None:
-            self.fail(f"{value!r} is no size; write it like 500, 64kB, 10MB or 1GiB", param, ctx)
+            self.fail(f"{value!r} is not a size; write it like 500, 64kB, 10MB or 1GiB", param, ctx)
         return size_bytes
 
 
 class Moment(click.ParamType[Any]):
-    """A time: RFC 3339 with a zone, or a duration from now, backwards or forwards; becomes RFC 3339."""
+    """A time: RFC 3339 with a zone, or a duration before or after now; becomes RFC 3339. `words` are passed through."""
 
     name = "WHEN"
 
@@ -59,16 +59,16 @@ class Moment(click.ParamType[Any]):
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            which = "ahead" if self._sign > 0 else "ago"
+            direction = "from now" if self._sign > 0 else "ago"
             also = "".join(f", {word}" for word in self._words)
-            self.fail(f"{value!r} is no time; write 2030-01-31T12:00:00Z, or 10m ({which}){also}", param, ctx)
+            self.fail(f"{value!r} is not a time; write 2030-01-31T12:00:00Z, or 10m ({direction}){also}", param, ctx)
         if moment.tzinfo is None:
             self.fail(f"{value!r} has no zone; write {value}Z if it is UTC", param, ctx)
         return moment.isoformat(timespec="milliseconds")
 
 
 class OffsetRun(NamedTuple):
-    """Messages of a partition, from `offset` to before `end`."""
+    """Consecutive messages of a partition: offsets [offset, end)."""
 
     partition: int
     offset: int
@@ -78,15 +78,15 @@ class OffsetRun(NamedTuple):
 class OffsetRuns(click.ParamType[Any]):
     """`PARTITION:OFFSET`, or `PARTITION:FIRST-LAST`."""
 
-    name = "PLACE"
+    name = "PARTITION:OFFSET"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> OffsetRun:
         if isinstance(value, OffsetRun):
             return value
-        found = _RUN.fullmatch(value)
-        if not found or (found[3] and int(found[3]) < int(found[2])):
-            self.fail(f"{value!r} is no place; write PARTITION:OFFSET like 0:12, or a run like 0:12-20", param, ctx)
-        return OffsetRun(int(found[1]), int(found[2]), int(found[3] or found[2]) + 1)
+        match = _RUN.fullmatch(value)
+        if not match or (match[3] and int(match[3]) < int(match[2])):
+            self.fail(f"{value!r} is not PARTITION:OFFSET like 0:12, or PARTITION:FIRST-LAST like 0:12-20", param, ctx)
+        return OffsetRun(int(match[1]), int(match[2]), int(match[3] or match[2]) + 1)
 
 
 class Pair(click.ParamType[Any]):
@@ -97,8 +97,8 @@ class Pair(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        name, found, text = value.partition("=")
-        if not found or not name:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
         return name, text
 

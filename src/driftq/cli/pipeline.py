@@ -1,4 +1,4 @@
-"""`driftq pipeline`: run pipelines on Spark, see what there is, and ask what happened in a run."""
+"""`driftq pipeline`: list, configure and run pipelines on Spark, and show what happened in a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from driftq.cli import output
-from driftq.cli.command import Invocation, as_json_option, asks, topic_names, wants_json
+from driftq.cli.command import Invocation, as_json_option, broker_command, json_requested, topic_names
 from driftq.cli.exit_codes import Exit, fail
 
 NO_SPARK = "Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)"
@@ -22,38 +22,44 @@ def command() -> None:
 @command.command("list")
 @as_json_option
 def list_(as_json: bool) -> None:
-    """The pipelines there are.
+    """List the pipelines.
 
     Example: driftq pipeline list
     """
     from driftq.spark.pipelines.configuration import PIPELINES
 
-    if wants_json(as_json):
-        output.document({name: known.summary for name, known in PIPELINES.items()})
+    if json_requested(as_json):
+        output.document({name: spec.summary for name, spec in PIPELINES.items()})
         return
     width = max(map(len, PIPELINES))
-    for name, known in PIPELINES.items():
-        click.echo(f"{name:<{width}}  {known.summary}")
+    for name, spec in PIPELINES.items():
+        click.echo(f"{name:<{width}}  {spec.summary}")
 
 
-def _told(function: Any) -> Any:
-    """What a pipeline can be told on the command line; everything else is in its file, or given by --set."""
+def _pipeline_options(function: Any) -> Any:
+    """Options for the most common settings; all others are set in a file, or with --set."""
     for option in reversed(
         (
-            click.option("--topic", "topics", multiple=True, shell_complete=topic_names, help="Read it (repeatable)."),
-            click.option("--table", metavar="DIR", help="The table to write, or to audit."),
-            click.option("--to", "target_topic", metavar="TOPIC", shell_complete=topic_names, help="Write to it."),
-            click.option("--once", is_flag=True, help="Work off what is there now, then end."),
-            click.option("--checkpoint", metavar="DIR", help="Where progress is kept."),
-            click.option("--master", metavar="URL", help="The Spark master (default: all cores of this machine)."),
-            click.option("--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Any setting: see `show`."),
+            click.option(
+                "--topic", "topics", multiple=True, shell_complete=topic_names, help="Topic to read (repeatable)."
+            ),
+            click.option("--table", metavar="DIR", help="Table to write, or to audit."),
+            click.option(
+                "--to", "target_topic", metavar="TOPIC", shell_complete=topic_names, help="Topic to write to."
+            ),
+            click.option("--once", is_flag=True, help="Process the available messages, then stop."),
+            click.option("--checkpoint", metavar="DIR", help="Folder for the progress of the query."),
+            click.option("--master", metavar="URL", help="Spark master (default: all cores of this machine)."),
+            click.option(
+                "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Set any setting; `show` lists them."
+            ),
         )
     ):
         function = option(function)
     return function
 
 
-def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], words: dict[str, Any]) -> Any:
+def _configured(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], options: dict[str, Any]) -> Any:
     from driftq.settings.loader import SettingsError
     from driftq.spark.pipelines.configuration import load
 
@@ -61,10 +67,10 @@ def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], 
         "topics": "source.topics", "table": "sink.table", "target_topic": "sink.topic", "once": "pipeline.once",
         "checkpoint": "pipeline.checkpoint", "master": "pipeline.master",
     }  # fmt: skip
-    values = {names[name]: value for name, value in words.items() if value}
-    server = {"source.url": asked.place.url, "source.token": asked.place.token}
-    if asked.place.origin.endswith(("--url", "--context")):
-        values |= server  # said here and now, so it wins over the file
+    values = {names[name]: value for name, value in options.items() if value}
+    server = {"source.url": invocation.address.url, "source.token": invocation.address.token}
+    if invocation.address.origin.endswith(("--url", "--context")):
+        values |= server  # given on the command line, so it wins over the file
     try:
         return load(pipeline, assignments, values, server)
     except SettingsError as error:
@@ -73,17 +79,17 @@ def _configured(asked: Invocation, pipeline: str, assignments: tuple[str, ...], 
 
 @command.command()
 @click.argument("pipeline", metavar="NAME|FILE.toml")
-@_told
-@asks
-def show(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
-    """Print every setting of a pipeline as TOML, with what it means; a file to begin with. --json prints the values.
+@_pipeline_options
+@broker_command
+def show(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], **options: Any) -> None:
+    """Print every setting of a pipeline as TOML, with comments, as a file to start from. --json prints the values.
 
     Example: driftq pipeline show metrics --topic orders --table ./tables/metrics > metrics.toml
     """
     from driftq.spark.pipelines.configuration import toml_lines
 
-    lines = list(toml_lines(_configured(asked, pipeline, assignments, words)))
-    if asked.as_json:
+    lines = list(toml_lines(_configured(invocation, pipeline, assignments, options)))
+    if invocation.as_json:
         import tomllib
 
         output.document(tomllib.loads("\n".join(lines)))
@@ -94,10 +100,10 @@ def show(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words
 
 @command.command()
 @click.argument("pipeline", metavar="NAME|FILE.toml")
-@_told
-@asks
-def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words: Any) -> None:
-    """Run a pipeline until it is done or stopped with Ctrl-C; start it again to go on.
+@_pipeline_options
+@broker_command
+def run(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], **options: Any) -> None:
+    """Run a pipeline until it is done or stopped with Ctrl-C. Start it again to continue.
 
     \b
     Examples:
@@ -105,34 +111,34 @@ def run(asked: Invocation, pipeline: str, assignments: tuple[str, ...], **words:
       driftq pipeline run audit --topic orders --table ./tables/orders
       driftq pipeline run metrics.toml --once
     """
-    configuration = _configured(asked, pipeline, assignments, words)
-    needs_spark()
+    configuration = _configured(invocation, pipeline, assignments, options)
+    require_spark()
     from driftq.settings.loader import SettingsError
     from driftq.spark.java import NoJava
     from driftq.spark.pipelines.query_monitor import QueryFailed
     from driftq.spark.pipelines.run import run_pipeline
 
     try:
-        code = run_pipeline(configuration, output.remark, click.echo)
+        code = run_pipeline(configuration, output.note, click.echo)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
     except NoJava as error:
         fail(Exit.NOTHING_THERE, str(error))
     except QueryFailed as error:
-        fail(Exit.FAILED, str(error), "What was committed stays. Start it again to go on where it stopped.")
+        fail(Exit.FAILED, str(error), "What was committed stays. Start it again to continue where it stopped.")
     if code:
         sys.exit(code)
 
 
 @command.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--table", metavar="DIR", required=True, help="The table that the pipeline `runs` writes.")
+@click.option("--table", metavar="DIR", required=True, help="Table of the pipeline `runs`.")
 def story(run_id: str, table: str) -> None:
-    """What happened in an agent run, step by step.
+    """Show what happened in an agent run, step by step.
 
     Example: driftq pipeline story RUN --table ./tables/runs
     """
-    needs_spark()
+    require_spark()
     from driftq.spark.java import NoJava
     from driftq.spark.pipelines.runs import NoStory, read_story
     from driftq.spark.tables import TableDamaged
@@ -149,7 +155,7 @@ def story(run_id: str, table: str) -> None:
         click.echo(line)
 
 
-def needs_spark() -> None:
+def require_spark() -> None:
     try:
         import pandas  # type: ignore[import-untyped]  # noqa: F401
         import pyarrow  # noqa: F401

@@ -1,4 +1,4 @@
-"""`driftq produce`: messages from arguments, files, lines or NDJSON; one by one, in batches, or through a producer."""
+"""`driftq produce`: send messages from arguments, files, lines or NDJSON, singly, in batches, or through a producer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, topic_argument
+from driftq.cli.command import Invocation, broker_command, topic_argument
 from driftq.cli.exit_codes import Exit, fail
 
 if TYPE_CHECKING:
@@ -25,25 +25,23 @@ if TYPE_CHECKING:
 
 
 FAILURES_SHOWN = 10
-GIVE_UP_MS = 30_000  # a message of --packed that is not stored by then
-LATER = (429, 503)  # a message refused for now: what follows would be, too
+DELIVERY_TIMEOUT_MS = 30_000  # of a message with --packed
+BUSY_STATUSES = (429, 503)  # the next messages would be refused, too
 
 
 @click.command()
 @topic_argument
 @click.argument("values", nargs=-1)
-@click.option("--file", "files", type=click.File("rb"), multiple=True, help="A file that is one message (- is stdin).")
-@click.option("--lines", type=click.File("rb"), help="A file of one message a line (- is stdin; the default).")
-@click.option(
-    "--ndjson", type=click.File("rb"), help="A file of one JSON object a line, with a message's fields (- is stdin)."
-)
-@click.option("--from-line", type=click.IntRange(1), default=1, help="Resume: skip the lines before this one.")
-@click.option("--packed", is_flag=True, help="For bulk: batched, pipelined, each message written once.")
-@click.option("--compress", is_flag=True, help="With --packed: zstd.")
+@click.option("--file", "files", type=click.File("rb"), multiple=True, help="File with one message (- is stdin).")
+@click.option("--lines", type=click.File("rb"), help="File with one message per line (- is stdin; the default).")
+@click.option("--ndjson", type=click.File("rb"), help="File with one JSON object per line (- is stdin).")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Skip the lines before this one, to resume.")
+@click.option("--packed", is_flag=True, help="For bulk: batched and pipelined, each message written once.")
+@click.option("--compress", is_flag=True, help="Compress with zstd (with --packed).")
 @messages.message_options
-@asks
+@broker_command
 def command(
-    asked: Invocation,
+    invocation: Invocation,
     topic: str,
     values: tuple[str, ...],
     files: tuple[IO[bytes], ...],
@@ -52,15 +50,15 @@ def command(
     from_line: int,
     packed: bool,
     compress: bool,
-    **words: Any,
+    **options: Any,
 ) -> None:
-    """Send messages. A message is on disk when this says so.
+    """Send messages. The command reports messages that are on disk.
 
-    VALUES are messages. Without any, each line of standard input is one. An object of --ndjson has the fields of the
-    HTTP API: value (text or any JSON), value_base64, key, task, id, priority, delay_ms, not_before, timeout_ms,
+    Each of VALUES is a message; without any, each line of standard input is one. An object of --ndjson has the fields
+    of the HTTP API: value (text or any JSON), value_base64, key, task, id, priority, delay_ms, not_before, timeout_ms,
     envelope.
 
-    A line that is not a message ends the command. Everything before it is stored, and --from-line resumes there.
+    The command stops at a line that is not a message. All lines before it are stored; --from-line resumes there.
 
     \b
     Examples:
@@ -72,37 +70,39 @@ def command(
     """
     if not (values or files or lines or ndjson):
         if sys.stdin.isatty():
-            output.remark("Reading messages from this terminal, one a line; Ctrl-D ends it.")
+            output.note("Reading messages from the terminal, one per line; Ctrl-D ends.")
         lines = sys.stdin.buffer
-    alone = len(values) + len(files) == 1 and not (lines or ndjson)
-    if not alone and (words["idempotency_key"] or words["id"]):
-        raise click.UsageError("an idempotency key or an id is one message's; with --ndjson each line can have its own")
+    single = len(values) + len(files) == 1 and not (lines or ndjson)
+    if not single and (options["idempotency_key"] or options["id"]):
+        raise click.UsageError(
+            "an idempotency key or an id belongs to one message; with --ndjson each line can have its own"
+        )
     if from_line > 1 and (values or files or (lines and ndjson)):
         raise click.UsageError("--from-line is for one file of lines: --lines, --ndjson or standard input")
-    said = messages.said_of(words)
-    sources = read_sources(values, files, lines, ndjson, said, from_line)
+    arguments = messages.send_arguments(options)
+    sources = read_sources(values, files, lines, ndjson, arguments, from_line)
     if packed:
-        _send_packed(asked, topic, sources, words["partition"], compress)
+        _send_packed(invocation, topic, sources, options["partition"], compress)
     elif len(values) == 1 and not (files or lines or ndjson):
-        _send_one(asked, topic, values[0], said)
+        _send_one(invocation, topic, values[0], arguments)
     else:
-        _send_batches(asked, topic, sources)
+        _send_batches(invocation, topic, sources)
 
 
-def _send_one(asked: Invocation, topic: str, value: str, said: dict[str, Any]) -> None:
-    sent = asked.broker.send(topic, value, **said)
-    if asked.as_json:
+def _send_one(invocation: Invocation, topic: str, value: str, arguments: dict[str, Any]) -> None:
+    sent = invocation.broker.send(topic, value, **arguments)
+    if invocation.as_json:
         output.document(sent)
         return
-    again = " (sent before: nothing changed)" if sent.duplicate else ""
-    click.echo(f"{sent.routed_topic} {sent.partition}:{sent.offset}{again}")
+    duplicate = " (duplicate: nothing changed)" if sent.duplicate else ""
+    click.echo(f"{sent.routed_topic} {sent.partition}:{sent.offset}{duplicate}")
 
 
-class _Sent:
-    """How far a command has come, and what to say when it gets no further."""
+class _Progress:
+    """How many messages were sent, and at which line to resume if the command stops early."""
 
-    def __init__(self, asked: Invocation, topic: str) -> None:
-        self._asked = asked
+    def __init__(self, invocation: Invocation, topic: str) -> None:
+        self._invocation = invocation
         self._topic = topic
         self.produced = 0
         self.failed = 0
@@ -113,7 +113,7 @@ class _Sent:
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
-        """Whatever ends the sending early, the person learns where to resume."""
+        """If sending stops early, print at which line to resume."""
         from driftq.client.errors import DriftQError, OutcomeUnknown
 
         try:
@@ -121,7 +121,7 @@ class _Sent:
         except BadLine as error:
             self.unsent_line = self.unsent_line or error.line
             self.show()
-            self._end(Exit.BAD_INPUT, str(error), "\n  ".join(["Mend it, then resume.", *self.resume()]))
+            self._end(Exit.BAD_INPUT, str(error), "\n  ".join(["Fix it, then resume.", *self.resume()]))
         except DriftQError as error:
             if not isinstance(error, OutcomeUnknown):
                 self.unsure_line = 0
@@ -130,27 +130,27 @@ class _Sent:
             raise
         except KeyboardInterrupt:
             for line in self.resume():
-                output.remark(line)
+                output.note(line)
             raise
 
     def resume(self) -> list[str]:
         line = self.unsent_line or self.next_line
         if not line:
             return []
-        told = [f"Line {line} is the first that was not sent. Resume: the same command with --from-line {line}."]
+        hints = [f"Line {line} is the first that was not sent. Resume: the same command with --from-line {line}."]
         if self.unsure_line > line:
-            told.append(f"Lines {line} to {self.unsure_line} may be stored: look before you send them again.")
+            hints.append(f"Lines {line} to {self.unsure_line} may be stored: check before you send them again.")
         if self.stored_after:
-            told.append(f"{self.stored_after} lines after it are stored already and would be stored again.")
-        return told
+            hints.append(f"{self.stored_after} lines after it are already stored and would be stored again.")
+        return hints
 
     def refused(self, source: Source, reason: str) -> None:
         self.failed += 1
         if self.failed <= FAILURES_SHOWN:
-            output.remark(f"{source.name} was refused: {reason}")
+            output.note(f"{source.name} was refused: {reason}")
 
     def show(self) -> None:
-        if self._asked.as_json:
+        if self._invocation.as_json:
             output.document({"topic": self._topic, "produced": self.produced, "failed": self.failed})
         else:
             refused = f", {self.failed} refused" if self.failed else ""
@@ -163,26 +163,26 @@ class _Sent:
 
     def _end(self, code: Exit, message: str, hint: str) -> NoReturn:
         details = {"line": self.unsent_line} if self.unsent_line else {}
-        fail(code, message, hint, details=details, as_json=self._asked.as_json)
+        fail(code, message, hint, details=details, as_json=self._invocation.as_json)
 
 
-def _send_batches(asked: Invocation, topic: str, sources: Iterator[Source]) -> None:
+def _send_batches(invocation: Invocation, topic: str, sources: Iterator[Source]) -> None:
     from driftq.client.calls.queue import item
 
-    sent = _Sent(asked, topic)
+    sent = _Progress(invocation, topic)
     with sent.resumable(), output.progress(f"producing to {topic}", None) as advance:
         for batch in batches(sources):
             sent.next_line, sent.unsure_line = batch[0].line, batch[-1].line
-            items = [item(each.value, **each.words) for each in batch]
-            reply = asked.broker.send_many(topic, items)
+            items = [item(source.value, **source.arguments) for source in batch]
+            reply = invocation.broker.send_many(topic, items)
             sent.produced += reply.produced
             refused = [(source, result) for source, result in zip(batch, reply.results) if result.status >= 300]
             for source, result in refused:
                 sent.refused(source, result.message)
             advance(len(batch))
-            if any(result.status in LATER for _, result in refused):
+            if any(result.status in BUSY_STATUSES for _, result in refused):
                 sent.unsent_line, sent.unsure_line = refused[0][0].line, 0
-                sent.stored_after = sum(each.line > sent.unsent_line for each in batch) - len(refused) + 1
+                sent.stored_after = sum(source.line > sent.unsent_line for source in batch) - len(refused) + 1
                 break  # the next ones would be refused, too
             sent.next_line, sent.unsure_line = _after(batch[-1]), 0
     sent.next_line = 0
@@ -190,33 +190,33 @@ def _send_batches(asked: Invocation, topic: str, sources: Iterator[Source]) -> N
 
 
 def _send_packed(
-    asked: Invocation, topic: str, sources: Iterator[Source], partition: int | None, compress: bool
+    invocation: Invocation, topic: str, sources: Iterator[Source], partition: int | None, compress: bool
 ) -> None:
     from driftq.client.errors import Closed, NotConnected, NotWritten, OutcomeUnknown
 
-    sent = _Sent(asked, topic)
-    producer = asked.broker.producer(topic, compress=compress, delivery_timeout_ms=GIVE_UP_MS)
-    waiting: deque[tuple[int, Receipt]] = deque()
+    sent = _Progress(invocation, topic)
+    producer = invocation.broker.producer(topic, compress=compress, delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
+    pending: deque[tuple[int, Receipt]] = deque()
     code = Exit.REFUSED
     with sent.resumable():
         try:
             with output.progress(f"producing to {topic}", None) as advance:
                 for batch in batches(sources):
-                    for each in batch:
-                        waiting.append((each.line, _given(producer, each, partition)))
-                        sent.next_line = _after(each)
-                    _forget_stored(waiting)
+                    for source in batch:
+                        pending.append((source.line, _send_to(producer, source, partition)))
+                        sent.next_line = _after(source)
+                    _drop_stored(pending)
                     advance(len(batch))
                     if producer.failed_count:
                         break
         finally:
             try:
-                producer.close(timeout_s=2 * GIVE_UP_MS / 1_000)
+                producer.close(timeout_s=2 * DELIVERY_TIMEOUT_MS / 1_000)
             except NotWritten as error:
-                output.remark(str(error))
-                if all(isinstance(each, NotConnected | OutcomeUnknown | Closed) for each in error.failed):
+                output.note(str(error))
+                if all(isinstance(cause, NotConnected | OutcomeUnknown | Closed) for cause in error.failed):
                     code = Exit.UNREACHABLE
-            _count_packed(sent, waiting, producer.written_count)
+            _count_packed(sent, pending, producer.written_count)
     sent.next_line = 0
     sent.report(code)
 
@@ -225,63 +225,65 @@ def _after(source: Source) -> int:
     return source.line + 1 if source.line else 0
 
 
-def _given(producer: Producer, source: Source, partition: int | None) -> Receipt:
+def _send_to(producer: Producer, source: Source, partition: int | None) -> Receipt:
     from driftq.client.errors import InvalidCall
 
     try:
-        return producer.send(source.value, partition=partition, **_without_partition(source.words))
+        return producer.send(source.value, partition=partition, **_without_partition(source.arguments))
     except InvalidCall as error:
         if source.line:
             raise BadLine(source.line, error.message) from None
         raise
 
 
-def _forget_stored(waiting: deque[tuple[int, Receipt]]) -> None:
-    while waiting and waiting[0][1].done and waiting[0][1].error is None:
-        waiting.popleft()
+def _drop_stored(pending: deque[tuple[int, Receipt]]) -> None:
+    while pending and pending[0][1].done and pending[0][1].error is None:
+        pending.popleft()
 
 
-def _count_packed(sent: _Sent, waiting: deque[tuple[int, Receipt]], written: int) -> None:
-    """Which lines did not arrive, once the producer is closed."""
+def _count_packed(sent: _Progress, pending: deque[tuple[int, Receipt]], written: int) -> None:
+    """Count the lines that were not stored, after the producer is closed."""
     from driftq.client.errors import OutcomeUnknown
 
-    failed = [(line, receipt) for line, receipt in waiting if receipt.error is not None]
+    failed = [(line, receipt) for line, receipt in pending if receipt.error is not None]
     sent.produced, sent.failed = written, len(failed)
     if failed:
         sent.unsent_line = failed[0][0]
-        sent.unsure_line = max((line for line, each in failed if isinstance(each.error, OutcomeUnknown)), default=0)
-        sent.stored_after = sum(line > sent.unsent_line and each.error is None for line, each in waiting)
+        sent.unsure_line = max(
+            (line for line, receipt in failed if isinstance(receipt.error, OutcomeUnknown)), default=0
+        )
+        sent.stored_after = sum(line > sent.unsent_line and receipt.error is None for line, receipt in pending)
 
 
-def _without_partition(words: dict[str, Any]) -> dict[str, Any]:
-    """A producer is told the partition by itself."""
+def _without_partition(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A producer takes the partition as an argument of its own."""
     import msgspec
 
-    envelope = words.get("envelope")
+    envelope = arguments.get("envelope")
     if envelope is None or envelope.partition_override is None:
-        return words
-    return words | {"envelope": msgspec.structs.replace(envelope, partition_override=None)}
+        return arguments
+    return arguments | {"envelope": msgspec.structs.replace(envelope, partition_override=None)}
 
 
-# --- Messages for `driftq produce`: arguments, whole files, lines and NDJSON, each with its place for a complaint ---
+# --- reading messages: arguments, whole files, lines and NDJSON, each with its line number for errors ---
 
 
-BATCH = 500
-SALVAGED = ("offset", "timestamp_ms", "key_base64", "routing", "dlq")  # what `driftq repair salvage` adds: ignored
+BATCH_MESSAGES = 500
+IGNORED_FIELDS = ("offset", "timestamp_ms", "key_base64", "routing", "dlq")  # added by `driftq repair salvage`
 FIELDS = ("key", "envelope", "id", "task", "priority", "delay_ms", "not_before", "timeout_ms")
 
 
 class Source(NamedTuple):
-    """A message as it was read. `line` is 0 for what is not a line of a file or a pipe."""
+    """A message as it was read. `line` is 0 for a message that is not a line of a file or pipe."""
 
     name: str
     line: int
     value: Any
-    words: dict[str, Any]
+    arguments: dict[str, Any]
 
 
 class BadLine(Exception):
-    """A line that is not a message. Nothing of it, and nothing after it, was read."""
+    """A line that is not a message. Nothing after it was read."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"line {line} is not a message: {reason}")
@@ -293,29 +295,29 @@ def read_sources(
     files: Iterable[IO[bytes]],
     lines: IO[bytes] | None,
     ndjson: IO[bytes] | None,
-    said: dict[str, Any],
+    arguments: dict[str, Any],
     first_line: int = 1,
 ) -> Iterator[Source]:
-    """Every message, in order; of lines those from `first_line` on."""
+    """Every message, in order. Lines before `first_line` are skipped."""
     for value in values:
-        yield Source("argument", 0, value, said)
+        yield Source("argument", 0, value, arguments)
     for file in files:
-        yield Source(file.name, 0, file.read(), said)
+        yield Source(file.name, 0, file.read(), arguments)
     for number, text in enumerate(lines or (), 1):
         if number >= first_line:
-            yield Source(f"line {number}", number, text.rstrip(b"\r\n"), said)
+            yield Source(f"line {number}", number, text.rstrip(b"\r\n"), arguments)
     for number, text in enumerate(ndjson or (), 1):
         if number >= first_line and text.strip():
-            yield _source_of(number, text, said)
+            yield _parse_ndjson(number, text, arguments)
 
 
-def batches(found: Iterable[Source]) -> Iterator[list[Source]]:
-    """The messages in batches. What was read before a bad line is a batch, too; then `BadLine` is raised."""
+def batches(sources: Iterable[Source]) -> Iterator[list[Source]]:
+    """The messages in batches. Those before a bad line are yielded, then `BadLine` is raised."""
     batch: list[Source] = []
     try:
-        for source in found:
+        for source in sources:
             batch.append(source)
-            if len(batch) == BATCH:
+            if len(batch) == BATCH_MESSAGES:
                 yield batch
                 batch = []
     except BadLine:
@@ -326,24 +328,24 @@ def batches(found: Iterable[Source]) -> Iterator[list[Source]]:
         yield batch
 
 
-def _source_of(line: int, text: bytes, said: dict[str, Any]) -> Source:
-    """A line of NDJSON: its fields win over those of the command line."""
+def _parse_ndjson(line: int, text: bytes, arguments: dict[str, Any]) -> Source:
+    """A line of NDJSON. Its fields win over the options of the command line."""
     import msgspec
 
     from driftq.wire.produce import ProduceItem
 
     try:
-        found = msgspec.json.decode(text, type=dict[str, Any])
-        for name in SALVAGED:
-            found.pop(name, None)
-        if not isinstance(found.get("value", ""), str):
-            found["value"] = msgspec.json.encode(found["value"]).decode()
-        item = msgspec.convert(found, ProduceItem)
+        fields = msgspec.json.decode(text, type=dict[str, Any])
+        for name in IGNORED_FIELDS:
+            fields.pop(name, None)
+        if not isinstance(fields.get("value", ""), str):
+            fields["value"] = msgspec.json.encode(fields["value"]).decode()
+        item = msgspec.convert(fields, ProduceItem)
         value = _value_of(item)
     except (msgspec.MsgspecError, ValueError) as error:
         raise BadLine(line, str(error)) from None
     given = {field: getattr(item, field) for field in FIELDS if getattr(item, field)}
-    return Source(f"line {line}", line, value, said | given)
+    return Source(f"line {line}", line, value, arguments | given)
 
 
 def _value_of(item: ProduceItem) -> Any:

@@ -12,15 +12,17 @@ DEFAULT_DATA = "./data"  # of every command that takes a data folder
 
 
 @click.command()
-@click.option("--listen", "address", metavar="HOST:PORT", help="Where to listen (default 127.0.0.1:8080).")
-@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="The data folder.")
-@click.option("--memory", is_flag=True, help="Keep everything in memory: nothing survives a stop.")
-@click.option("--config", metavar="FILE", help="Settings in TOML (also from DRIFTQ_CONFIG).")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="One setting: queue.lease_ms=5000.")
+@click.option("--listen", "address", metavar="HOST:PORT", help="Address to listen on (default: 127.0.0.1:8080).")
+@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="Data folder.")
+@click.option("--memory", is_flag=True, help="Keep all data in memory; it is lost when the server stops.")
+@click.option("--config", metavar="FILE", help="Settings in TOML (env: DRIFTQ_CONFIG).")
+@click.option(
+    "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting, e.g. queue.lease_ms=5000."
+)
 def command(address: str | None, data: str, memory: bool, config: str | None, assignments: tuple[str, ...]) -> None:
-    """Run a broker until it is stopped with Ctrl-C or SIGTERM.
+    """Run a server until Ctrl-C or SIGTERM.
 
-    A reply means that the write is on disk. Everything is under /v1; start with GET /v1/healthz.
+    The server replies to a write only after it is on disk. The API is under /v1; its documentation is at /v1/docs.
 
     Example: driftq serve --data ./data --listen 127.0.0.1:8080 --set queue.lease_ms=5000
     """
@@ -33,8 +35,8 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
     from driftq.settings.loader import SettingsError
 
     if address is not None:
-        host, found, port = address.rpartition(":")
-        if not found or not port.isdigit():
+        host, colon, port = address.rpartition(":")
+        if not colon or not port.isdigit():
             raise click.UsageError(f"--listen takes HOST:PORT, not {address!r}")
         assignments = (f"listen.host={host.strip('[]')}", f"listen.port={port}", *assignments)
     try:
@@ -43,11 +45,11 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
         raise click.UsageError(str(error)) from None
     configure(settings.log)
     capture_all()
-    is_json = settings.log.format == "json"  # then every line is one, also the first and the last
-    say = logging.getLogger("driftq").info if is_json else partial(click.echo, err=True)
+    is_json = settings.log.format == "json"  # then all lines are JSON, the first and the last too
+    echo = logging.getLogger("driftq").info if is_json else partial(click.echo, err=True)
     report = logging.getLogger("driftq").critical if is_json else None
     with exit_on_error(report), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(run(settings, None if memory else data, say))
+            runner.run(run(settings, None if memory else data, echo))
         except SettingsError as error:
             raise click.UsageError(str(error)) from None

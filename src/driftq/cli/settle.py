@@ -1,4 +1,4 @@
-"""`driftq ack`, `nack`, `reject`, `release`, `extend`: the end, or the lengthening, of a claim made by hand."""
+"""`driftq ack`, `nack`, `reject`, `release`, `extend`: settle or extend claims by hand."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ import click
 import msgspec
 
 from driftq.cli import output
-from driftq.cli.command import Invocation, asks, group_argument, topic_argument
+from driftq.cli.command import Invocation, broker_command, group_argument, topic_argument
 from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import DURATION, RUN, OffsetRun
 from driftq.client.claims import LeaseHolder
 from driftq.wire.claims import Delivered
 
 
-def _held_options(function: Callable[..., None]) -> Callable[..., None]:
-    function = click.option("--token", default="", help="What the claim gave; it proves that the message is yours.")(
-        function
-    )
-    function = click.option("--owner", default="", help="Without a token: in whose name it was claimed.")(function)
-    function = click.argument("places", nargs=-1, required=True, metavar="PLACE...")(function)
+def _claim_options(function: Callable[..., None]) -> Callable[..., None]:
+    function = click.option("--token", default="", help="Token of the claim, as `driftq claim` printed it.")(function)
+    function = click.option("--owner", default="", help="Owner of the claim, instead of a token.")(function)
+    function = click.argument("claimed", nargs=-1, required=True, metavar="PARTITION:OFFSET...")(function)
     return topic_argument(group_argument(function))
 
 
-class _Held(NamedTuple):
+class _Claim(NamedTuple):
     """A message that was claimed, perhaps by another process."""
 
     holder: LeaseHolder
@@ -34,43 +32,43 @@ class _Held(NamedTuple):
 
 
 def _settle(
-    asked: Invocation,
-    word: str,
+    invocation: Invocation,
+    method: str,
     done: str,
     *,
     topic: str,
     group: str,
-    places: tuple[str, ...],
+    claimed: tuple[str, ...],
     token: str,
     owner: str,
     **more: Any,
 ) -> None:
-    """One call; what was refused is named, and then the exit code says so."""
+    """Settle in one call. Refused messages are printed, and the exit code says so."""
     holder = LeaseHolder(topic, group, owner)
-    held = [_Held(holder, each) for each in _delivered(places, token)]
-    if not held:
-        fail(Exit.BAD_INPUT, "no message was named on standard input", as_json=asked.as_json)
-    reply = getattr(asked.broker, word)(held, **more)
-    if asked.as_json:
+    claims = [_Claim(holder, delivered) for delivered in _delivered(claimed, token)]
+    if not claims:
+        fail(Exit.BAD_INPUT, "there is no message on standard input", as_json=invocation.as_json)
+    reply = getattr(invocation.broker, method)(claims, **more)
+    if invocation.as_json:
         output.document(reply)
     else:
-        for each in reply.refused:
-            output.remark(f"{each.partition}:{each.offset} was refused: {each.message}")
-        click.echo(f"{len(held) - len(reply.refused)} {done}")
+        for refusal in reply.refused:
+            output.note(f"{refusal.partition}:{refusal.offset} was refused: {refusal.message}")
+        click.echo(f"{len(claims) - len(reply.refused)} {done}")
     if reply.refused:
-        hint = "A claim that ran out may be another worker's now: claim again."
+        hint = "If the lease has expired, another worker may hold the message: claim it again."
         if not (token or owner):
-            hint = "Name the claim: --token TOKEN as `driftq claim` printed it, or --owner NAME."
-        fail(Exit.REFUSED, f"{len(reply.refused)} of {len(held)} were refused", hint, as_json=asked.as_json)
+            hint = "Name the claim: --token TOKEN, as `driftq claim` printed it, or --owner NAME."
+        fail(Exit.REFUSED, f"{len(reply.refused)} of {len(claims)} were refused", hint, as_json=invocation.as_json)
 
 
-def _delivered(places: Iterable[str], token: str) -> Iterator[Delivered]:
-    """What the places name; `-` reads what `claim --json` printed."""
-    for place in places:
-        if place == "-":
+def _delivered(claimed: Iterable[str], token: str) -> Iterator[Delivered]:
+    """The messages of the arguments; `-` reads what `claim --json` printed."""
+    for text in claimed:
+        if text == "-":
             yield from _from_input()
             continue
-        run: OffsetRun = RUN.convert(place, None, None)
+        run: OffsetRun = RUN.convert(text, None, None)
         yield from (Delivered(run.partition, offset, token=token) for offset in range(run.offset, run.end))
 
 
@@ -85,62 +83,62 @@ def _from_input() -> Iterator[Delivered]:
 
 
 @click.command()
-@_held_options
-@asks
-def ack(asked: Invocation, **words: Any) -> None:
-    """Say that claimed messages are done.
+@_claim_options
+@broker_command
+def ack(invocation: Invocation, **options: Any) -> None:
+    """Mark claimed messages as done.
 
-    PLACE is PARTITION:OFFSET, a run PARTITION:FIRST-LAST, or - for what `claim --json` printed.
+    Name messages as PARTITION:OFFSET or PARTITION:FIRST-LAST; - reads what `claim --json` printed.
 
     Example: driftq ack orders billing 0:12 0:20-25 --token TOKEN
     """
-    _settle(asked, "ack", "done", **words)
+    _settle(invocation, "ack", "done", **options)
 
 
 @click.command()
-@_held_options
-@click.option("--reason", default="", help="What went wrong; the next worker and the dead letter see it.")
-@click.option("--delay", "delay_ms", type=DURATION, help="When to try again (default: as the retry policy says).")
-@asks
-def nack(asked: Invocation, **words: Any) -> None:
-    """Say that claimed messages failed: they come again, or become dead letters.
+@_claim_options
+@click.option("--reason", default="", help="Error; the next worker and the dead letter show it.")
+@click.option("--delay", "delay_ms", type=DURATION, help="Retry after this delay (default: the retry policy's).")
+@broker_command
+def nack(invocation: Invocation, **options: Any) -> None:
+    """Report that claimed messages failed: they are retried, or become dead letters.
 
     Example: driftq nack orders billing 0:12 --token TOKEN --reason "card declined" --delay 5m
     """
-    _settle(asked, "nack", "failed", **words)
+    _settle(invocation, "nack", "failed", **options)
 
 
 @click.command()
-@_held_options
-@click.option("--reason", default="", help="Why nobody should try again.")
-@asks
-def reject(asked: Invocation, **words: Any) -> None:
-    """Make claimed messages dead letters at once.
+@_claim_options
+@click.option("--reason", default="", help="Why it should not be retried.")
+@broker_command
+def reject(invocation: Invocation, **options: Any) -> None:
+    """Move claimed messages to the dead letters without a retry.
 
     Example: driftq reject orders billing 0:12 --token TOKEN --reason "no such user"
     """
-    _settle(asked, "reject", "rejected", **words)
+    _settle(invocation, "reject", "rejected", **options)
 
 
 @click.command()
-@_held_options
-@click.option("--delay", "delay_ms", type=DURATION, help="Not before this time has passed.")
-@asks
-def release(asked: Invocation, **words: Any) -> None:
-    """Give claimed messages back; counts no attempt.
+@_claim_options
+@click.option("--delay", "delay_ms", type=DURATION, help="Deliver again after this delay.")
+@broker_command
+def release(invocation: Invocation, **options: Any) -> None:
+    """Give claimed messages back without counting an attempt.
 
     Example: driftq release orders billing 0:12 --token TOKEN
     """
-    _settle(asked, "release", "given back", **words)
+    _settle(invocation, "release", "released", **options)
 
 
 @click.command()
-@_held_options
-@click.option("--lease", "lease_ms", type=DURATION, help="For how long from now (default: the topic's).")
-@asks
-def extend(asked: Invocation, **words: Any) -> None:
-    """Keep claimed messages for longer.
+@_claim_options
+@click.option("--lease", "lease_ms", type=DURATION, help="Length of the lease from now (default: the topic's).")
+@broker_command
+def extend(invocation: Invocation, **options: Any) -> None:
+    """Extend the lease of claimed messages.
 
     Example: driftq extend orders billing 0:12 --token TOKEN --lease 10m
     """
-    _settle(asked, "extend", "kept", **words)
+    _settle(invocation, "extend", "extended", **options)

@@ -10,7 +10,7 @@ import click
 
 from driftq import __version__
 from driftq.cli import output
-from driftq.cli.command import Invocation, asks, connect_once
+from driftq.cli.command import Invocation, broker_command, connect_once
 from driftq.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@asks
-def status(asked: Invocation) -> None:
-    """A server at a glance: what it is, its topics and how far behind their groups are.
+@broker_command
+def status(invocation: Invocation) -> None:
+    """Show a summary of a server: version, topics, lag of groups, dead letters.
 
     Example: driftq status
     """
-    broker = asked.broker
-    about = broker.version()
+    broker = invocation.broker
+    version_info = broker.version()
     topics = [broker.topics.describe(name) for name in broker.topics.list()]
     groups = broker.groups.list()
-    if asked.as_json:
-        found = {"url": broker.url, "server": about, "topics": topics, "groups": groups}
-        output.document({**found, "warnings": list(_warnings(topics))})
+    if invocation.as_json:
+        summary = {"url": broker.url, "server": version_info, "topics": topics, "groups": groups}
+        output.document({**summary, "warnings": list(_warnings(topics))})
         return
     output.fields(
         [
             ("server", broker.url),
-            ("version", about["version"]),
-            ("durability", about["durability"]),
+            ("version", version_info["version"]),
+            ("durability", version_info["durability"]),
             ("topics", len(topics)),
             ("messages", sum(part.messages for topic in topics for part in topic.partitions)),
             ("lag", sum(group.lag for group in groups)),
@@ -49,12 +49,12 @@ def status(asked: Invocation) -> None:
     click.echo()
     rows = []
     for topic in topics:
-        mine = [group for group in groups if group.topic == topic.name]
-        oldest_ms = max((group.lag_ms for group in mine if group.lag), default=0)
+        of_topic = [group for group in groups if group.topic == topic.name]
+        oldest_ms = max((group.lag_ms for group in of_topic if group.lag), default=0)
         rows.append(
             (
-                topic.name, sum(part.messages for part in topic.partitions), len(mine),
-                sum(group.lag for group in mine), output.age(oldest_ms) if oldest_ms else "", topic.dead_letters,
+                topic.name, sum(part.messages for part in topic.partitions), len(of_topic),
+                sum(group.lag for group in of_topic), output.age(oldest_ms) if oldest_ms else "", topic.dead_letters,
             )
         )  # fmt: skip
     output.table(("TOPIC", "MESSAGES", "GROUPS", "LAG", "OLDEST", "DEAD"), rows)
@@ -65,67 +65,69 @@ def status(asked: Invocation) -> None:
 
 
 def _warnings(topics: list[TopicInfo]) -> Iterator[dict[str, Any]]:
-    """Partitions that are full for producers, or nearly, and which group holds them up."""
+    """Partitions that are full or nearly full, and the group that holds up producers."""
     for topic in topics:
         for part in topic.partitions:
-            full = part.backlog
-            if full is None or not full.commands:
+            backlog = part.backlog
+            if backlog is None or not backlog.commands:
                 continue
-            state = "full: produces are refused" if full.used >= 1 else f"{full.used:.0%} full"
-            messages = f"{full.messages:,} of {full.messages_max:,} messages"
-            sizes = f"{output.size(full.payload_bytes)} of {output.size(full.bytes_max)}"
+            state = "full: produces are refused" if backlog.used >= 1 else f"{backlog.used:.0%} full"
+            messages = f"{backlog.messages:,} of {backlog.messages_max:,} messages"
+            sizes = f"{output.size(backlog.payload_bytes)} of {output.size(backlog.bytes_max)}"
             yield {
                 "message": f"Partition {part.partition} of {topic.name} is {state}. {messages} and {sizes} wait for "
-                f"group {full.group}. Besides its consumers these help:",
+                f"group {backlog.group}. Besides starting consumers, these commands help:",
                 "topic": topic.name,
                 "partition": part.partition,
-                "group": full.group,
-                "lag": full.lag,
-                "commands": full.commands,
+                "group": backlog.group,
+                "lag": backlog.lag,
+                "commands": backlog.commands,
             }
 
 
 @click.command()
-@asks
-def health(asked: Invocation) -> None:
-    """Whether a server is alive and ready; the exit code is 0, 69 (nobody answers) or 75 (not ready).
+@broker_command
+def health(invocation: Invocation) -> None:
+    """Check whether a server is alive and ready. Exits with 0, 69 (no answer) or 75 (not ready).
 
     Example: driftq health || systemctl restart driftq
     """
     from driftq.client.errors import Unavailable
 
-    with connect_once(asked.place) as broker:
+    with connect_once(invocation.address) as broker:
         broker.healthy()
         try:
-            found: dict[str, Any] = {"alive": True, **broker.ready()}
+            state: dict[str, Any] = {"alive": True, **broker.ready()}
         except Unavailable as error:
-            found = {"alive": True, "status": error.message}
-    if asked.as_json:
-        output.document(found)
+            state = {"alive": True, "status": error.message}
+    if invocation.as_json:
+        output.document(state)
     else:
-        click.echo(f"{asked.broker.url}: {found['status']}")
-    if found["status"] != "ready":
+        click.echo(f"{invocation.broker.url}: {state['status']}")
+    if state["status"] != "ready":
         sys.exit(Exit.IN_USE)
 
 
 @click.command()
-@asks
-def version(asked: Invocation) -> None:
-    """The version of this program and of the server, if one answers.
+@broker_command
+def version(invocation: Invocation) -> None:
+    """Show the versions of this program and of the server.
 
     Example: driftq version --json
     """
     from driftq.client.errors import DriftQError
 
     try:
-        server: dict[str, Any] | None = asked.broker.version()
+        server: dict[str, Any] | None = invocation.broker.version()
         reason = ""
     except DriftQError as error:
         server, reason = None, str(error).partition(";")[0]
-    if asked.as_json:
-        output.document({"client": __version__, "server": server, "url": asked.broker.url})
+    if invocation.as_json:
+        output.document({"client": __version__, "server": server, "url": invocation.broker.url})
         return
     click.echo(f"client  {__version__}")
     click.echo(
-        f"server  {server['version']} at {asked.broker.url} ({server['durability']})" if server else f"server  {reason}"
+        f"server  {server['version']} at {invocation.broker.url} ({server['durability']})"
+        if server
+        else f"server  {reason}"
     )

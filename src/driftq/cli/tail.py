@@ -1,4 +1,4 @@
-"""`driftq tail`: a topic as it goes by, read without a group, so that nobody's messages are taken."""
+"""`driftq tail`: follow a topic without a group, so that no messages are claimed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, topic_argument
-from driftq.cli.output import while_read
+from driftq.cli.command import Invocation, broker_command, topic_argument
+from driftq.cli.output import until_reader_closes
 from driftq.cli.param_types import Moment
 
 if TYPE_CHECKING:
@@ -23,27 +23,35 @@ WAIT_MS = 30_000
 @click.command()
 @topic_argument
 @click.option(
-    "--last", "-n", type=click.IntRange(0), default=10, show_default=True, help="Begin so many before the end."
+    "--last",
+    "-n",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Start this many messages before the end.",
 )
 @click.option(
-    "--from", "start", type=Moment(words=("earliest", "latest")), help="Begin at earliest, latest, a time, 1h ago."
+    "--from",
+    "start",
+    type=Moment(words=("earliest", "latest")),
+    help="Start at earliest, latest, a time, or 1h for an hour ago.",
 )
-@click.option("--partition", "-p", "chosen", type=click.IntRange(0), multiple=True, help="Only these partitions.")
-@click.option("--count", type=click.IntRange(1), help="End after this many.")
-@click.option("--no-follow", is_flag=True, help="End at the end.")
+@click.option("--partition", "-p", "partitions", type=click.IntRange(0), multiple=True, help="Only these partitions.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many.")
+@click.option("--no-follow", is_flag=True, help="Stop at the end of the topic.")
 @messages.raw_option
-@asks
+@broker_command
 def command(
-    asked: Invocation,
+    invocation: Invocation,
     topic: str,
     last: int,
     start: str | None,
-    chosen: tuple[int, ...],
+    partitions: tuple[int, ...],
     count: int | None,
     no_follow: bool,
     raw: bool,
 ) -> None:
-    """Watch a topic. Nothing is claimed, no group is touched. Runs until Ctrl-C.
+    """Follow a topic without claiming messages. Runs until Ctrl-C.
 
     \b
     Examples:
@@ -52,40 +60,45 @@ def command(
       driftq tail dlq.orders
     """
     at = start if start not in (None, "earliest", "latest") else None
-    places = [
-        each for each in asked.broker.topics.offsets(topic, at=at).partitions if not chosen or each.partition in chosen
-    ]
-    missing = set(chosen) - {each.partition for each in places}
+    offsets = invocation.broker.topics.offsets(topic, at=at).partitions
+    logs = [log for log in offsets if not partitions or log.partition in partitions]
+    missing = set(partitions) - {log.partition for log in logs}
     if missing:
         raise click.UsageError(f"{topic} has no partition {min(missing)}")
-    begin: dict[int, int] = {}
-    for each in places:
-        shown = {None: max(each.start, each.end - last), "earliest": each.start, "latest": each.end}
-        begin[each.partition] = each.at if at is not None and each.at is not None else shown.get(start, each.end)
-    ends = {each.partition: each.end for each in places} if no_follow else {}
-    watch = _Watch(asked, topic, begin, ends, count, raw)
-    with while_read():
-        asyncio.run(watch.run())
+    starts: dict[int, int] = {}
+    for log in logs:
+        named = {None: max(log.start, log.end - last), "earliest": log.start, "latest": log.end}
+        starts[log.partition] = log.at if at is not None and log.at is not None else named.get(start, log.end)
+    ends = {log.partition: log.end for log in logs} if no_follow else {}
+    tail = _Tail(invocation, topic, starts, ends, count, raw)
+    with until_reader_closes():
+        asyncio.run(tail.run())
 
 
-class _Watch:
-    """One long read for each partition; lines come as they arrive."""
+class _Tail:
+    """One long poll for each partition; messages are printed as they arrive."""
 
     def __init__(
-        self, asked: Invocation, topic: str, begin: dict[int, int], ends: dict[int, int], count: int | None, raw: bool
+        self,
+        invocation: Invocation,
+        topic: str,
+        starts: dict[int, int],
+        ends: dict[int, int],
+        count: int | None,
+        raw: bool,
     ) -> None:
-        self._asked = asked
+        self._invocation = invocation
         self._topic = topic
-        self._begin = begin
+        self._starts = starts
         self._ends = ends
         self._left = count
         self._raw = raw
 
     async def run(self) -> None:
-        async with self._asked.broker.asynchronous() as broker:
-            tasks = [asyncio.ensure_future(self._read(broker, each)) for each in self._begin]
+        async with self._invocation.broker.asynchronous() as broker:
+            tasks = [asyncio.ensure_future(self._read(broker, partition)) for partition in self._starts]
             try:
-                # The first end ends all, if it is an error or the count is full; else all go to their own.
+                # An error or a full count ends all reads; otherwise each ends by itself.
                 while tasks:
                     done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
@@ -101,24 +114,24 @@ class _Watch:
     async def _read(self, broker: AsyncDriftQ, partition: int) -> None:
         from driftq.client.errors import Gone
 
-        offset = self._begin[partition]
+        offset = self._starts[partition]
         while (end := self._ends.get(partition)) is None or offset < end:
             try:
-                found = await broker.topics.fetch(self._topic, partition, offset, wait_ms=0 if end else WAIT_MS)
+                fetched = await broker.topics.fetch(self._topic, partition, offset, wait_ms=0 if end else WAIT_MS)
             except Gone as gone:
                 offset = int(gone.earliest)
-                output.remark(f"partition {partition} begins at {offset} now; what was before is gone")
+                output.note(f"partition {partition} starts at {offset} now; earlier messages are gone")
                 continue
-            offset = found.next_offset
-            if not self._show(each for each in found.messages if end is None or each.offset < end):
+            offset = fetched.next_offset
+            if not self._show(message for message in fetched.messages if end is None or message.offset < end):
                 return
 
-    def _show(self, found: Iterable[StoredMessage]) -> bool:
-        """False when enough was shown."""
-        for message in found:
+    def _show(self, fetched: Iterable[StoredMessage]) -> bool:
+        """False if enough messages were printed."""
+        for message in fetched:
             if self._left == 0:
                 return False
-            messages.show(self._topic, message, as_json=self._asked.as_json, only_value=self._raw)
+            messages.show(self._topic, message, as_json=self._invocation.as_json, only_value=self._raw)
             if self._left is not None:
                 self._left -= 1
         output.flush()

@@ -1,4 +1,4 @@
-"""`driftq topics`: what there is, how it is set, and a look at the messages in it."""
+"""`driftq topics`: list, create, show, change and delete topics, and peek at their messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, asks, confirmed, topic_argument, yes_option
+from driftq.cli.command import Invocation, broker_command, confirm, topic_argument, yes_option
 from driftq.cli.param_types import AGO, DURATION, SIZE
 
 if TYPE_CHECKING:
@@ -16,46 +16,50 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List, create, show, change and delete topics; look at their messages."""
+    """List, create, show, change and delete topics; peek at messages."""
 
 
 @command.command("list")
-@asks
-def list_(asked: Invocation) -> None:
-    """Every topic with its size and its dead letters.
+@broker_command
+def list_(invocation: Invocation) -> None:
+    """List all topics with their size and dead letters.
 
     Example: driftq topics list
     """
-    found = [asked.broker.topics.describe(name) for name in asked.broker.topics.list()]
-    if asked.as_json:
-        output.document([_summary(info) for info in found])
+    topics = [invocation.broker.topics.describe(name) for name in invocation.broker.topics.list()]
+    if invocation.as_json:
+        output.document([_summary(info) for info in topics])
         return
     header = ("TOPIC", "PARTITIONS", "MESSAGES", "BYTES", "GROUPS", "DEAD")
-    output.table(header, (tuple(_summary(info).values()) for info in found), "No topics. driftq topics create NAME")
+    output.table(
+        header, (tuple(_summary(info).values()) for info in topics), "No topics. Create one: driftq topics create NAME"
+    )
 
 
 def _summary(info: TopicInfo) -> dict[str, Any]:
     return {
         "name": info.name,
         "partitions": len(info.partitions),
-        "messages": sum(each.messages for each in info.partitions),
-        "bytes": sum(each.payload_bytes for each in info.partitions),
+        "messages": sum(log.messages for log in info.partitions),
+        "bytes": sum(log.payload_bytes for log in info.partitions),
         "groups": len(info.groups),
         "dead_letters": info.dead_letters,
     }
 
 
 _SETTINGS = (
-    click.option("--retention", "retention_ms", type=DURATION, help="Messages are kept this long (7d)."),
-    click.option("--retention-bytes", type=SIZE, help="And this much of each partition (10GB)."),
-    click.option("--lease", "lease_ms", type=DURATION, help="How long a claim holds (30s)."),
-    click.option("--in-flight-max", type=click.IntRange(0), help="Claimed at a time, for each group and partition."),
-    click.option("--backlog-messages-max", type=click.IntRange(0), help="More than this unread refuses new ones."),
-    click.option("--backlog-bytes-max", type=SIZE, help="The same in bytes."),
-    click.option("--fair", type=click.Choice(["tenant", "off"]), help="tenant: hand out messages of tenants in turns."),
-    click.option("--max-attempts", type=click.IntRange(0), help="Deliveries before a message is a dead letter."),
-    click.option("--backoff", "backoff_ms", type=DURATION, help="The first pause between attempts."),
-    click.option("--max-backoff", "max_backoff_ms", type=DURATION, help="The longest pause."),
+    click.option("--retention", "retention_ms", type=DURATION, help="Keep messages this long (e.g. 7d)."),
+    click.option("--retention-bytes", type=SIZE, help="Keep this much of each partition (e.g. 10GB)."),
+    click.option("--lease", "lease_ms", type=DURATION, help="Length of a lease (e.g. 30s)."),
+    click.option(
+        "--in-flight-max", type=click.IntRange(0), help="Maximum of claimed messages per group and partition."
+    ),
+    click.option("--backlog-messages-max", type=click.IntRange(0), help="Refuse new messages beyond this backlog."),
+    click.option("--backlog-bytes-max", type=SIZE, help="Refuse new messages beyond this backlog in bytes."),
+    click.option("--fair", type=click.Choice(["tenant", "off"]), help="tenant: deliver messages of tenants in turns."),
+    click.option("--max-attempts", type=click.IntRange(0), help="Deliveries before a message becomes a dead letter."),
+    click.option("--backoff", "backoff_ms", type=DURATION, help="First backoff between attempts."),
+    click.option("--max-backoff", "max_backoff_ms", type=DURATION, help="Longest backoff."),
 )
 
 
@@ -65,33 +69,35 @@ def _settings(function: Any) -> Any:
     return function
 
 
-def _given(words: dict[str, Any]) -> dict[str, Any]:
-    """Only what was said; the three words about retries are one setting."""
+def _changes(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given. The three about retries are one setting."""
     retry = {
-        "max_attempts": words.pop("max_attempts"),
-        "backoff_ms": words.pop("backoff_ms"),
-        "max_backoff_ms": words.pop("max_backoff_ms"),
+        "max_attempts": options.pop("max_attempts"),
+        "backoff_ms": options.pop("backoff_ms"),
+        "max_backoff_ms": options.pop("max_backoff_ms"),
     }
-    said = {name: value for name, value in words.items() if value is not None}
-    if said.get("fair") == "off":
-        said["fair"] = ""
+    changes = {name: value for name, value in options.items() if value is not None}
+    if changes.get("fair") == "off":
+        changes["fair"] = ""
     if any(value is not None for value in retry.values()):
-        said["retry"] = {name: value for name, value in retry.items() if value is not None}
-    return said
+        changes["retry"] = {name: value for name, value in retry.items() if value is not None}
+    return changes
 
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", "-p", type=click.IntRange(1, 1_024), default=1, show_default=True, help="How many.")
+@click.option(
+    "--partitions", "-p", type=click.IntRange(1, 1_024), default=1, show_default=True, help="Number of partitions."
+)
 @_settings
-@asks
-def create(asked: Invocation, name: str, partitions: int, **words: Any) -> None:
-    """Make a topic. The same again changes nothing.
+@broker_command
+def create(invocation: Invocation, name: str, partitions: int, **options: Any) -> None:
+    """Create a topic. Repeating the command has no effect.
 
     Example: driftq topics create orders --partitions 4 --retention 7d --max-attempts 5
     """
-    reply = asked.broker.topics.create(name, partitions=partitions, **_given(words))
-    if asked.as_json:
+    reply = invocation.broker.topics.create(name, partitions=partitions, **_changes(options))
+    if invocation.as_json:
         output.document(reply)
         return
     click.echo(f"{reply.name}: {reply.status}, partitions: {reply.partitions}")
@@ -99,17 +105,17 @@ def create(asked: Invocation, name: str, partitions: int, **words: Any) -> None:
 
 @command.command()
 @topic_argument
-@asks
-def show(asked: Invocation, topic: str) -> None:
-    """Partitions, groups, settings and dead letters of a topic.
+@broker_command
+def show(invocation: Invocation, topic: str) -> None:
+    """Show the partitions, groups, settings and dead letters of a topic.
 
     Example: driftq topics show orders
     """
-    _show(asked, asked.broker.topics.describe(topic))
+    _show(invocation, invocation.broker.topics.describe(topic))
 
 
-def _show(asked: Invocation, info: TopicInfo) -> None:
-    if asked.as_json:
+def _show(invocation: Invocation, info: TopicInfo) -> None:
+    if invocation.as_json:
         output.document(info)
         return
     retry = info.config.get("retry") or {}
@@ -127,8 +133,7 @@ def _show(asked: Invocation, info: TopicInfo) -> None:
     click.echo()
     header = ("PARTITION", "FIRST", "NEXT", "MESSAGES", "BYTES")
     rows = (
-        (each.partition, each.start_offset, each.end_offset, each.messages, each.payload_bytes)
-        for each in info.partitions
+        (log.partition, log.start_offset, log.end_offset, log.messages, log.payload_bytes) for log in info.partitions
     )
     output.table(header, rows)
 
@@ -136,32 +141,32 @@ def _show(asked: Invocation, info: TopicInfo) -> None:
 @command.command("set")
 @topic_argument
 @_settings
-@asks
-def set_(asked: Invocation, topic: str, **words: Any) -> None:
-    """Change settings of a topic; 0 goes back to the server's own.
+@broker_command
+def set_(invocation: Invocation, topic: str, **options: Any) -> None:
+    """Change the settings of a topic. 0 restores the server's default.
 
     Example: driftq topics set orders --lease 2m --retention 0
     """
-    given = _given(words)
-    if not given:
+    changes = _changes(options)
+    if not changes:
         raise click.UsageError("nothing to change; see `driftq topics set --help`")
-    _show(asked, asked.broker.topics.change(topic, **given))
+    _show(invocation, invocation.broker.topics.change(topic, **changes))
 
 
 @command.command()
 @topic_argument
 @yes_option
-@asks
-def delete(asked: Invocation, topic: str, yes: bool) -> None:
+@broker_command
+def delete(invocation: Invocation, topic: str, yes: bool) -> None:
     """Delete a topic with its messages, dead letters and groups.
 
     Example: driftq topics delete orders --yes
     """
-    info = asked.broker.topics.describe(topic)
-    count = sum(each.messages for each in info.partitions)
-    confirmed(f"Delete {topic} with {count:,} messages and {info.dead_letters:,} dead letters", yes)
-    asked.broker.topics.delete(topic)
-    if asked.as_json:
+    info = invocation.broker.topics.describe(topic)
+    count = sum(log.messages for log in info.partitions)
+    confirm(f"Delete {topic} with {count:,} messages and {info.dead_letters:,} dead letters", yes)
+    invocation.broker.topics.delete(topic)
+    if invocation.as_json:
         output.document({"topic": topic, "status": "deleted"})
     else:
         click.echo(f"{topic}: deleted")
@@ -169,33 +174,35 @@ def delete(asked: Invocation, topic: str, yes: bool) -> None:
 
 @command.command()
 @topic_argument
-@click.option("--at", type=AGO, help="Also the first offset at or after a time (RFC 3339, or 1h for an hour ago).")
-@asks
-def offsets(asked: Invocation, topic: str, at: str | None) -> None:
-    """First and next offset of each partition.
+@click.option(
+    "--at", type=AGO, help="Also show the first offset at or after this time (RFC 3339, or 1h for an hour ago)."
+)
+@broker_command
+def offsets(invocation: Invocation, topic: str, at: str | None) -> None:
+    """Show the first and the next offset of each partition.
 
     Example: driftq topics offsets orders --at 1h
     """
-    found = asked.broker.topics.offsets(topic, at=at)
-    if asked.as_json:
-        output.document(found)
+    info = invocation.broker.topics.offsets(topic, at=at)
+    if invocation.as_json:
+        output.document(info)
         return
     header = ("PARTITION", "FIRST", "NEXT", *(["AT"] if at else []))
-    rows = ((each.partition, each.start, each.end, *([each.at] if at else [])) for each in found.partitions)
+    rows = ((log.partition, log.start, log.end, *([log.at] if at else [])) for log in info.partitions)
     output.table(header, rows)
 
 
 @command.command()
 @topic_argument
-@click.option("--partition", "-p", type=click.IntRange(0), default=0, show_default=True, help="Which partition.")
-@click.option("--offset", type=click.IntRange(0), help="From here on (default: the last ones).")
-@click.option("--count", "-n", type=click.IntRange(1, 1_000), default=10, show_default=True, help="How many.")
+@click.option("--partition", "-p", type=click.IntRange(0), default=0, show_default=True, help="Partition.")
+@click.option("--offset", type=click.IntRange(0), help="First offset (default: the last messages).")
+@click.option("--count", "-n", type=click.IntRange(1, 1_000), default=10, show_default=True, help="Number of messages.")
 @messages.raw_option
-@asks
-def peek(asked: Invocation, topic: str, partition: int, offset: int | None, count: int, raw: bool) -> None:
-    """Look at messages without claiming them.
+@broker_command
+def peek(invocation: Invocation, topic: str, partition: int, offset: int | None, count: int, raw: bool) -> None:
+    """Print messages without claiming them.
 
     Example: driftq topics peek orders --partition 2 --offset 100
     """
-    for message in asked.broker.topics.peek(topic, partition, offset=offset, limit=count):
-        messages.show(topic, message, as_json=asked.as_json, only_value=raw)
+    for message in invocation.broker.topics.peek(topic, partition, offset=offset, limit=count):
+        messages.show(topic, message, as_json=invocation.as_json, only_value=raw)

@@ -16,7 +16,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_what_is_said_nearest_wins(monkeypatch):
+def test_the_command_line_wins_over_the_environment_and_the_file(monkeypatch):
     assert context_file.resolve(None, None).url == context_file.DEFAULT_URL
     known = {
         "used": ServerContext("http://used"),
@@ -31,7 +31,7 @@ def test_what_is_said_nearest_wins(monkeypatch):
     assert context_file.resolve(None, None).url == "http://url"
     assert context_file.resolve(None, "said").url == "http://said"
     assert context_file.resolve("http://here", None).url == "http://here"
-    with pytest.raises(BadContexts, match="give one"):
+    with pytest.raises(BadContexts, match="not both"):
         context_file.resolve("http://here", "said")
 
 
@@ -43,9 +43,9 @@ def test_a_token_goes_to_its_own_server_only(monkeypatch):
     assert context_file.resolve(None, None).token == "mine"
 
 
-def test_a_context_that_is_not_there_is_named_with_those_that_are():
+def test_an_unknown_context_is_reported_with_the_known_ones():
     context_file.save(ContextFile("", {"prod": ServerContext("http://a")}))
-    with pytest.raises(BadContexts, match="known are prod"):
+    with pytest.raises(BadContexts, match="the contexts are prod"):
         context_file.resolve(None, "prd")
 
 
