@@ -39,11 +39,11 @@ class RouteSpec(NamedTuple):
     method: str
     path: str
     handler: ParameterHandler
-    head: bool = False  # HEAD is answered, too: as GET, without the body
+    head: bool = False  # HEAD is served too: like GET, without the body
 
 
 def routes(context: Context) -> list[RouteSpec]:
-    """Everything that is served."""
+    """The route table."""
     table = [
         *_about_the_server(context),
         *_queue(context),
@@ -185,7 +185,7 @@ class App:
             handler = methods.get(request.method)
             if handler is None:
                 return _not_allowed(methods)
-            # Whether a request is let in and who handles it depend on its head alone, and heads come again and again.
+            # Access and route depend on the head alone, and clients repeat their heads: cache the handler with it.
             request.head.handler = handler
             return handler(request)
         for prefix, below in self._prefixes:
@@ -198,9 +198,9 @@ class App:
         path = request.path
         if not path.startswith("/v1/"):
             return error_response(404, "NOT_FOUND", "use /v1/* endpoints")
-        given = [percent_decoded(segment) for segment in request.raw_path.strip(b"/").split(b"/")]
+        request_segments = [percent_decoded(segment) for segment in request.raw_path.strip(b"/").split(b"/")]
         for segments, methods in self._patterns:
-            values = _values(segments, given)
+            values = _values(segments, request_segments)
             if values is not None:
                 handler = methods.get(request.method)
                 return handler(request, *values) if handler is not None else _not_allowed(methods)
@@ -211,12 +211,12 @@ def _bound(below: ParameterHandler, rest: bytes) -> Handler:
     return lambda request: below(request, rest)
 
 
-def _values(segments: list[str], given: list[str]) -> list[str] | None:
-    """What stands for the parameters, or None if the path is another one."""
-    if len(segments) != len(given):
+def _values(segments: list[str], request_segments: list[str]) -> list[str] | None:
+    """The values of the parameters, or None if the path does not match."""
+    if len(segments) != len(request_segments):
         return None
     values: list[str] = []
-    for segment, text in zip(segments, given, strict=True):
+    for segment, text in zip(segments, request_segments, strict=True):
         if segment.startswith("{"):
             values.append(text)
         elif segment != text:

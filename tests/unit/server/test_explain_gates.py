@@ -1,4 +1,4 @@
-"""Every gate of a claim, as `/v1/explain` tells it; and what it calls claimable can be claimed."""
+"""Every gate of a claim, as `/v1/explain` reports it; and what it calls claimable can be claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live end of a log when readers come while something is arriving: nobody is passed by."""
+"""The live end of a log when readers join while records arrive: no reader misses one."""
 
 from __future__ import annotations
 

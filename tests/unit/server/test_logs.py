@@ -66,10 +66,10 @@ def test_the_settings_choose_form_and_level(form):
 
 def test_a_repeated_complaint_is_held_back_and_counted(caplog):
     times = iter((0.0, 1.0, 9.9, 10.0, 10.0))
-    seldom = RateLimited(logging.getLogger("driftq.seldom"), every_s=10, now_s=times.__next__)
+    limited = RateLimited(logging.getLogger("driftq.limited"), every_s=10, now_s=times.__next__)
     for _ in range(4):
-        seldom.warn("kind", "it is 100%% %s", "bad")
-    seldom.warn("another", "first")
+        limited.warn("kind", "it is 100%% %s", "bad")
+    limited.warn("another", "first")
     assert [entry.getMessage() for entry in caplog.records] == [
         "it is 100% bad",
         "it is 100% bad (2 more of this kind since the last line)",

@@ -187,7 +187,7 @@ def test_a_router_that_fails_leaves_the_message_as_it_is(kind, result, caplog):
             assert at.router.results == {result: 3}
 
     run(story())
-    assert len(caplog.records) == (0 if result == "unrouted" else 1), "a complaint is logged seldom"
+    assert len(caplog.records) == (0 if result == "unrouted" else 1), "warnings are logged at a limited rate"
     assert "the payload" not in caplog.text
 
 
@@ -259,7 +259,7 @@ def test_a_router_is_found_by_its_name():
         ("nothing", "module:attribute"),
         ("no_such_module_here:x", "no_such_module_here"),
         ("json:nothing", "nothing"),
-        ("json:__name__", "neither callable"),
+        ("json:__name__", "is not callable"),
     ],
 )
 def test_a_router_that_cannot_be_loaded_is_named(target, complaint):

@@ -1,7 +1,7 @@
-"""Numbers that are counted as things happen, as cheaply as Python can: plain integers, read by
-`server.metrics.registry`.
+"""Counters of durable facts and of refusals: plain integers, read by `server.metrics.registry`.
 
-One thread writes each of them. A reader in another thread may see a count a moment late, never a torn one.
+Facts are counted when they are durable, so no counter falls after a crash. The names of topics and groups are limited;
+the rest is counted as "other". One thread writes each counter; a reader in another thread may see it a moment late.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Counters:
         self._names_max = names_max
         self.topics: dict[str, TopicCounters] = {}
         self.groups: dict[tuple[str, str], GroupCounters] = {}
-        self.streams = TopicCounters()  # of all streams together: their paths are without number
+        self.streams = TopicCounters()  # all streams together: the number of their paths is not limited
         self.frames = 0
-        self.facts: defaultdict[str, int] = defaultdict(int)  # those counted by kind alone
+        self.facts: defaultdict[str, int] = defaultdict(int)  # facts that are counted only by their kind
         self.redriven: defaultdict[str, int] = defaultdict(int)
         self.refusals: defaultdict[Code, int] = defaultdict(int)
         self.produce_refusals: defaultdict[str, int] = defaultdict(int)
@@ -83,38 +83,38 @@ class Counters:
             f.Released: self._released,
             f.Extended: self._extended,
             Published: self._published,
-            f.TopicCreated: lambda _: self._kind("topics_created"),
+            f.TopicCreated: lambda _: self._count_kind("topics_created"),
             f.TopicDeleted: self._topic_deleted,
-            StreamCreated: lambda _: self._kind("streams_created"),
-            StreamDeleted: lambda _: self._kind("streams_deleted"),
-            f.GroupCreated: lambda _: self._kind("groups_created"),
+            StreamCreated: lambda _: self._count_kind("streams_created"),
+            StreamDeleted: lambda _: self._count_kind("streams_deleted"),
+            f.GroupCreated: lambda _: self._count_kind("groups_created"),
             f.GroupDeleted: self._group_deleted,
-            GroupIdled: lambda _: self._kind("groups_idle"),
-            GroupCaughtUp: lambda _: self._kind("groups_caught_up"),
-            KeyBegun: lambda _: self._kind("effects_begun"),
-            KeyCommitted: lambda _: self._kind("effects_committed"),
-            KeyFailed: lambda _: self._kind("effects_failed"),
+            GroupIdled: lambda _: self._count_kind("groups_idle"),
+            GroupCaughtUp: lambda _: self._count_kind("groups_caught_up"),
+            KeyBegun: lambda _: self._count_kind("effects_begun"),
+            KeyCommitted: lambda _: self._count_kind("effects_committed"),
+            KeyFailed: lambda _: self._count_kind("effects_failed"),
         }
 
-    # --- what the engine tells ---
+    # --- called by the engine ---
 
     def observe(self, lsn: int, facts: list[f.Fact]) -> None:
-        """The facts of one frame, now durable."""
+        """Count the facts of one frame, which are durable now."""
         self.frames += 1
         for fact in facts:
             if type(fact) is f.Appended:
-                tally = self._logs.get(fact.log_id) or self._new_log(fact.log_id)
-                tally.messages += fact.count
-                tally.payload_bytes += fact.payload_bytes
-                if tally.dead_of:
-                    self._buried(tally, fact)
+                counters = self._logs.get(fact.log_id) or self._new_log(fact.log_id)
+                counters.messages += fact.count
+                counters.payload_bytes += fact.payload_bytes
+                if counters.dead_of:
+                    self._count_reasons(counters, fact)
             else:
                 handler = self._handlers.get(type(fact))
                 if handler is not None:
                     handler(fact)
 
-    def hear(self, command: c.Command, reply: Reply) -> None:
-        """A reply that leaves no fact."""
+    def observe_reply(self, command: c.Command, reply: Reply) -> None:
+        """Count a reply without facts: a refusal, or a duplicate."""
         if isinstance(reply, Rejected):
             self.refusals[reply.code] += 1
             if isinstance(command, c.Produce):
@@ -135,59 +135,59 @@ class Counters:
 
     # --- facts ---
 
-    def _kind(self, name: str) -> None:
+    def _count_kind(self, name: str) -> None:
         self.facts[name] += 1
 
     def _new_log(self, log_id: int) -> TopicCounters:
-        """State may be ahead of what is durable: a log that is gone already counts under "other"."""
+        """The state may be ahead of what is durable: a log that was deleted already counts as "other"."""
         log = self._state.logs.get(log_id)
         if log is not None and not log.topic:
-            tally = self.streams
+            counters = self.streams
         else:
-            tally = self._topic(log.topic if log is not None else OTHER)
-        self._logs[log_id] = tally
-        return tally
+            counters = self._topic(log.topic if log is not None else OTHER)
+        self._logs[log_id] = counters
+        return counters
 
     def _topic(self, name: str) -> TopicCounters:
-        tally = self.topics.get(name)
-        if tally is None:
+        counters = self.topics.get(name)
+        if counters is None:
             topic = self._state.topics.get(name)
             dead_of = topic.dead_of if topic is not None else ""
             if len(self.topics) >= self._names_max:
                 name, dead_of = (f"dlq.{OTHER}", OTHER) if dead_of else (OTHER, "")
-                tally = self.topics.get(name)
-            if tally is None:
-                tally = self.topics[name] = TopicCounters(dead_of)
-        return tally
+                counters = self.topics.get(name)
+            if counters is None:
+                counters = self.topics[name] = TopicCounters(dead_of)
+        return counters
 
-    def _buried(self, tally: TopicCounters, fact: f.Appended) -> None:
+    def _count_reasons(self, counters: TopicCounters, fact: f.Appended) -> None:
         for record in unpack(fact.batch):
             letter = read_head(record.head).dlq
-            tally.reasons[letter.reason if letter is not None else OTHER] += 1
+            counters.reasons[letter.reason if letter is not None else OTHER] += 1
 
     def _published(self, fact: Published) -> None:
         for part in fact.parts:
-            tally = self._logs.get(part.log_id) or self._new_log(part.log_id)
-            tally.messages += part.count
-            tally.payload_bytes += part.payload_bytes
+            counters = self._logs.get(part.log_id) or self._new_log(part.log_id)
+            counters.messages += part.count
+            counters.payload_bytes += part.payload_bytes
 
     def _topic_deleted(self, fact: f.TopicDeleted) -> None:
-        self._kind("topics_deleted")
+        self._count_kind("topics_deleted")
         for log_id in fact.log_ids:
             self._logs.pop(log_id, None)
 
     def _group(self, group_id: int) -> GroupCounters:
-        tally = self._by_group.get(group_id)
-        if tally is None:
+        counters = self._by_group.get(group_id)
+        if counters is None:
             group = self._state.groups.get(group_id)
             name = (group.topic, group.name) if group is not None else (OTHER, OTHER)
             if name not in self.groups and len(self.groups) >= self._names_max:
                 name = (OTHER, OTHER)
-            tally = self._by_group[group_id] = self.groups.setdefault(name, GroupCounters())
-        return tally
+            counters = self._by_group[group_id] = self.groups.setdefault(name, GroupCounters())
+        return counters
 
     def _group_deleted(self, fact: f.GroupDeleted) -> None:
-        self._kind("groups_deleted")
+        self._count_kind("groups_deleted")
         self._by_group.pop(fact.group_id, None)
 
     def _leased(self, fact: f.Leased) -> None:
@@ -202,11 +202,11 @@ class Counters:
             self.redriven[group.topic if known else OTHER] += count
 
     def _failed(self, fact: f.Failed) -> None:
-        tally = self._group(fact.group_id)
+        counters = self._group(fact.group_id)
         if fact.lease_lost:
-            tally.lease_losses += 1
+            counters.lease_losses += 1
         else:
-            tally.failures += 1
+            counters.failures += 1
 
     def _released(self, fact: f.Released) -> None:
         self._group(fact.group_id).released += _size(fact.ranges)

@@ -1,8 +1,8 @@
-"""Looks at the state: lag, what is in flight, ages, sizes. Changes nothing, counts nothing.
+"""Gauges, sampled from the state: lag, messages in flight, ages, sizes.
 
-A look may be long when there are thousands of groups, so it is taken in steps that let the server breathe. Each step is
-a query: a look that is finished shows only what is durable. Names are bounded: rows past the bound are added up under
-"other". Ages are read from the log's own headers and remembered.
+A sample may take long with thousands of groups, so it is taken in steps, between which the server handles requests.
+Each step is a query: a finished sample contains only what is durable. The number of rows is limited; the rest is summed
+up as "other". Ages are read from the headers of batches and cached.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PartitionRow(NamedTuple):
     lag: int
     lag_s: float
     in_flight: int
-    resting: int
+    waiting: int  # in backoff, or for their time
     gaps: int
 
 
@@ -48,29 +48,29 @@ class TopicRow(NamedTuple):
     payload_bytes: int
     oldest_s: float
     dead_letters: int
-    slowest: str  # the group that holds producers up first
+    slowest: str  # the group that blocks producers first
     used: float  # of the limit, in the fullest partition
 
 
 class GaugeSample(NamedTuple):
-    """What one look found."""
+    """One sample."""
 
     partitions: list[PartitionRow]
     topics: list[TopicRow]
     disk_bytes: dict[str, int]
     disk_free_bytes: int
-    counts: dict[str, int]  # how many there are of each thing, by the name of its metric
+    counts: dict[str, int]  # by the name of the metric
 
 
 class Gauges:
-    """Takes looks at one engine."""
+    """Samples one engine."""
 
     def __init__(self, engine: Engine, rows_max: int = ROWS_MAX) -> None:
         self._engine = engine
         self._rows_max = rows_max
         self._times: dict[tuple[int, int], int] = {}
 
-    async def look(self) -> GaugeSample:
+    async def sample(self) -> GaugeSample:
         queries = self._engine.queries
         counts = await queries.result(_counts)
         partitions: list[PartitionRow] = []
@@ -81,17 +81,17 @@ class Gauges:
                 if len(partitions) < self._rows_max:
                     partitions.append(row)
                 else:
-                    others = _added(others, row)
+                    others = _add_partition(others, row)
             await asyncio.sleep(0)
         topics: list[TopicRow] = []
-        rest: TopicRow | None = None
+        other_topics: TopicRow | None = None
         topic_rows = await queries.result(self._topic_rows)
-        while found := await queries.result(lambda _: list(islice(topic_rows, STEP))):
-            for each in found:
+        while topic_step := await queries.result(lambda _: list(islice(topic_rows, STEP))):
+            for topic_row in topic_step:
                 if len(topics) < self._rows_max:
-                    topics.append(each)
+                    topics.append(topic_row)
                 else:
-                    rest = _joined(rest, each)
+                    other_topics = _add_topic(other_topics, topic_row)
             await asyncio.sleep(0)
         folder = self._engine.folder
         sizes: dict[str, int] = {}
@@ -99,9 +99,12 @@ class Gauges:
         if folder is not None:
             sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
         return GaugeSample(
-            [*partitions, *([others] if others is not None else [])], [*topics, *([rest] if rest is not None else [])],
-            sizes, free_bytes, counts,
-        )  # fmt: skip
+            [*partitions, *([others] if others is not None else [])],
+            [*topics, *([other_topics] if other_topics is not None else [])],
+            sizes,
+            free_bytes,
+            counts,
+        )
 
     def _partition_rows(self, view: StateView) -> Iterator[PartitionRow]:
         state = view.state
@@ -109,10 +112,10 @@ class Gauges:
         for group in list(state.groups.values()):
             for partition, progress in enumerate(group.progress):
                 if group.group_id not in state.groups or group.name == REDRIVE_GROUP:
-                    break  # deleted while we looked, or nobody's lag
+                    break  # deleted in the meantime, or the broker's own group
                 lag = lag_of(group, state.logs[progress.log_id])
-                wanted = lag.messages and number < self._rows_max
-                lag_s = self._age_s(view, progress.log_id, lag.oldest) if wanted else 0.0
+                has_age = lag.messages and number < self._rows_max
+                lag_s = self._age_s(view, progress.log_id, lag.oldest) if has_age else 0.0
                 yield PartitionRow(
                     group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting,
                     len(progress.settled),
@@ -165,18 +168,18 @@ def _counts(view: StateView) -> dict[str, int]:
     }
 
 
-def _added(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
+def _add_partition(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:
     if sum_so_far is None:
         return row._replace(topic=OTHER, group=OTHER, partition=OTHER)
     return sum_so_far._replace(
         lag=sum_so_far.lag + row.lag,
         in_flight=sum_so_far.in_flight + row.in_flight,
-        resting=sum_so_far.resting + row.resting,
+        waiting=sum_so_far.waiting + row.waiting,
         gaps=sum_so_far.gaps + row.gaps,
     )
 
 
-def _joined(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
+def _add_topic(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
     if sum_so_far is None:
         return row._replace(topic=OTHER, slowest=OTHER)
     return sum_so_far._replace(
@@ -188,14 +191,14 @@ def _joined(sum_so_far: TopicRow | None, row: TopicRow) -> TopicRow:
 
 
 def sizes_of(folder: str) -> tuple[dict[str, int], int]:
-    """(bytes of files by subfolder, free bytes of the filesystem). Files may go while we look."""
+    """(bytes of files by subfolder, free bytes of the filesystem). Files may be deleted in the meantime."""
     sizes: dict[str, int] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 sizes[entry.name] = sum(_file_sizes(entry.path))
-    found = os.statvfs(folder)
-    return sizes, found.f_bavail * found.f_frsize
+    filesystem = os.statvfs(folder)
+    return sizes, filesystem.f_bavail * filesystem.f_frsize
 
 
 def _file_sizes(folder: str) -> Iterator[int]:

@@ -1,8 +1,8 @@
-"""Every metric by name, and the page that Prometheus reads.
+"""Every metric by name, and the page that Prometheus scrapes.
 
-`METRICS` is the list: what is not in it cannot be shown, and `docs/reference/metrics.md` is made from it. Counters come
-from `server.metrics.counters`, gauges from `server.metrics.gauges` at the moment of the scrape, or as they last were
-durable. Units are seconds and bytes.
+`METRICS` is the list: only its metrics are exposed, and `docs/reference/metrics.md` is generated from it.
+Counters come from `server.metrics.counters`, gauges from `server.metrics.gauges`, sampled at the scrape. Units are
+seconds and bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from driftq.server.access_log import AccessLog
     from driftq.server.router.caller import RouterCaller
 
-LOOK_WAIT_S = 1.0  # for gauges to be durable
+SAMPLE_WAIT_S = 1.0  # then a scrape shows the last sample
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Defined(NamedTuple):
+class MetricDefinition(NamedTuple):
     """One metric."""
 
     name: str
@@ -42,91 +42,120 @@ class Defined(NamedTuple):
 _GROUP = ("topic", "group")
 _PARTITION = ("topic", "group", "partition")
 
-METRICS: tuple[Defined, ...] = (
-    Defined("driftq_messages_produced_total", "counter", ("topic",), "Messages stored in a topic."),
-    Defined("driftq_produced_bytes_total", "counter", ("topic",), "Bytes of keys and values stored in a topic."),
-    Defined("driftq_produce_duplicates_total", "counter", (), "Produces answered with the result of an earlier one."),
-    Defined("driftq_produce_rejected_total", "counter", ("reason",), "Produces that were refused."),
-    Defined("driftq_deliveries_total", "counter", _GROUP, "Messages handed out, each time it happened."),
-    Defined(
+METRICS: tuple[MetricDefinition, ...] = (
+    MetricDefinition("driftq_messages_produced_total", "counter", ("topic",), "Messages stored in a topic."),
+    MetricDefinition(
+        "driftq_produced_bytes_total", "counter", ("topic",), "Bytes of keys and values stored in a topic."
+    ),
+    MetricDefinition(
+        "driftq_produce_duplicates_total",
+        "counter",
+        (),
+        "Produces answered with the result of an earlier one (duplicates).",
+    ),
+    MetricDefinition("driftq_produce_rejected_total", "counter", ("reason",), "Produces that were refused."),
+    MetricDefinition("driftq_deliveries_total", "counter", _GROUP, "Deliveries of messages, repeated ones included."),
+    MetricDefinition(
         "driftq_settled_total",
         "counter",
         ("topic", "group", "how"),
-        "Messages done: acked, dead, cancelled or skipped.",
+        "Messages settled: acked, dead, cancelled or skipped.",
     ),
-    Defined("driftq_failures_total", "counter", _GROUP, "Attempts that ended with a nack."),
-    Defined("driftq_lease_losses_total", "counter", _GROUP, "Attempts that ended because their lease ran out."),
-    Defined("driftq_releases_total", "counter", _GROUP, "Messages given back without counting an attempt."),
-    Defined("driftq_lease_extensions_total", "counter", _GROUP, "Messages whose lease was extended."),
-    Defined("driftq_dlq_messages_total", "counter", ("topic", "reason"), "Messages that became dead letters."),
-    Defined("driftq_redriven_total", "counter", ("topic",), "Dead letters that were sent back."),
-    Defined("driftq_refusals_total", "counter", ("code",), "Calls, or messages of a call, that were refused."),
-    Defined(
-        "driftq_stale_lease_rejections_total", "counter", (), "Acks, nacks and the like from who is not the holder."
+    MetricDefinition("driftq_failures_total", "counter", _GROUP, "Attempts that ended with a nack."),
+    MetricDefinition(
+        "driftq_lease_losses_total", "counter", _GROUP, "Attempts that ended because their lease expired."
     ),
-    Defined("driftq_stream_records_total", "counter", (), "Records appended to durable streams."),
-    Defined("driftq_stream_bytes_total", "counter", (), "Bytes appended to durable streams."),
-    Defined(
-        "driftq_events_total", "counter", ("event",), "Topics, groups, streams and effects made, ended or deleted."
+    MetricDefinition("driftq_releases_total", "counter", _GROUP, "Messages released without counting an attempt."),
+    MetricDefinition("driftq_lease_extensions_total", "counter", _GROUP, "Messages whose lease was extended."),
+    MetricDefinition("driftq_dlq_messages_total", "counter", ("topic", "reason"), "Messages that became dead letters."),
+    MetricDefinition("driftq_redriven_total", "counter", ("topic",), "Dead letters that were sent back."),
+    MetricDefinition("driftq_refusals_total", "counter", ("code",), "Calls, or messages of a call, that were refused."),
+    MetricDefinition(
+        "driftq_stale_lease_rejections_total",
+        "counter",
+        (),
+        "Acks, nacks and the like from a client that does not hold the lease.",
     ),
-    Defined("driftq_frames_total", "counter", (), "Frames that became durable."),
-    Defined("driftq_commit_seconds", "histogram", (), "From taking a batch of frames to its being durable."),
-    Defined("driftq_fsync_seconds", "histogram", (), "Writing and syncing one block of the journal."),
-    Defined("driftq_commit_frames", "histogram", (), "Frames that shared one sync."),
-    Defined("driftq_journal_lsn", "gauge", ("state",), "Number of the last frame: decided, or durable."),
-    Defined("driftq_unsynced_bytes", "gauge", (), "Decided and not yet durable."),
-    Defined("driftq_journal_room_bytes", "gauge", (), "What the journal takes before it needs more of the disk."),
-    Defined("driftq_disk_bytes", "gauge", ("part",), "Bytes of files: journal, logs, snapshots."),
-    Defined("driftq_disk_free_bytes", "gauge", (), "Free bytes where the data folder is."),
-    Defined("driftq_recovery_seconds", "gauge", (), "How long the last start took to fold the journal."),
-    Defined("driftq_clock_ahead_seconds", "gauge", (), "How far the machine's clock is ahead of the broker's time."),
-    Defined("driftq_clock_held", "gauge", (), "1 while the two are so far apart that an operator has to decide."),
-    Defined("driftq_topics", "gauge", (), "Topics, without those of dead letters."),
-    Defined("driftq_groups", "gauge", (), "Groups of all topics."),
-    Defined("driftq_idle_groups", "gauge", (), "Groups that hold no producer up because they are idle."),
-    Defined("driftq_streams", "gauge", (), "Durable streams."),
-    Defined("driftq_idempotency_keys", "gauge", (), "Keys of produces that are remembered."),
-    Defined("driftq_effect_keys", "gauge", (), "Keys of effects that are remembered."),
-    Defined("driftq_backlog_messages", "gauge", ("topic",), "Messages that a topic holds."),
-    Defined("driftq_backlog_bytes", "gauge", ("topic",), "Bytes of keys and values that a topic holds."),
-    Defined(
+    MetricDefinition("driftq_stream_records_total", "counter", (), "Records appended to durable streams."),
+    MetricDefinition("driftq_stream_bytes_total", "counter", (), "Bytes appended to durable streams."),
+    MetricDefinition(
+        "driftq_events_total", "counter", ("event",), "Topics, groups, streams and effects created, ended or deleted."
+    ),
+    MetricDefinition("driftq_frames_total", "counter", (), "Frames that became durable."),
+    MetricDefinition("driftq_commit_seconds", "histogram", (), "Time from the start of a commit until it is durable."),
+    MetricDefinition("driftq_fsync_seconds", "histogram", (), "Time to write and sync one block of the journal."),
+    MetricDefinition("driftq_commit_frames", "histogram", (), "Frames that shared one sync."),
+    MetricDefinition("driftq_journal_lsn", "gauge", ("state",), "LSN of the last frame: decided, or durable."),
+    MetricDefinition("driftq_unsynced_bytes", "gauge", (), "Bytes that are decided and not yet durable."),
+    MetricDefinition(
+        "driftq_journal_room_bytes", "gauge", (), "Bytes the journal can take before it needs more disk space."
+    ),
+    MetricDefinition("driftq_disk_bytes", "gauge", ("part",), "Bytes of files: journal, logs, snapshots."),
+    MetricDefinition("driftq_disk_free_bytes", "gauge", (), "Free bytes of the file system of the data folder."),
+    MetricDefinition("driftq_recovery_seconds", "gauge", (), "How long recovery took at the last start."),
+    MetricDefinition(
+        "driftq_clock_ahead_seconds", "gauge", (), "How far the machine's clock is ahead of the broker's time."
+    ),
+    MetricDefinition(
+        "driftq_clock_held", "gauge", (), "1 while the two differ so much that an operator has to decide."
+    ),
+    MetricDefinition("driftq_topics", "gauge", (), "Topics, not counting dead-letter topics."),
+    MetricDefinition("driftq_groups", "gauge", (), "Groups of all topics."),
+    MetricDefinition("driftq_idle_groups", "gauge", (), "Idle groups, which do not block producers."),
+    MetricDefinition("driftq_streams", "gauge", (), "Durable streams."),
+    MetricDefinition("driftq_idempotency_keys", "gauge", (), "Idempotency keys of produces that are remembered."),
+    MetricDefinition("driftq_effect_keys", "gauge", (), "Keys of effects that are remembered."),
+    MetricDefinition("driftq_backlog_messages", "gauge", ("topic",), "Messages that a topic holds."),
+    MetricDefinition("driftq_backlog_bytes", "gauge", ("topic",), "Bytes of keys and values that a topic holds."),
+    MetricDefinition(
         "driftq_backlog_used_ratio",
         "gauge",
         _GROUP,
-        "Share of the limit that waits for the slowest group, in the fullest partition; at 1 produces get 429.",
+        "Share of the backlog limit in use, by the slowest group in the fullest partition; at 1 produces get 429.",
     ),
-    Defined("driftq_oldest_message_age_seconds", "gauge", ("topic",), "Age of the oldest message that a topic holds."),
-    Defined("driftq_dead_letters", "gauge", ("topic",), "Dead letters that were not sent back."),
-    Defined("driftq_consumer_lag_messages", "gauge", _PARTITION, "Messages that a group has not settled."),
-    Defined("driftq_consumer_lag_seconds", "gauge", _PARTITION, "Age of the oldest message a group has not settled."),
-    Defined("driftq_inflight_messages", "gauge", _PARTITION, "Messages that are out under a lease."),
-    Defined("driftq_resting_messages", "gauge", _PARTITION, "Messages that wait for their time or their next attempt."),
-    Defined("driftq_group_gaps", "gauge", _PARTITION, "Settled ranges above the lowest open message: 16 bytes each."),
-    Defined("driftq_connections", "gauge", (), "Open connections."),
-    Defined("driftq_connections_max", "gauge", (), "Connections that are served at once; further ones get 503."),
-    Defined("driftq_open_streams", "gauge", (), "Connections that carry a stream: consumers, live tails."),
-    Defined("driftq_http_responses_total", "counter", ("status",), "Answers by HTTP status."),
-    Defined(
+    MetricDefinition(
+        "driftq_oldest_message_age_seconds", "gauge", ("topic",), "Age of the oldest message that a topic holds."
+    ),
+    MetricDefinition("driftq_dead_letters", "gauge", ("topic",), "Dead letters that were not sent back."),
+    MetricDefinition("driftq_consumer_lag_messages", "gauge", _PARTITION, "Messages that a group has not settled."),
+    MetricDefinition(
+        "driftq_consumer_lag_seconds", "gauge", _PARTITION, "Age of the oldest message a group has not settled."
+    ),
+    MetricDefinition("driftq_inflight_messages", "gauge", _PARTITION, "Messages in flight, under a lease."),
+    MetricDefinition(
+        "driftq_resting_messages", "gauge", _PARTITION, "Messages that wait for their scheduled time or in backoff."
+    ),
+    MetricDefinition(
+        "driftq_group_gaps",
+        "gauge",
+        _PARTITION,
+        "Settled ranges above the lowest unsettled message; 16 bytes of memory each.",
+    ),
+    MetricDefinition("driftq_connections", "gauge", (), "Open connections."),
+    MetricDefinition("driftq_connections_max", "gauge", (), "Limit of connections; further ones get 503."),
+    MetricDefinition("driftq_open_streams", "gauge", (), "Connections with an open stream: consumers, live tails."),
+    MetricDefinition("driftq_http_responses_total", "counter", ("status",), "Responses by HTTP status."),
+    MetricDefinition(
         "driftq_router_decisions_total",
         "counter",
         ("result",),
-        "Routers asked: routed, unrouted, timeout, error, invalid.",
+        "Calls of the router: routed, unrouted, timeout, error, invalid.",
     ),
-    Defined("driftq_router_seconds", "histogram", (), "How long a router took."),
-    Defined("driftq_build_info", "gauge", ("version", "durability"), "Always 1."),
-    Defined("inflight_messages", "gauge", _PARTITION, "The name upstream gives to driftq_inflight_messages."),
-    Defined("consumer_lag", "gauge", _PARTITION, "The name upstream gives to driftq_consumer_lag_messages."),
-    Defined(
-        "dlq_messages_total", "counter", ("topic", "reason"), "The name upstream gives to driftq_dlq_messages_total."
+    MetricDefinition("driftq_router_seconds", "histogram", (), "Time of a router call."),
+    MetricDefinition("driftq_build_info", "gauge", ("version", "durability"), "Always 1."),
+    MetricDefinition("inflight_messages", "gauge", _PARTITION, "Upstream name of driftq_inflight_messages."),
+    MetricDefinition("consumer_lag", "gauge", _PARTITION, "Upstream name of driftq_consumer_lag_messages."),
+    MetricDefinition(
+        "dlq_messages_total", "counter", ("topic", "reason"), "Upstream name of driftq_dlq_messages_total."
     ),
-    Defined(
-        "produce_rejected_total", "counter", ("reason",), "The name upstream gives to driftq_produce_rejected_total."
+    MetricDefinition(
+        "produce_rejected_total", "counter", ("reason",), "Upstream name of driftq_produce_rejected_total."
     ),
 )
 
 
 def table() -> list[tuple[str, str, str, str]]:
-    """The rows of the reference."""
+    """The rows of the table in the reference."""
     return [(f"`{name}`", kind, ", ".join(labels), meaning) for name, kind, labels, meaning in METRICS]
 
 
@@ -135,9 +164,9 @@ Sample = tuple[tuple[str, ...], float]
 
 
 class Sources(NamedTuple):
-    """Where numbers come from, besides the engine."""
+    """Sources of metrics besides the engine."""
 
-    answers: AccessLog | None = None
+    access_log: AccessLog | None = None
     router: RouterCaller | None = None
     connections: Callable[[], int] = lambda: 0
     streams: Callable[[], int] = lambda: 0
@@ -146,39 +175,39 @@ class Sources(NamedTuple):
 
 
 class Metrics(Collector):
-    """The metrics of one server. Counting starts when it is made."""
+    """The metrics of one server. Counting starts with the constructor."""
 
     def __init__(self, engine: Engine, sources: Sources | None = None) -> None:
         self.counts = Counters(engine.latest_state)
         self._engine = engine
         self._sources = sources or Sources()
         self._gauges = Gauges(engine)
-        self._look = GaugeSample([], [], {}, 0, {})  # the last one that was finished, so all of it is durable
-        self._looking: asyncio.Task[None] | None = None
+        self._sample = GaugeSample([], [], {}, 0, {})  # the last finished one: all of it is durable
+        self._sampling: asyncio.Task[None] | None = None
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
         engine.sequencer.observers.append(self.counts.observe)
-        engine.sequencer.reply_observers.append(self.counts.hear)
+        engine.sequencer.reply_observers.append(self.counts.observe_reply)
         engine.commits.on_commit = self.counts.committed
 
     async def page(self) -> bytes:
-        """Everything, in the text format. A scrape does not wait for a stuck disk: then it shows what was durable."""
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._take_look())
-        done, _ = await asyncio.wait([self._looking], timeout=LOOK_WAIT_S)
-        for look in done:
-            look.result()
+        """All metrics, in the text format. If the disk is stuck, a scrape shows the last sample."""
+        if self._sampling is None:
+            self._sampling = asyncio.ensure_future(self._take_sample())
+        done, _ = await asyncio.wait([self._sampling], timeout=SAMPLE_WAIT_S)
+        for task in done:
+            task.result()
         return generate_latest(self._registry)
 
-    async def _take_look(self) -> None:
+    async def _take_sample(self) -> None:
         try:
-            self._look = await self._gauges.look()
+            self._sample = await self._gauges.sample()
         finally:
-            self._looking = None
+            self._sampling = None
 
     def describe(self) -> Iterable[Metric]:
-        """Tells the registry that there is nothing to collect at registration."""
+        """Nothing to collect at registration."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -191,18 +220,18 @@ class Metrics(Collector):
 
     def _produce(self) -> Iterator[Metric]:
         counts = self.counts
-        live = [(name, tally) for name, tally in counts.topics.items() if not tally.dead_of]
-        yield _samples("driftq_messages_produced_total", (((name,), tally.messages) for name, tally in live))
-        yield _samples("driftq_produced_bytes_total", (((name,), tally.payload_bytes) for name, tally in live))
+        live = [(name, counters) for name, counters in counts.topics.items() if not counters.dead_of]
+        yield _samples("driftq_messages_produced_total", (((name,), counters.messages) for name, counters in live))
+        yield _samples("driftq_produced_bytes_total", (((name,), counters.payload_bytes) for name, counters in live))
         yield _one("driftq_produce_duplicates_total", counts.duplicates)
         rejected: list[Sample] = [((reason,), count) for reason, count in counts.produce_refusals.items()]
         yield _samples("driftq_produce_rejected_total", rejected)
         yield _samples("produce_rejected_total", rejected)
         dead: list[Sample] = [
-            ((tally.dead_of, reason), count)
-            for tally in counts.topics.values()
-            if tally.dead_of
-            for reason, count in tally.reasons.items()
+            ((counters.dead_of, reason), count)
+            for counters in counts.topics.values()
+            if counters.dead_of
+            for reason, count in counters.reasons.items()
         ]
         yield _samples("driftq_dlq_messages_total", dead)
         yield _samples("dlq_messages_total", dead)
@@ -217,16 +246,16 @@ class Metrics(Collector):
 
     def _consume(self) -> Iterator[Metric]:
         groups = list(self.counts.groups.items())
-        yield _samples("driftq_deliveries_total", ((names, tally.delivered) for names, tally in groups))
-        settled = [((*names, how), n) for names, tally in groups for how, n in tally.settled.items()]
+        yield _samples("driftq_deliveries_total", ((names, counters.delivered) for names, counters in groups))
+        settled = [((*names, how), n) for names, counters in groups for how, n in counters.settled.items()]
         yield _samples("driftq_settled_total", settled)
-        yield _samples("driftq_failures_total", ((names, tally.failures) for names, tally in groups))
-        yield _samples("driftq_lease_losses_total", ((names, tally.lease_losses) for names, tally in groups))
-        yield _samples("driftq_releases_total", ((names, tally.released) for names, tally in groups))
-        yield _samples("driftq_lease_extensions_total", ((names, tally.extended) for names, tally in groups))
+        yield _samples("driftq_failures_total", ((names, counters.failures) for names, counters in groups))
+        yield _samples("driftq_lease_losses_total", ((names, counters.lease_losses) for names, counters in groups))
+        yield _samples("driftq_releases_total", ((names, counters.released) for names, counters in groups))
+        yield _samples("driftq_lease_extensions_total", ((names, counters.extended) for names, counters in groups))
 
     def _commit(self) -> Iterator[Metric]:
-        sequencer, look = self._engine.sequencer, self._look
+        sequencer, sample = self._engine.sequencer, self._sample
         yield _one("driftq_frames_total", self.counts.frames)
         yield _histogram("driftq_commit_seconds", self.counts.commit_seconds)
         yield _histogram("driftq_fsync_seconds", self.counts.fsync_seconds)
@@ -235,16 +264,16 @@ class Metrics(Collector):
         yield _samples("driftq_journal_lsn", lsns)
         yield _one("driftq_unsynced_bytes", sequencer.waiting_bytes())
         yield _one("driftq_journal_room_bytes", self._engine.room_bytes)
-        yield _samples("driftq_disk_bytes", (((part,), size) for part, size in sorted(look.disk_bytes.items())))
-        yield _one("driftq_disk_free_bytes", look.disk_free_bytes)
+        yield _samples("driftq_disk_bytes", (((part,), size) for part, size in sorted(sample.disk_bytes.items())))
+        yield _one("driftq_disk_free_bytes", sample.disk_free_bytes)
         yield _one("driftq_recovery_seconds", self._sources.recovery_s)
         clock = self._engine.read_clock()
         yield _one("driftq_clock_ahead_seconds", clock.ahead_ms / 1_000)
         yield _one("driftq_clock_held", clock.held)
 
     def _state(self) -> Iterator[Metric]:
-        topics = self._look.topics
-        for name, count in self._look.counts.items():
+        topics = self._sample.topics
+        for name, count in self._sample.counts.items():
             yield _one(name, count)
         yield _samples("driftq_backlog_messages", (((row.topic,), row.messages) for row in topics))
         yield _samples("driftq_backlog_bytes", (((row.topic,), row.payload_bytes) for row in topics))
@@ -256,7 +285,7 @@ class Metrics(Collector):
         yield _samples("driftq_build_info", [((driftq.__version__, durability), 1)])
 
     def _lag(self) -> Iterator[Metric]:
-        rows = self._look.partitions
+        rows = self._sample.partitions
         names = [(row.topic, row.group, row.partition) for row in rows]
         lag = list(zip(names, (row.lag for row in rows)))
         in_flight = list(zip(names, (row.in_flight for row in rows)))
@@ -265,15 +294,15 @@ class Metrics(Collector):
         yield _samples("driftq_consumer_lag_seconds", zip(names, (row.lag_s for row in rows)))
         yield _samples("driftq_inflight_messages", in_flight)
         yield _samples("inflight_messages", in_flight)
-        yield _samples("driftq_resting_messages", zip(names, (row.resting for row in rows)))
+        yield _samples("driftq_resting_messages", zip(names, (row.waiting for row in rows)))
         yield _samples("driftq_group_gaps", zip(names, (row.gaps for row in rows)))
 
     def _http(self) -> Iterator[Metric]:
-        answers, router = self._sources.answers, self._sources.router
+        access_log, router = self._sources.access_log, self._sources.router
         yield _one("driftq_connections", self._sources.connections())
         yield _one("driftq_connections_max", self._sources.connections_max)
         yield _one("driftq_open_streams", self._sources.streams())
-        statuses = sorted(answers.by_status.items()) if answers is not None else []
+        statuses = sorted(access_log.by_status.items()) if access_log is not None else []
         yield _samples("driftq_http_responses_total", (((str(status),), count) for status, count in statuses))
         results = sorted(router.results.items()) if router is not None else []
         yield _samples("driftq_router_decisions_total", (((result,), count) for result, count in results))
@@ -282,8 +311,8 @@ class Metrics(Collector):
 
 def _samples(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
     defined = _DEFINED[name]
-    made = CounterMetricFamily if defined.kind == "counter" else GaugeMetricFamily
-    family = made(name, defined.meaning, labels=defined.labels)
+    family_type = CounterMetricFamily if defined.kind == "counter" else GaugeMetricFamily
+    family = family_type(name, defined.meaning, labels=defined.labels)
     for labels, value in samples:
         family.add_metric(labels, value)
     return family

@@ -1,4 +1,4 @@
-"""The rules of `driftq.wire.router_rules` as a router: read and checked at start, asked at every produce."""
+"""Makes the router of the settings. Errors in its target are reported at the start, not at the first message."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class RulesRouter:
-    """The first rule that holds decides."""
+    """Rules from a file (`driftq.wire.router_rules`): the first that matches decides."""
 
     kind = "rules"
     inline = True
 
-    def __init__(self, found: router_rules.Rules) -> None:
-        self.rules = found.rules
-        self._decide = found.decide
+    def __init__(self, rules: router_rules.Rules) -> None:
+        self.rules = rules.rules
+        self._decide = rules.decide
 
     def route(self, message: RouteInput) -> RouteDecision | None:
         return self._decide(message)
@@ -48,11 +48,8 @@ def parse(text: str, path: str = "rules") -> RulesRouter:
         raise SettingsError(str(error)) from None
 
 
-# --- From the settings to a router. Whatever is wrong with it is said at start, not at the first message ---
-
-
 def make_router(settings: RouterSettings, outbound: OutboundClient) -> Router | None:
-    """None if there is none. Raises `SettingsError`."""
+    """The router of the settings, if there is one. Raises `SettingsError`."""
     if settings.kind == "none":
         return None
     if not settings.target:

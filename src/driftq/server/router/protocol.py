@@ -1,9 +1,9 @@
 """The protocol of a router.
 
-A router is anything that takes a `RouteInput` and gives a `RouteDecision`, or None for "leave it as it is". It may be a
-function, a coroutine function, or an object (or class) with a method `route`. It decides; it cannot change the payload
-and cannot stop a message: if it fails or is late the message goes its way unrouted. Both types are
-in `driftq.wire.router`, because pipelines use them too.
+A router takes a `RouteInput` and returns a `RouteDecision`, or None to leave the message as it is. It may be a
+function, a coroutine function, or an object (or class) with a method `route`. It cannot change the payload and cannot
+stop a message: if it fails or takes too long, the message is produced unrouted. Both types are in
+`driftq.wire.router`, because pipelines use them too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Router(Protocol):
-    """The seam: rules, Python and webhooks are behind it. `inline` says that `route` answers at once, by itself."""
+    """Implemented by rules, Python and webhook routers. If `inline`, `route` returns its decision at once."""
 
     kind: str
     inline: bool
 
     def route(self, message: RouteInput) -> RouteDecision | Awaitable[RouteDecision | None] | None:
-        """Raises whatever it likes: that counts as no decision."""
+        """The decision. An exception counts as none."""
 
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """A router written in Python, named `module:attribute`.
 
-Coroutine functions run on the server's loop. Plain functions run on a few threads of their own, so that a slow one can
-be given up on; with `inline` they are called on the loop, which is quick and for functions that never wait.
+Coroutine functions run on the event loop of the server. Plain functions run on a few threads, so that a slow call can
+time out; with `inline` they are called on the loop, which is faster, but only for functions that never block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from driftq.wire.router import RouteDecision, RouteInput, checked
 
 
 def load(target: str) -> Callable[[RouteInput], Any]:
-    """The function behind `module:attribute`. Modules are also looked for in the current folder."""
+    """The function named `module:attribute`. Modules are also searched in the current folder."""
     module_name, colon, path = target.partition(":")
     if not (module_name and colon and path):
         raise SettingsError(f"router.target must be module:attribute, not {target!r}")
@@ -30,16 +30,16 @@ def load(target: str) -> Callable[[RouteInput], Any]:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found: Any = importlib.import_module(module_name)
+        target_object: Any = importlib.import_module(module_name)
         for name in path.split("."):
-            found = getattr(found, name)
+            target_object = getattr(target_object, name)
     except (ImportError, AttributeError) as error:
         raise SettingsError(f"router.target {target}: {error}") from error
-    if inspect.isclass(found):
-        found = found()
-    call = getattr(found, "route", found)
+    if inspect.isclass(target_object):
+        target_object = target_object()
+    call = getattr(target_object, "route", target_object)
     if not callable(call):
-        raise SettingsError(f"router.target {target} is neither callable nor has it a method `route`")
+        raise SettingsError(f"router.target {target} is not callable and has no method `route`")
     return call  # type: ignore[no-any-return]
 
 
@@ -48,7 +48,7 @@ def is_async(call: Callable[[RouteInput], Any]) -> bool:
 
 
 class PythonRouter:
-    """Calls a function, in the way that suits it."""
+    """Calls a function: inline, as a coroutine, or on a thread."""
 
     kind = "python"
 
@@ -59,9 +59,9 @@ class PythonRouter:
         self._threads = _Threads(threads) if not (self.inline or self._async) else None
 
     def route(self, message: RouteInput) -> RouteDecision | Awaitable[RouteDecision | None] | None:
-        return checked(self._call(message)) if self.inline else self._later(message)
+        return checked(self._call(message)) if self.inline else self._route_async(message)
 
-    async def _later(self, message: RouteInput) -> RouteDecision | None:
+    async def _route_async(self, message: RouteInput) -> RouteDecision | None:
         if self._threads is None:
             return checked(await self._call(message))
         return checked(await self._threads.run(partial(self._call, message)))
@@ -72,7 +72,7 @@ class PythonRouter:
 
 
 class _Threads:
-    """A few threads that nobody waits for: a stuck call must not keep the process from ending."""
+    """Daemon threads: a stuck call does not keep the process from exiting."""
 
     def __init__(self, count: int) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -86,13 +86,13 @@ class _Threads:
 
         def work() -> None:
             if future.cancelled():
-                return  # given up on while it stood in line
+                return  # timed out while it was queued
             try:
                 result = call()
             except BaseException as error:
-                loop.call_soon_threadsafe(_fail, future, error)
+                loop.call_soon_threadsafe(_set_error, future, error)
             else:
-                loop.call_soon_threadsafe(_settle, future, result)
+                loop.call_soon_threadsafe(_set_result, future, result)
 
         self._tasks.put(work)
         return future
@@ -109,11 +109,11 @@ class _Threads:
             self._tasks.put(None)
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _set_result(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
 
 
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+def _set_error(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))

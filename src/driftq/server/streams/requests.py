@@ -1,4 +1,4 @@
-"""Requests of the streams face as commands: headers are read by their grammar, bodies are packed into records.
+"""Requests of the durable-streams API as commands: headers are parsed, bodies are packed into records.
 
 Pure. What a client can get wrong here is a `BadRequest`; what depends on the stream is left to the broker.
 """
@@ -35,7 +35,7 @@ _MANAGED = frozenset((b"x-producer-id", b"x-producer-epoch", b"x-producer-seq"))
 
 
 class Dialect(Enum):
-    """The family of headers an append spoke, which its answer speaks too."""
+    """Which family of headers an append uses; its response uses the same."""
 
     PLAIN = "no producer"
     DECLARED = "Producer-*: the client declares its epoch"
@@ -46,7 +46,7 @@ class PackedBody(NamedTuple):
     """A body as records."""
 
     batch: bytes
-    count: int  # type: ignore[assignment]  # a tuple has a method of that name; nobody counts fields here
+    count: int  # type: ignore[assignment]  # hides a method of tuple, which is not used
 
 
 NOTHING = PackedBody(b"", 0)
@@ -68,7 +68,7 @@ def path_of(raw: bytes) -> str:
 
 
 def is_true(text: str | None) -> bool:
-    """Only this word counts; anything else is as good as nothing."""
+    """Only `true` counts, in any case; everything else is false."""
     return text is not None and text.lower() == "true"
 
 
@@ -78,8 +78,8 @@ def is_true(text: str | None) -> bool:
 def create_command(request: Request, path: str) -> c.CreateStream:
     ttl_s, expires_at_ms, expires_text = _lifetime(request)
     source, fork_offset, fork_sub_offset = _fork(request)
-    given = field(request, "Content-Type") or ""
-    content_type = given if w.is_media_type(given) else ""
+    declared = field(request, "Content-Type") or ""
+    content_type = declared if w.is_media_type(declared) else ""
     gaps = (field(request, w.PRODUCER_GAPS) or "").lower()
     if gaps not in ("", "allow", "refuse"):
         raise BadRequest(f"{w.PRODUCER_GAPS} is `allow` or `refuse`")
@@ -155,7 +155,7 @@ def _size(request: Request, name: str) -> int:
 
 
 def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) -> PackedBody:
-    """A body as the records of one append. JSON is cut into its messages, anything else is one piece."""
+    """A body as the records of one append. JSON is split into its messages, anything else is one record."""
     if not w.is_json(content_type):
         return PackedBody(pack_one(body), 1)
     try:
@@ -174,8 +174,8 @@ def packed_body(content_type: str, body: bytes, *, empty_allowed: bool = False) 
 
 
 def packed_for(stream_type: str | None, content_type: str, body: bytes) -> PackedBody:
-    """A body as the records of an append to a stream that holds `stream_type`. One of another type is refused whatever
-    it holds, so it is not looked at."""
+    """A body as the records of an append to a stream of `stream_type`. A body of another type is refused anyway and
+    not parsed."""
     fits = stream_type == content_type or (
         stream_type is not None and w.media_type(stream_type) == w.media_type(content_type)
     )
@@ -183,14 +183,14 @@ def packed_for(stream_type: str | None, content_type: str, body: bytes) -> Packe
 
 
 class AppendRequest(NamedTuple):
-    """An append and the dialect its answer must speak."""
+    """An append, and the dialect of its response."""
 
     command: c.AppendStream
     dialect: Dialect
 
 
 def append_command(request: Request, path: str, stream_type: str | None) -> AppendRequest:
-    """`stream_type` is what the stream holds, None if there is nothing to compare with: then the broker refuses."""
+    """`stream_type` is the content type of the stream; None if there is no such stream: then the broker refuses."""
     close = is_true(field(request, w.CLOSED))
     producer, dialect = _producer(request)
     body = request.body
@@ -236,7 +236,7 @@ def _by(request: Request, values: list[bytes | None]) -> ProducerSequence:
     epoch = w.safe_integer(epoch_text) if values[1] is not None else SERVER_EPOCH
     if seq is None or epoch is None:
         raise BadRequest("epoch and seq are digits, at most 2^53-1")
-    # A session's name counts as a part of every batch: a restart whose first batch is the same is then told apart.
+    # The name of a session is a part of the checksum: a restart whose first batch is the same is then recognised.
     session = request.head.fields.get(b"x-producer-session", b"") if epoch == SERVER_EPOCH else b""
     digest = google_crc32c.value(session + b"\0" + request.body if session else request.body)
     return ProducerSequence(name, epoch, seq, digest)

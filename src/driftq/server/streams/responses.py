@@ -1,5 +1,5 @@
-"""Answers of the streams face: the headers every response carries, the status of each refusal, and an append's answer
-in either dialect. Knows no rule and no log."""
+"""Responses of the durable-streams API: common headers, the status of each refusal, and the response to an append in
+either dialect. Knows no rule and no log."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ CURSOR_INTERVAL_S = 20
 def respond(
     status: int, headers: Headers, body: bytes | Sequence[Buffer] = b"", content_type: str = w.JSON_TYPE
 ) -> Response:
-    """A response with what all of them carry."""
+    """A response with the common headers."""
     response = Response(status, body, content_type)
     response.extra = _ON_ALL_LINES + header_lines(headers) if headers else _ON_ALL_LINES
     return response
 
 
 def failure(status: int, message: str, headers: Headers | None = None) -> Response:
-    """Errors are short texts that nobody should parse."""
+    """A short text for people, not for programs."""
     return respond(status, headers or [], message.encode() + b"\n", TEXT)
 
 
@@ -124,7 +124,7 @@ def created(reply: StreamReady, location: str) -> Response:
 def appended(reply: StreamAppended, command: AppendStream, dialect: Dialect) -> Response:
     end = w.token(reply.end_offset)
     if dialect is Dialect.PLAIN and command.if_match is None and not reply.closed:
-        # What nearly every answer is; a token needs no check.
+        # Nearly every response; a token needs no check.
         response = Response(204)
         response.extra = b"%bStream-Next-Offset: %b\r\n" % (_ON_ALL_LINES, end.encode())
         return response
@@ -165,12 +165,12 @@ def below_start(view: StreamView) -> Response:
 
 
 def beyond_end(end: int) -> Response:
-    """An offset this stream never issued: it may be of another one that was at the same path before."""
+    """The offset was not issued by this stream: perhaps by an earlier one at the same path."""
     return failure(400, "the offset lies beyond the end of the stream", [(w.NEXT_OFFSET, w.token(end))])
 
 
 def next_cursor(given: str | None) -> str:
-    """The current interval; if the client is there already, one that is ahead by chance, so that caches cannot loop."""
+    """The current interval. If the client has it already, a random later one, so that caches cannot loop."""
     current = int(time.time() - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
     asked = w.safe_integer(given) if given else None
     if asked is None or asked < current:
@@ -179,13 +179,13 @@ def next_cursor(given: str | None) -> str:
 
 
 def cache_control(request: Request, *, settled: bool) -> str:
-    """What can no longer change may be kept for a while; an open tail is asked for again, cheaply, by its ETag."""
+    """What can no longer change may be cached for a while; an open tail is revalidated by its ETag."""
     shared = "private" if b"authorization" in request.head.fields else "public"
     return f"{shared}, max-age=60, stale-while-revalidate=300" if settled else f"{shared}, no-cache"
 
 
 def has_etag(request: Request, etag: str) -> bool:
-    """Whether the client has this answer already."""
+    """Whether the client has this response already (If-None-Match)."""
     given = request.head.fields.get(b"if-none-match")
     return given is not None and etag.encode() in [tag.strip().removeprefix(b"W/") for tag in given.split(b",")]
 

@@ -76,7 +76,7 @@ class RouteSettings(Section, frozen=True):
     rules: Annotated[str, about("a file of rules, as the broker's router takes")] = ""
     router: Annotated[str, about("module:function from Message to Decision, instead of rules")] = ""
     frames: Annotated[str, about("module:function from a pandas frame to a frame of decisions, instead of rules")] = ""
-    unrouted: Annotated[str, about("the topic for messages nobody routed; empty: they are left out")] = ""
+    unrouted: Annotated[str, about("the topic for unrouted messages; empty: they are left out")] = ""
 
 
 class RunsSettings(Section, frozen=True):
