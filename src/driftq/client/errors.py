@@ -1,29 +1,29 @@
-"""What can go wrong, as exceptions that say what to do.
+"""The client's exceptions.
 
     DriftQError
-    ├── Refused                  the broker said no, and nothing was changed
-    │   ├── InvalidCall          the call is wrong and will be wrong again
-    │   │   └── TooLarge         it will never fit
-    │   ├── NotAllowed           who you are is not enough
+    ├── Refused                  the broker refused the call, and nothing was changed
+    │   ├── InvalidCall          the call is wrong; repeating it does not help
+    │   │   └── TooLarge         larger than a limit
+    │   ├── NotAllowed           wrong credentials, or a host that is not served
     │   ├── NotFound             no such topic, group, job, stream
-    │   ├── Conflict             it is there already, with other properties
-    │   ├── LeaseLost            the message is somebody else's now
-    │   ├── Busy                 somebody works on it
-    │   ├── Overloaded           too much at once; later
-    │   ├── Unavailable          starting, stopping, or the disk is full; later
-    │   ├── OutOfStep            an idempotent producer is not where the broker thinks it is
-    │   │   ├── StaleEpoch       a newer producer of the same name writes
+    │   ├── Conflict             it exists already, with other properties
+    │   ├── LeaseLost            another worker holds the message now
+    │   ├── Busy                 another worker holds the effect
+    │   ├── Overloaded           too much at once; try later
+    │   ├── Unavailable          starting, stopping, or the disk is full; try later
+    │   ├── OutOfStep            a producer's epoch or seq is not what the broker expects
+    │   │   ├── StaleEpoch       a newer producer of the same name has taken over
     │   │   ├── SequenceGap      a batch before this one is missing
-    │   │   └── SequenceMismatch the number was used with other bytes
-    │   ├── TailMoved            somebody appended first
-    │   ├── StreamClosed         nothing can be appended any more
-    │   ├── Gone                 it was there once
-    │   └── ServerFailed         a bug or a broken disk on the other side
-    ├── NotConnected             nobody answers; nothing was sent
-    ├── OutcomeUnknown           it was sent and no answer came: done, or not
-    ├── NotWritten               a flush that could not write everything
-    ├── BufferFull               a producer holds as much as it may
-    └── Closed                   the client, producer or worker was closed before
+    │   │   └── SequenceMismatch the seq was used with other bytes
+    │   ├── TailMoved            another writer appended first
+    │   ├── StreamClosed         the stream is closed: no more appends
+    │   ├── Gone                 it was deleted, or trimmed
+    │   └── ServerFailed         a bug or a broken disk of the broker
+    ├── NotConnected             no connection; nothing was sent
+    ├── OutcomeUnknown           it was sent, and no reply came: it may have happened
+    ├── NotWritten               a flush or close that could not write everything
+    ├── BufferFull               a producer's buffer is full
+    └── Closed                   the client or producer was closed
 
 Every one has `retryable` (the same call may succeed later), `retry_after_ms` and `remedy`.
 """
@@ -37,7 +37,7 @@ from driftq.wire.errors import Code, Remedy
 
 
 class DriftQError(Exception):
-    """Base of everything this client raises."""
+    """Base of all errors of the client."""
 
     remedy: Remedy = Remedy.FIX_THE_CALL
     retryable: bool = False
@@ -45,7 +45,7 @@ class DriftQError(Exception):
 
 
 class Refused(DriftQError):
-    """The broker said no. `code` is its word, `details` is what else it said."""
+    """The broker refused the call. `code` is the reason, `details` has the other fields of the reply."""
 
     default: ClassVar[Code] = Code.INVALID_ARGUMENT
 
@@ -108,7 +108,7 @@ class Unavailable(Refused):
 
 
 class OutOfStep(Refused):
-    """`expected_seq` and `epoch` are what the broker has."""
+    """`expected_seq` and `epoch` are what the broker expects."""
 
     @property
     def expected_seq(self) -> int:
@@ -152,12 +152,12 @@ class Gone(Refused):
 
     @property
     def earliest(self) -> int | str:
-        found = self.details.get("earliest_offset", 0)
-        return found if isinstance(found, int) else str(found)
+        earliest = self.details.get("earliest_offset", 0)
+        return earliest if isinstance(earliest, int) else str(earliest)
 
 
 class ServerFailed(Refused):
-    """5xx without a promise: unlike every other refusal, the change may have happened."""
+    """5xx. Unlike with every other refusal, the change may have happened."""
 
     default = Code.DATA_CORRUPT
 
@@ -168,7 +168,7 @@ class NotConnected(DriftQError):
 
 
 class OutcomeUnknown(DriftQError):
-    """Retryable only if the call can be repeated without harm, which `send` knows and does by itself."""
+    """The call may have happened. The client has retried it already if it is idempotent."""
 
     remedy = Remedy.READ_AGAIN
 

@@ -1,4 +1,4 @@
-"""When to ask again and when to give up, decided without a network and without waiting."""
+"""Retries: when a call is sent again and when it fails, without a network and without waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import (
     Exchange,
     FlowResult,
-    PeerHistory,
+    PeerHidriver,
     RetryOptions,
     Sleep,
     resume,
@@ -23,29 +23,29 @@ GOOD = HttpReply(200, {}, b'{"status":"produced","topic":"t","routed_topic":"t",
 RETRY = RetryOptions(timeout_ms=1_000, deadline_ms=5_000, backoff_ms=100, backoff_max_ms=1_000, first_contact_ms=500)
 
 
-class Story:
-    """One call and what happens to it, with time by hand."""
+class Driver:
+    """Drives the flow of one call, with a clock of its own."""
 
-    def __init__(self, call, *, met: bool = True) -> None:
+    def __init__(self, call, *, ever_connected: bool = True) -> None:
         self.now_s = 0.0
-        self.pauses: list[float] = []
-        peer = PeerHistory()
-        peer.ever_connected = met
+        self.backoffs: list[float] = []
+        peer = PeerHidriver()
+        peer.ever_connected = ever_connected
         self.flow = retrying_call(call, RETRY, peer, now_s=lambda: self.now_s, jitter=lambda: 0.0)
         self.step = start(self.flow)
 
-    def happens(self, what) -> Story:
+    def answer(self, result) -> Driver:
         assert isinstance(self.step, Exchange)
-        self.step = throw(self.flow, what) if isinstance(what, Exception) else resume(self.flow, what)
+        self.step = throw(self.flow, result) if isinstance(result, Exception) else resume(self.flow, result)
         if isinstance(self.step, Sleep):
-            self.pauses.append(self.step.seconds)
+            self.backoffs.append(self.step.seconds)
             self.now_s += self.step.seconds
             self.step = resume(self.flow, None)
         return self
 
-    def keeps_happening(self, what) -> None:
+    def keep_answering(self, result) -> None:
         for _ in range(100):
-            self.happens(what)
+            self.answer(result)
 
     @property
     def result(self):
@@ -62,74 +62,74 @@ PLAIN = queue.send("t", "x")
 KEYED = queue.send("t", "x", idempotency_key="k")
 
 
-def test_an_answer_ends_it():
-    assert Story(PLAIN).happens(GOOD).result.offset == 1
+def test_a_reply_ends_the_flow():
+    assert Driver(PLAIN).answer(GOOD).result.offset == 1
 
 
 @pytest.mark.parametrize(
     "what",
     [
-        errors.NotConnected("nobody"),
+        errors.NotConnected("refused"),
         busy(),
         HttpReply(503, {}, b""),
         HttpReply(507, {}, b'{"error":"DISK_FULL","message":""}'),
     ],
 )
-def test_what_was_certainly_not_done_is_tried_again(what):
-    assert Story(PLAIN).happens(what).happens(GOOD).result.offset == 1
+def test_a_call_that_was_certainly_not_executed_is_retried(what):
+    assert Driver(PLAIN).answer(what).answer(GOOD).result.offset == 1
 
 
 @pytest.mark.parametrize(
     "what", [errors.OutcomeUnknown("reset"), HttpReply(500, {}, b""), HttpReply(502, {}, b""), HttpReply(504, {}, b"")]
 )
-def test_what_may_have_been_done_is_tried_again_only_if_that_does_no_harm(what):
-    assert Story(KEYED).happens(what).happens(GOOD).result.offset == 1
+def test_a_call_that_may_have_been_executed_is_retried_only_if_it_is_idempotent(what):
+    assert Driver(KEYED).answer(what).answer(GOOD).result.offset == 1
     with pytest.raises(errors.DriftQError):
-        Story(PLAIN).happens(what)
+        Driver(PLAIN).answer(what)
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 412, 413])
-def test_what_will_be_refused_again_is_not_tried_again(status):
+def test_a_permanent_refusal_is_not_retried(status):
     with pytest.raises(errors.Refused):
-        Story(KEYED).happens(HttpReply(status, {}, b""))
+        Driver(KEYED).answer(HttpReply(status, {}, b""))
 
 
-def test_pauses_grow_to_a_bound_and_obey_the_broker():
-    story = Story(KEYED)
+def test_backoff_grows_to_a_limit_and_respects_retry_after():
+    driver = Driver(KEYED)
     for _ in range(6):
-        story.happens(errors.OutcomeUnknown("reset"))
-    assert story.pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
-    story = Story(PLAIN)
-    story.happens(busy(2))
-    assert story.pauses == [2.0]
+        driver.answer(errors.OutcomeUnknown("reset"))
+    assert driver.backoffs == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5]
+    driver = Driver(PLAIN)
+    driver.answer(busy(2))
+    assert driver.backoffs == [2.0]
 
 
 def test_the_deadline_holds_for_all_attempts_together():
-    story = Story(PLAIN)
+    driver = Driver(PLAIN)
     with pytest.raises(errors.Overloaded):
-        story.keeps_happening(busy(1))
-    assert story.now_s <= 5.0
-    assert len(story.pauses) == 5
+        driver.keep_answering(busy(1))
+    assert driver.now_s <= 5.0
+    assert len(driver.backoffs) == 5
     with pytest.raises(errors.Overloaded):
-        Story(PLAIN).happens(busy(60))
+        Driver(PLAIN).answer(busy(60))
 
 
 def test_an_attempt_never_outlasts_the_deadline():
-    story = Story(PLAIN)
-    assert isinstance(story.step, Exchange)
-    assert story.step.timeout_s == 1.0
-    story.now_s = 4.5
-    story.happens(busy())
-    assert isinstance(story.step, Exchange)
-    assert story.step.timeout_s < 0.5
+    driver = Driver(PLAIN)
+    assert isinstance(driver.step, Exchange)
+    assert driver.step.timeout_s == 1.0
+    driver.now_s = 4.5
+    driver.answer(busy())
+    assert isinstance(driver.step, Exchange)
+    assert driver.step.timeout_s < 0.5
 
 
 def test_nobody_at_the_first_contact_is_said_soon():
-    story = Story(PLAIN, met=False)
+    driver = Driver(PLAIN, ever_connected=False)
     with pytest.raises(errors.NotConnected):
-        story.keeps_happening(errors.NotConnected("nobody"))
-    assert story.now_s <= 0.5
-    story = Story(PLAIN, met=True)
+        driver.keep_answering(errors.NotConnected("refused"))
+    assert driver.now_s <= 0.5
+    driver = Driver(PLAIN, ever_connected=True)
     for _ in range(6):
-        story.happens(errors.NotConnected("restarting"))
-    assert story.happens(GOOD).result.offset == 1
+        driver.answer(errors.NotConnected("restarting"))
+    assert driver.answer(GOOD).result.offset == 1

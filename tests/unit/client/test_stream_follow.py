@@ -1,4 +1,4 @@
-"""A follower of a stream, driven by hand: connections break in the worst places, and nothing is doubled or lost."""
+"""Following a stream through broken connections: nothing is duplicated or lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from driftq.client.transport.sansio import CloseConnection, Open, ReadMore, Slee
 from driftq.client.transport.sync_transport import Transport
 
 
-class Arriving:
-    """The head of a reply that lasts."""
+class FakeLiveReply:
+    """The head of a live reply."""
 
     status = 200
 
@@ -25,42 +25,42 @@ def control(offset: str, **more: bool) -> bytes:
     return f'event: control\ndata:{{"streamNextOffset":"{offset}"{extra}}}\n\n'.encode()
 
 
-def listened(*happenings: bytes | Exception) -> tuple[list[bytes], list[str]]:
-    """What a follower gives, and from where it asked each time, when these bytes and errors come to it."""
+def follow(*results: bytes | Exception) -> tuple[list[bytes], list[str]]:
+    """The chunks of a follower and the offsets it connected at, if its reads have these results."""
     stream = Stream(Transport(parse_address("http://127.0.0.1:1")), "s", "text/plain")
     flow = stream._follow_sse("0", "text/plain")
-    rest = list(happenings)
-    given: list[bytes] = []
-    asked: list[str] = []
+    rest = list(results)
+    chunks: list[bytes] = []
+    offsets: list[str] = []
     step: Any = start(flow)
     while isinstance(step, Open | ReadMore | Yield | CloseConnection | Sleep):
         match step:
             case Open(call, _):
-                asked.append(call.path.rpartition("offset=")[2])
-                step = resume(flow, Arriving())
+                offsets.append(call.path.rpartition("offset=")[2])
+                step = resume(flow, FakeLiveReply())
             case ReadMore():
-                what = rest.pop(0) if rest else b""
-                step = throw(flow, what) if isinstance(what, OutcomeUnknown) else resume(flow, what)
+                result = rest.pop(0) if rest else b""
+                step = throw(flow, result) if isinstance(result, OutcomeUnknown) else resume(flow, result)
             case Yield(chunk):
-                given.append(chunk.data)
+                chunks.append(chunk.data)
                 step = resume(flow, None)
             case _:
                 step = resume(flow, None)
-    return given, asked
+    return chunks, offsets
 
 
-def test_data_whose_control_event_was_lost_is_taken_from_the_next_connection_alone():
-    given, asked = listened(
+def test_an_incomplete_chunk_is_taken_from_the_next_connection_only():
+    chunks, offsets = follow(
         b"event: data\ndata:one\n\n" + control("1"),
         b"event: data\ndata:two\n\n",
-        OutcomeUnknown("the broker hung up"),
+        OutcomeUnknown("reset"),
         b"event: data\ndata:two\n\n" + control("2", streamClosed=True),
     )
-    assert given == [b"one", b"two"]
-    assert asked == ["0", "1"]
+    assert chunks == [b"one", b"two"]
+    assert offsets == ["0", "1"]
 
 
-def test_an_event_in_many_pieces_is_one():
+def test_an_event_may_arrive_in_many_pieces():
     whole = b"event: data\ndata:a\ndata:b\n\n" + control("1", streamClosed=True)
-    given, _ = listened(*(whole[at : at + 1] for at in range(len(whole))))
-    assert given == [b"a\nb"]
+    chunks, _ = follow(*(whole[at : at + 1] for at in range(len(whole))))
+    assert chunks == [b"a\nb"]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from driftq.client.calls.pages import Page, Pages
 from driftq.client.calls.queue import (
     Value,
-    decoded,
+    bodyless_call,
+    decode_body,
     encode,
     get,
     is_keyed,
     item,
-    nothing,
-    plain,
+    json_reader,
+    no_body,
     post,
-    reading,
     refusal,
     segment,
     time_text,
@@ -76,7 +76,7 @@ def read_clock() -> Call[ClockInfo]:
 
 def accept_clock() -> Call[ClockInfo]:
     """Accept the machine's clock as the broker's time."""
-    return Call("POST", "/v1/clock/accept", reading(ClockInfo), refusal=refusal, idempotent=True)
+    return Call("POST", "/v1/clock/accept", json_reader(ClockInfo), refusal=refusal, idempotent=True)
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def accept_clock() -> Call[ClockInfo]:
 def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
     """Create a topic. Creating it again with the same number of partitions changes nothing. Settings as in `change`."""
     body = {"name": name, "partitions": partitions, **settings}
-    return post("/v1/topics", body, reading(TopicReply), idempotent=True)
+    return post("/v1/topics", body, json_reader(TopicReply), idempotent=True)
 
 
 def list_topics() -> Pages[str]:
@@ -106,12 +106,12 @@ def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
     if unknown:
         raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
     path = f"/v1/topics/{segment(name)}"
-    return Call("PATCH", path, reading(TopicInfo), refusal=refusal, body=encode(settings), idempotent=True)
+    return Call("PATCH", path, json_reader(TopicInfo), refusal=refusal, body=encode(settings), idempotent=True)
 
 
 def delete_topic(name: str) -> Call[None]:
     """Delete a topic with its messages, dead letters and groups."""
-    return plain("DELETE", f"/v1/topics/{segment(name)}")
+    return bodyless_call("DELETE", f"/v1/topics/{segment(name)}")
 
 
 def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsReply]:
@@ -146,21 +146,21 @@ def describe_group(topic: str, group: str) -> Call[GroupInfo]:
 
 
 def delete_group(topic: str, group: str) -> Call[None]:
-    return plain("DELETE", _group(topic, group))
+    return bodyless_call("DELETE", _group(topic, group))
 
 
 def pause_group(topic: str, group: str) -> Call[None]:
-    return plain("POST", f"{_group(topic, group)}/pause")
+    return bodyless_call("POST", f"{_group(topic, group)}/pause")
 
 
 def resume_group(topic: str, group: str) -> Call[None]:
-    return plain("POST", f"{_group(topic, group)}/resume")
+    return bodyless_call("POST", f"{_group(topic, group)}/resume")
 
 
 def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: int | None = None) -> Call[None]:
     """To "earliest", "latest", a time, or with `partition` to an offset."""
     body = SeekRequest(to if isinstance(to, int) else time_text(to), partition)
-    return post(f"{_group(topic, group)}/seek", body, nothing, idempotent=True)
+    return post(f"{_group(topic, group)}/seek", body, no_body, idempotent=True)
 
 
 # --- dead letters and jobs --------------------------------------------------------------------------------------------
@@ -220,11 +220,11 @@ def redrive(
     )  # fmt: skip
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"
-    return post(path, body, reading(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
+    return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
 
 
 def enqueue(topic: str, message: ProduceItem) -> Call[EnqueueReply]:
-    return post("/v1/jobs", to_topic(topic, message), reading(EnqueueReply), idempotent=is_keyed(message))
+    return post("/v1/jobs", to_topic(topic, message), json_reader(EnqueueReply), idempotent=is_keyed(message))
 
 
 def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -235,7 +235,7 @@ def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
 def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
     """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
     path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
-    return post(path, {}, lambda reply: decoded(reply, CancelReply).cancelled, idempotent=True)
+    return post(path, {}, lambda reply: decode_body(reply, CancelReply).cancelled, idempotent=True)
 
 
 # --- reading without a claim: explain, route, fetch -------------------------------------------------------------------
@@ -265,7 +265,7 @@ def route(
 ) -> Call[dict[str, Any]]:
     """Where a message would go, and why, without producing it. Takes the arguments of `send`."""
     message = item(value, key=key, envelope=envelope, task=task, **options)
-    return post("/v1/route", to_topic(topic, message), reading(dict[str, Any]), idempotent=True)
+    return post("/v1/route", to_topic(topic, message), json_reader(dict[str, Any]), idempotent=True)
 
 
 def fetch(topic: str, partition: int, offset: int, *, wait_ms: int = 0, max_bytes: int = READ_BYTES) -> Call[Fetched]:

@@ -51,18 +51,18 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decoded(reply: HttpReply, body_type: Any) -> Any:
+def decode_body(reply: HttpReply, body_type: Any) -> Any:
     decoder = _decoders.get(body_type)
     if decoder is None:
         decoder = _decoders[body_type] = msgspec.json.Decoder(body_type)
     return decoder.decode(reply.body)
 
 
-def reading(body_type: type[T]) -> Callable[[HttpReply], T]:
-    return lambda reply: decoded(reply, body_type)
+def json_reader(body_type: type[T]) -> Callable[[HttpReply], T]:
+    return lambda reply: decode_body(reply, body_type)
 
 
-def nothing(reply: HttpReply) -> None:
+def no_body(reply: HttpReply) -> None:
     return None
 
 
@@ -100,7 +100,7 @@ def refusal(reply: HttpReply) -> Refused:
 def get(path: str, body_type: type[T], query: Mapping[str, object] | None = None, wait_ms: int = 0) -> Call[T]:
     parameters = {name: value for name, value in (query or {}).items() if value not in (None, "")}
     full = f"{path}?{urlencode(parameters)}" if parameters else path
-    return Call("GET", full, reading(body_type), refusal=refusal, idempotent=True, wait_ms=wait_ms)
+    return Call("GET", full, json_reader(body_type), refusal=refusal, idempotent=True, wait_ms=wait_ms)
 
 
 def post(
@@ -109,8 +109,8 @@ def post(
     return Call("POST", path, read, refusal=refusal, body=encode(body), idempotent=idempotent, wait_ms=wait_ms)
 
 
-def plain(method: str, path: str) -> Call[None]:
-    return Call(method, path, nothing, refusal=refusal, idempotent=True)
+def bodyless_call(method: str, path: str) -> Call[None]:
+    return Call(method, path, no_body, refusal=refusal, idempotent=True)
 
 
 def segment(name: str) -> str:
@@ -234,7 +234,7 @@ def send(
         delay_ms=delay_ms, not_before=not_before, timeout_ms=timeout_ms, deadline=deadline, retry=retry,
         tenant=tenant, labels=labels, run_id=run_id, step_id=step_id, parent_step_id=parent_step_id,
     )  # fmt: skip
-    return post("/v1/produce", to_topic(topic, message), reading(ProduceReply), idempotent=is_keyed(message))
+    return post("/v1/produce", to_topic(topic, message), json_reader(ProduceReply), idempotent=is_keyed(message))
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
@@ -244,7 +244,7 @@ def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[Batch
     """
     items = [message if isinstance(message, ProduceItem) else item(message) for message in messages]
     body = ProduceBatchRequest(topic, items)
-    return post("/v1/produce/batch", body, reading(BatchReply), idempotent=all(map(is_keyed, items)))
+    return post("/v1/produce/batch", body, json_reader(BatchReply), idempotent=all(map(is_keyed, items)))
 
 
 def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool) -> Call[PackedReply]:
@@ -252,7 +252,7 @@ def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool)
     return Call(
         "POST",
         path,
-        reading(PackedReply),
+        json_reader(PackedReply),
         refusal=refusal,
         body=batch,
         content_type=PACKED_TYPE,
@@ -277,13 +277,13 @@ def claim(
 ) -> Call[ClaimReply]:
     """Take up to `max` messages under a lease. A claim whose answer is lost costs a delivery, never a message."""
     body = ClaimRequest(topic, group, owner, max, wait_ms, lease_ms, start, task, label)
-    return post("/v1/claim", body, reading(ClaimReply), idempotent=True, wait_ms=wait_ms)
+    return post("/v1/claim", body, json_reader(ClaimReply), idempotent=True, wait_ms=wait_ms)
 
 
 def settle(verb: str, topic: str, group: str, owner: str, held: Sequence[HeldItem], **fields: Any) -> Call[SettleReply]:
     """`verb` is ack/batch, nack/batch, release, reject or extend. Tokens make all of them idempotent."""
     body = SettleRequest(topic, group, list(held), owner, **{k: v for k, v in fields.items() if v is not None})
-    return post(f"/v1/{verb}", body, reading(SettleReply), idempotent=True)
+    return post(f"/v1/{verb}", body, json_reader(SettleReply), idempotent=True)
 
 
 # --- effects and outcomes ---------------------------------------------------------------------------------------------
@@ -307,12 +307,12 @@ def begin_effect(
         topic=topic, group=group, key=key, owner=owner, tenant_id=tenant, lease_ms=lease_ms, partition=partition,
         offset=offset, token=token, fence=fence,
     )  # fmt: skip
-    return post("/v1/idempotency/begin", body, reading(BeginReply), idempotent=bool(token or fence is not None))
+    return post("/v1/idempotency/begin", body, json_reader(BeginReply), idempotent=bool(token or fence is not None))
 
 
 def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, tenant: str = "") -> Call[None]:
     body = FailRequest(topic, group, key, tenant, fence=fence, reason=reason)
-    return post("/v1/idempotency/fail", body, nothing, idempotent=True)
+    return post("/v1/idempotency/fail", body, no_body, idempotent=True)
 
 
 def find_effect(topic: str, group: str, key: str, *, tenant: str = "") -> Call[dict[str, Any]]:
@@ -333,4 +333,4 @@ def outcome(
     body = OutcomeRequest(tuple(acks), requests, tuple(streams), tuple(commits), idempotency_key)
     keyed = all(map(is_keyed, requests)) and all(append.producer_id for append in streams)
     idempotent = bool(acks or commits or idempotency_key) or keyed
-    return post("/v1/outcome", body, reading(dict[str, Any]), idempotent=idempotent)
+    return post("/v1/outcome", body, json_reader(dict[str, Any]), idempotent=idempotent)

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from driftq.client.calls.pages import Page, Pages
-from driftq.client.calls.queue import Value, encode, get, post, raw_bytes, reading, retry_after_ms, time_text
+from driftq.client.calls.queue import Value, encode, get, json_reader, post, raw_bytes, retry_after_ms, time_text
 from driftq.client.errors import Refused, refused
 from driftq.client.transport.sansio import Call
 from driftq.wire import streams as w
@@ -255,4 +255,6 @@ def _page(page: w.StreamsReply) -> Page[w.ListedStream]:
 
 def trim(path: str, before: str) -> Call[dict[str, Any]]:
     """Delete everything before an offset."""
-    return post("/v1/streams/trim", w.TrimRequest(path.strip("/"), before), reading(dict[str, Any]), idempotent=True)
+    return post(
+        "/v1/streams/trim", w.TrimRequest(path.strip("/"), before), json_reader(dict[str, Any]), idempotent=True
+    )

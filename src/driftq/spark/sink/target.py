@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from driftq.client.calls import streams
-from driftq.client.calls.queue import post, reading, refusal, send_packed
+from driftq.client.calls.queue import json_reader, post, refusal, send_packed
 from driftq.client.errors import DriftQError, InvalidCall
 from driftq.client.transport.sansio import Call, RetryOptions
 from driftq.wire.produce import PACKED_TYPE
@@ -57,19 +57,19 @@ def stage(writer: str, handle: str, log: dict[str, object], batch: bytes, ttl_ms
     query = {"writer": writer, "handle": handle, "chunk": 0, "ttl_ms": ttl_ms, **log}
     path = f"/v1/stages?{urlencode(query)}"
     return Call(
-        "POST", path, reading(StagedInfo), refusal=refusal, body=batch, content_type=PACKED_TYPE, idempotent=True
+        "POST", path, json_reader(StagedInfo), refusal=refusal, body=batch, content_type=PACKED_TYPE, idempotent=True
     )
 
 
 def publish(writer: str, batch_id: int, handles: Sequence[str]) -> Call[PublishedInfo]:
     """Make the batches of these handles visible, in this order, once for each batch number of the writer."""
     body = {"writer": writer, "batch": batch_id, "handles": handles}
-    return post("/v1/stages/publish", body, reading(PublishedInfo), idempotent=True)
+    return post("/v1/stages/publish", body, json_reader(PublishedInfo), idempotent=True)
 
 
 def forget(writer: str, handles: Sequence[str]) -> Call[ForgottenInfo]:
     body = {"writer": writer, "handles": handles}
-    return post("/v1/stages/forget", body, reading(ForgottenInfo), idempotent=True)
+    return post("/v1/stages/forget", body, json_reader(ForgottenInfo), idempotent=True)
 
 
 def try_forget(transport: Transport, writer: str, handles: Sequence[str]) -> None:
