@@ -31,7 +31,7 @@ class Message:
         self.until_ms = self.retry_at_ms = 0
         self.has_history = False
         self.how: int | None = None
-        self.lost = False  # it rests after a lost lease that nobody has explained
+        self.lost = False  # its lease was lost, and its holder has not reported why
 
 
 class Shared:
@@ -97,7 +97,8 @@ class Model:
         self._check_history(facts)
 
     def _check_history(self, facts: list[f.Fact]) -> None:
-        """Every event is told once, in its partition, in the order of the facts, and nothing else is."""
+        """Every event is in the history once, in its partition, in the order of the facts, and there is nothing
+        else."""
         if self.told is None:
             return
         for partition, log_id in enumerate(self.log_ids["t.history"]):
@@ -234,7 +235,7 @@ class Model:
             else:
                 message.state = FRESH
             if not fact.sent:
-                message.version = -1  # nobody saw it: checked again from what was seen before
+                message.version = -1  # no client saw it: checked again from what was seen before
 
     def _settle(self, fact: f.Settled, buried: list[tuple[str, int, int, str]]) -> None:
         topic, group = self.groups[fact.group_id]

@@ -218,8 +218,8 @@ class BrokerMachine(RuleBasedStateMachine):
             self._check_nothing_left(group_id, label, reply, facts)
 
     def _check_nothing_left(self, group_id: int, label: str | None, reply: Claimed, facts) -> None:
-        """A claim that comes back short has left nothing that it could have given; or it says to come again at once,
-        because a frame holds only so many dead letters."""
+        """A claim that returns fewer messages than asked for has left nothing it could have delivered, or it asks to be
+        repeated at once, because a frame holds only so many dead letters."""
         now_ms = self.desk.now_ms
         over = sum(isinstance(fact, f.Failed) for fact in facts)
         if sum(isinstance(fact, f.Settled) for fact in facts) >= LIMITS.sweep_max:
@@ -482,7 +482,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(["restarted", "replayed"]))
     def restart(self, how) -> None:
-        """Go on with a broker that was folded from the snapshot, or from the journal."""
+        """Continue with a broker that was folded from the snapshot, or from the journal."""
         self.commit()
         self.desk.broker = getattr(self.desk, how)()
 

@@ -81,7 +81,8 @@ def test_anything_else_is_a_bad_batch_and_no_other_error(data):
 
 @given(some, st.integers(0, 0xFFFF), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=60))
 def test_a_batch_with_a_true_checksum_but_false_content_is_refused_or_read(records, attributes, count, raw_bytes, body):
-    """Somebody who can compute a checksum can send anything: it is refused as a bad batch, or it can be read whole."""
+    """A sender that can compute a checksum can send any bytes: they are refused as a bad batch, or can be read
+    whole."""
     import google_crc32c
 
     body += bytes(-len(body) & 7)

@@ -59,8 +59,8 @@ class Broker:
 
 
 class World:
-    """A producer, a broker and the weather between them, all from one seed. `wire` is what the broker has not seen yet,
-    `answers` what the producer has not, `ghosts` are copies still on their way after their connection broke."""
+    """A producer, a broker and a faulty network between them, all from one seed. `wire` is what the broker has not seen
+    yet, `answers` what the producer has not, `ghosts` are copies still on their way after their connection broke."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -130,7 +130,7 @@ class World:
 
     def find_nobody(self) -> None:
         if self.wire:
-            self.window.refused(self.wire.pop()[0], NotConnected("nobody"), self.now_s)
+            self.window.refused(self.wire.pop()[0], NotConnected("no server"), self.now_s)
 
     def cut(self) -> None:
         """The broker saw some of what was on the wire, may see the rest late, and its answers are gone."""
@@ -183,7 +183,7 @@ class World:
             self.check()
             if not len(self.window):
                 break
-        assert len(self.window) == 0, "something waits for ever"
+        assert len(self.window) == 0, "something waits permanently"
         assert set(self.ended) == set(self.given)
         for batch, error in self.ended.items():
             if batch < 0:

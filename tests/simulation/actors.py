@@ -1,7 +1,7 @@
 """The clients that write: producers of several kinds, jobs, streams, stagers, effects, admins; and one that reads.
 
 Each draws its next action from what it holds and knows, as a client does: from replies that reached it. A client that
-got no answer does not know what happened; it tries again, goes on, or comes back later with what it had. None of them
+got no answer does not know what happened; it retries, continues, or retries later with what it had. None of them
 looks into the broker, except the reader, who reads.
 """
 
@@ -65,7 +65,7 @@ class Actor:
         return f"t{int(self.random.random() * self.world.swarm.topics)}"
 
     def batch(self, most: int = 3, head: bytes = b"") -> tuple[bytes, int, int]:
-        """A packed batch of values that nobody else ever sends: (batch, count, payload bytes)."""
+        """A packed batch of unique values: (batch, count, payload bytes)."""
         self.sent += 1
         chance = self.random.random
         count = 1 + int(chance() * most)
@@ -256,7 +256,7 @@ class StreamWriter(Actor):
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
-        self.tails: dict[str, int] = {}  # what it was told last
+        self.tails: dict[str, int] = {}  # the last end it was given
         self.seqs: dict[str, int] = {}
         self.numbers = 0
         self.retry: list[c.AppendStream] = []
@@ -303,7 +303,7 @@ class StreamWriter(Actor):
             producer = f"{self.name}/{path}/{'u' if epoch else 'd'}"
             by = f.ProducerSequence(producer, epoch, seq, self.sent)
             self.seqs[path] = seq + 1
-            # Going on without an answer gives the old batches up; repeating them later would be a new session.
+            # Continuing without an answer gives the old batches up; repeating them later would be a new session.
             self.retry = [old for old in self.retry if old.producer is None or old.producer.producer != producer]
         command = c.AppendStream(path, KIND, batch, count, size, by, number, if_match, close)
         self.ask(command)

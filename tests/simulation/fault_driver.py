@@ -2,7 +2,7 @@
 
     python -m tests.simulation.fault_driver FAULT EVERY
 
-The story has every kind of client in it, checkpoints, sweeps and restarts. Copies are forks, so whoever tells should
+The story has every kind of client in it, checkpoints, sweeps and restarts. Copies are forks, so the caller should
 be small: as a program of its own it has a third of a test runner's memory to copy.
 """
 
@@ -59,9 +59,9 @@ def story() -> Swarm:
 
 
 class Teller:
-    """Tells the story once. At each call that the fault can strike the process is copied: the copy meets the fault,
-    starts again, goes on for a while and comes to the end; the original waits for its verdict and goes on as if nothing
-    had been."""
+    """Runs the story once. At each call that the fault can strike the process is copied: the copy meets the fault,
+    starts again, continues for a while and comes to the end; the original waits for its verdict and continues as if
+    nothing had been."""
 
     def __init__(self, fault: Fault | None = None, every: int = 1) -> None:
         self.labels: list[str] = []

@@ -10,7 +10,7 @@ import dataclasses
 from collections import Counter
 from random import Random
 
-from tests.simulation.swarm import RARE, SELDOM, FaultPlan
+from tests.simulation.swarm import INFREQUENT, RARE, FaultPlan
 from tests.support.simdisk import Fault, SimDisk
 
 PATIENCE = 40  # strikes, after which they come half as often, then a third as often …
@@ -44,7 +44,7 @@ class Faults:
     def _label_gap(self) -> int:
         if not self.plan.label:
             return 0
-        if self.plan.label in SELDOM:
+        if self.plan.label in INFREQUENT:
             return 1
         return self._calm() * self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
 

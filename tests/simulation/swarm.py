@@ -81,7 +81,7 @@ RARE = {
     "snapshot.leftover.remove": "snapshot.end",
 }  # fmt: skip
 
-SELDOM = ("log.folder.remove",)  # a few calls in a whole run: strike at the first of them
+INFREQUENT = ("log.folder.remove",)  # a few calls in a whole run: strike at the first of them
 
 
 def draw(seed: int, operations: int) -> Swarm:
@@ -123,7 +123,7 @@ def draw(seed: int, operations: int) -> Swarm:
     if kind == "plain" and RARE.get(swarm.faults.label) == "journal.sync":
         # Only a block of several sectors can be torn: commit much at once.
         swarm = dataclasses.replace(swarm, commit_chance=0.08, value_bytes=300)
-    if swarm.faults.label in SELDOM:
+    if swarm.faults.label in INFREQUENT:
         # A folder goes when its log was dropped and two checkpoints have passed: drop much, and write much.
         swarm = dataclasses.replace(swarm, weights=weights | {"stream": 60, "admin": 15, "plain": 40}, value_bytes=300)
     return swarm

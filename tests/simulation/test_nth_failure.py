@@ -1,7 +1,7 @@
 """Whichever call to the disk fails: in each copy of one story (`teller`) it is another.
 
 At its first, second, third … call a copy goes another way: there the call crashes the machine, fails, finds no room,
-or writes only a part. After that the process starts again, the story goes on for a while and comes to its end, and
+or writes only a part. After that the process starts again, the story continues for a while and comes to its end, and
 every check of the simulation is made.
 """
 

@@ -1,6 +1,6 @@
 """How much the sequencer lets in when the disk is full, against the real journal on a simulated disk.
 
-Too little room asked for stops the engine; too much refuses work for ever although there is room.
+Too little room asked for stops the engine; too much refuses work permanently although there is room.
 """
 
 from __future__ import annotations

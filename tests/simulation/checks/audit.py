@@ -99,7 +99,7 @@ class Audit:
             judge(op, reply)
 
     def unknown(self, op: Op) -> None:
-        """Nobody was told how this ended; the frames know."""
+        """The client got no answer; the frames show how it ended."""
         self.streams.unknown(op)
 
     def restarted(self, opened: Opened, frames: list[bytes], now_ms: int, *, reads: bool) -> None:

@@ -1,5 +1,5 @@
 """Effects happen once: fences only rise, only the newest fence commits or fails, a committed key stays committed for
-its time, and whoever comes later is told the result that was committed. Never mixed up with keys of produces."""
+its time, and every later caller gets the committed result. Never mixed up with keys of produces."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Known:
 
 
 def _is_proven(fact: KeyBegun, command: Any, known: Known) -> bool:
-    """Whether whoever begins a live effect again has shown that it is the one that began it."""
+    """Whether a caller that begins a live effect again has proved that it began it."""
     same = (command.token, fact.group_id, fact.log_id, fact.offset) == (known.token, *known.message)
     return command.fence == known.fence or (bool(command.token) and same)
 

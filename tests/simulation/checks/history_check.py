@@ -1,6 +1,6 @@
-"""What is told about messages: Q12, a topic's history, and where a group stands when somebody asks.
+"""Q12: a topic's history, and the states of a group's messages as a query returns them.
 
-Whatever happens to a message of a topic that keeps a history is told in its companion, in the same frame, once, and
+Whatever happens to a message of a topic with a history is recorded in `<topic>.history`, in the same frame, once, and
 nothing else is. A group's states are the places of its messages, page by page.
 """
 
@@ -28,7 +28,7 @@ _HOW = {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "
 
 
 class TalesCheck:
-    """Compares what happened in a frame with what the frame tells."""
+    """Compares the facts of a frame with the history events in it."""
 
     def __init__(self, ledger: Ledger, queues: QueuesCheck) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""Job ids: Q13. An id is taken while its job is unfinished, and for its time after the end: nobody runs it twice."""
+"""Job ids: Q13. An id is in use while its job is unfinished, and for its ttl after the end: the job runs once."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ class JobsCheck:
             self._moved = False
             for job in self._jobs.values():
                 if not job.is_taken(op.at_ms):
-                    continue  # whoever starts over after that may run it again, but its id may be forgotten
+                    continue  # a group that starts over after that may run it again, but its id may be forgotten
                 if self._is_unfinished(job):
-                    if job.is_taken(op.at_ms):  # an id that is free again stays free, whoever starts over
+                    if job.is_taken(op.at_ms):  # an id that is free again stays free, also if a group starts over
                         job.ended_ms = None
                 elif job.ended_ms is None:
                     job.ended_ms = op.at_ms

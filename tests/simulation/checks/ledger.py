@@ -1,5 +1,6 @@
-"""Every log as it must read, for ever: L1 (no acknowledged write is lost), L2 (nothing nobody sent), L3 (dense, never
-other bytes), L4 (real-time order), L9 (a tail never goes back), L10 (nothing is shown that a crash takes back).
+"""Every log as it must read, permanently: L1 (no acknowledged write is lost), L2 (nothing that was not sent), L3
+(dense, never other bytes), L4 (real-time order), L9 (a tail never goes back), L10 (nothing is shown that a crash takes
+back).
 
 Built from durable frames alone; readers and restarts are compared with it.
 """
@@ -219,7 +220,9 @@ class Ledger:
         """L8 and L9 in one: exactly the end that is durable, neither more nor less."""
         log = self.logs[reply.log_id]
         if reply.end_offset != log.end:
-            raise Violation("L8", f"{op} was told that log {reply.log_id} ends at {reply.end_offset}, not {log.end}")
+            raise Violation(
+                "L8", f"{op} got the reply that log {reply.log_id} ends at {reply.end_offset}, not {log.end}"
+            )
 
     def _stream_ready(self, op: Op, reply: StreamReady) -> None:
         log = self.logs.get(reply.log_id)
@@ -239,14 +242,14 @@ class Ledger:
     # --- readers ---
 
     def read(self, log_id: int, offset: int, end: int, found: list[bytes], store_end: int) -> None:
-        """A client read [offset, end) of a log whose end it was told."""
+        """A client read [offset, end) of a log whose end it knows."""
         log = self.logs[log_id]
         if store_end > log.end:
             raise Violation("L10", f"log {log_id} shows {store_end}; only {log.end} is durable")
         if store_end < self.seen_ends.get(log_id, 0):
             raise Violation("L9", f"log {log_id} ended at {self.seen_ends[log_id]} and ends at {store_end} now")
         if store_end < log.end:
-            raise Violation("L8", f"log {log_id} ends at {log.end}; a reader was told {store_end}")
+            raise Violation("L8", f"log {log_id} ends at {log.end}; a reader got {store_end}")
         self.seen_ends[log_id] = store_end
         offset = max(offset, log.start)
         if found != log.covering(offset, min(end, log.end)):

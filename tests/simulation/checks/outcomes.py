@@ -1,4 +1,4 @@
-"""Outcomes are fenced and happen once: whoever acks in one holds every message it names, the same outcome sent again
+"""Outcomes are fenced and happen once: its caller holds every message that it acks, the same outcome sent again
 is answered with the first result for its time and never carried out again, and another one under the same tokens is
 refused."""
 
@@ -103,7 +103,7 @@ class OutcomesCheck:
             assert isinstance(part, Produced | StreamAppended)
             known = {first for _, first in carried.places}
             right = part.duplicate or part.first_offset in known
-            demand(right, "outcome", f"{op} was told {part.first_offset}; it wrote to {sorted(carried.places)}")
+            demand(right, "outcome", f"{op} got {part.first_offset}; it wrote to {sorted(carried.places)}")
 
     def _refused(self, op: Op, reply: Rejected) -> None:
         command = op.command

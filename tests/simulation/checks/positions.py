@@ -40,7 +40,7 @@ class Places:
         self.how: dict[int, int] = {}  # how each was settled
         self.held: dict[int, Holding] = {}
         self.last: dict[int, Holding] = {}  # of those that rest: who had them last
-        self.lost: set[int] = set()  # of those that rest: a lost lease that nobody has explained
+        self.lost: set[int] = set()  # resting after a lost lease, whose holder has not reported why
         self.resting: dict[int, int] = {}  # until when
         self.attempts: dict[int, int] = {}
         self.versions: dict[int, int] = {}

@@ -160,13 +160,13 @@ class ProducersCheck:
         if found.digest != by.digest:
             raise Violation("L7", f"{op}: seq {by.seq} with other bytes was called a duplicate")
         if found.first >= 0 and told != found.first:
-            raise Violation("L6", f"{op}: a duplicate was told {told}; the first went to {found.first}")
+            raise Violation("L6", f"{op}: a duplicate got {told}; the first went to {found.first}")
 
     def _viewed(self, op: Op, reply: ProducerView) -> None:
         known = self._seen.get((self._paths[op.command.path], reply.producer), [])  # type: ignore[attr-defined]
         last = known[-1] if known else None
         right = last is not None and (last.epoch, last.seq) == (reply.epoch, reply.seq)
-        demand(right, "L6", f"{op} was told {reply}; the last accepted one is {last}")
+        demand(right, "L6", f"{op} got {reply}; the last accepted one is {last}")
 
     def _rejected(self, op: Op, reply: Rejected) -> None:
         command = op.command

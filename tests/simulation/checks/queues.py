@@ -251,11 +251,11 @@ class QueuesCheck:
         return None
 
     def _fenced(self, op: Op, group: GroupModel, places: Places, offset: int, *, late: bool) -> Holding:
-        """Only the holder, or (late) the last one while nobody else got it, may do something to a message."""
+        """Only the holder, or (late) the last holder until the next delivery, may change a message."""
         holding = places.held.get(offset) or (places.last.get(offset) if late else None)
         at = f"offset {offset} of log {places.log_id}"
         if holding is None:
-            raise Violation("Q4", f"{op} moved {at}, which nobody holds")
+            raise Violation("Q4", f"{op} moved {at}, which no client holds")
         named = self._named(op, group, places.log_id, offset)
         if named is None:
             raise Violation("Q4", f"{op} moved {at}, which it did not name")

@@ -1,5 +1,5 @@
 """Staged appends: invisible until published, then all of them together, once for each batch number, in the order of the
-handles; a repeat is told the first result."""
+handles; a repeat gets the first result."""
 
 from __future__ import annotations
 

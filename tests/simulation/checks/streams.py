@@ -154,7 +154,7 @@ class StreamsCheck:
         if reply.duplicate:
             return
         if command.close:
-            demand(stream.closed, "closed", f"{op}: it was told that it closed {command.path}")
+            demand(stream.closed, "closed", f"{op}: the reply is that it closed {command.path}")
         ask = StreamRequest("append", command.count, command.if_match, command.close)
         self._note(stream, op, ask, StreamResponse(reply.first_offset, False), self._step)
 
@@ -187,7 +187,7 @@ class StreamsCheck:
             if path.startswith(command.prefix) and not stream.soft and not self._is_over(stream, op.at_ms)
         ]
         told = [each.path for each in reply.streams]
-        demand(told == alive[: command.limit], "O3", f"{op} was told of {told}; there are {alive}")
+        demand(told == alive[: command.limit], "O3", f"{op} got {told}; there are {alive}")
 
     def _is_over(self, stream: StreamModel, now_ms: int) -> bool:
         expires_ms = stream.expires_ms()
@@ -199,7 +199,7 @@ class StreamsCheck:
         demand(right, "O3", f"{op}: told log {reply.log_id}, created={reply.created}")
 
     def tail(self, log_id: int, end: int, step: int) -> None:
-        """A client asked for the tail and was told."""
+        """A client asked for the tail and got a reply."""
         stream = self.by_log.get(log_id)
         if stream is not None and len(stream.calls) < CALLS_MAX:
             stream.calls.append(Call(step, step, StreamRequest("tail", 0, None, False), StreamResponse(end, False)))

@@ -1,5 +1,5 @@
-"""Subscriptions: every wake has the next generation, only the current one is acked, acks never go back, and nobody who
-follows a stream that has grown is left asleep."""
+"""Subscriptions: every wake has the next generation, only the current one is acked, acks never go back, and no
+subscription that follows a stream that has grown is left asleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies to commands. A refusal is a reply like any other; its code tells the client what to do."""
+"""Replies to commands. A refusal is a reply like any other; its code shows the client how to react."""
 
 from __future__ import annotations
 

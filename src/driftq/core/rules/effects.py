@@ -121,7 +121,7 @@ def _held(ctx: DecisionContext, key: c.EffectKey, fence: int) -> EffectRecord | 
     """The effect, if the caller's fence is the newest. A lease that ran out counts until another caller begins."""
     effect = ctx.state.effects.find(effect_scope(key))
     if effect is None:
-        return Rejected(Code.NOT_FOUND, f"nobody has begun {key.key!r}")
+        return Rejected(Code.NOT_FOUND, f"no effect was begun under {key.key!r}")
     if effect.fence != fence:
         return Rejected(
             Code.NOT_OWNER, f"fence {fence} is stale: {effect.fence} is the newest", {"fence": effect.fence}

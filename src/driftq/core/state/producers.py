@@ -71,7 +71,9 @@ class ProducerState:
         self.epoch = epoch
         self.seq = seq  # the last accepted one
         self.at_ms = at_ms  # when it was accepted
-        self.first_digest = first_digest  # of the first batch of this epoch: tells a repeat of seq 0 from a restart
+        self.first_digest = (
+            first_digest  # of the first batch of this epoch: distinguishes a repeat of seq 0 from a restart
+        )
         self.window: list[Seen] = []  # the last batches, oldest first
 
 

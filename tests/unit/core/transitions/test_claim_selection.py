@@ -179,7 +179,7 @@ def test_a_sweep_that_was_refused_is_asked_for_again():
     desk.produce("a")
     desk.claim(1, lease_ms=1_000)
     desk.clock.move(1_000)
-    assert desk.broker.due(desk.now_ms) is not None  # and nobody does it: the disk was full
+    assert desk.broker.due(desk.now_ms) is not None  # and it is not decided: the disk was full
     assert desk.broker.due(desk.now_ms) is None
     desk.clock.move(100)
     assert desk.broker.due(desk.now_ms) is not None
