@@ -10,7 +10,7 @@ from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import (
     Exchange,
     FlowResult,
-    PeerHidriver,
+    PeerHistory,
     RetryOptions,
     Sleep,
     resume,
@@ -29,7 +29,7 @@ class Driver:
     def __init__(self, call, *, ever_connected: bool = True) -> None:
         self.now_s = 0.0
         self.backoffs: list[float] = []
-        peer = PeerHidriver()
+        peer = PeerHistory()
         peer.ever_connected = ever_connected
         self.flow = retrying_call(call, RETRY, peer, now_s=lambda: self.now_s, jitter=lambda: 0.0)
         self.step = start(self.flow)
