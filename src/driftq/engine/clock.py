@@ -1,16 +1,16 @@
 """Time and chance for a running broker.
 
 `SystemClock` shows wall-clock milliseconds that never go back and never jump by themselves: it starts at the machine's
-clock, continues with one that only counts, and leans towards the machine's slowly. A lease neither ends early nor late
-because the time of the machine was set.
+clock, continues with one that only counts, and is slewed slowly towards the machine's. A lease ends neither early nor
+late because the machine's clock was set.
 
         machine's clock, compared with the broker's time                     the broker's time
         at the start, ahead by up to `downtime_max_ms`                       is the machine's: the broker was down
-        apart by up to `drift_max_ms`                                        leans to the machine's by 5 ms a second
+        apart by up to `drift_max_ms`                                        is slewed to the machine's by 5 ms a second
         further apart, in either direction                                   is *held*: continues on its own
 
 While it is held an operator decides which of the two is right: `set_to` accepts the machine's clock. A clock that was
-wrong at the start and is mended while the broker runs is accepted as at a start. Decision 11 has the reasons.
+wrong at the start and is corrected while the broker runs is accepted as at a start. Decision 11 has the reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("driftq.clock")
 
 SLEW_MS_PER_S = 5.0
 DOWNTIME_MAX_MS = 3 * 86_400_000  # a long weekend
-DRIFT_MAX_MS = 600_000  # leaned away in 33 hours
+DRIFT_MAX_MS = 600_000  # slewed away in 33 hours
 _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
 # Where the system has one, a clock that also counts while the machine sleeps: that time was true.
@@ -67,45 +67,45 @@ class Clock(Protocol):
     def now_ms(self) -> int: ...
 
     def start_at(self, at_ms: int) -> None:
-        """The last time that is written down; 0 if nothing is. Never show less than this."""
+        """`at_ms` is the last time in the journal; 0 if it is empty. Never return less than this."""
 
     def read(self) -> ClockReading: ...
 
     def set_to(self, at_ms: int) -> None:
-        """Continue from here, be it earlier."""
+        """Continue from here, even if it is earlier."""
 
 
 class SystemClock:
-    """Wall-clock time without its jumps. A look costs one reading of the counting clock."""
+    """Wall-clock time without its jumps. `now_ms` costs one reading of the counting clock."""
 
     def __init__(self, downtime_max_ms: int = DOWNTIME_MAX_MS, drift_max_ms: int = DRIFT_MAX_MS) -> None:
         self._downtime_max_ns = downtime_max_ms * _MS_NS
         self._drift_max_ns = drift_max_ms * _MS_NS
         seen_ns = _counted_ns()
-        self._ahead_ns = time.time_ns() - seen_ns  # of the counting clock
-        self._lean_at_ns = seen_ns + _SECOND_NS
-        self._shown_ms = 0
+        self._ahead_ns = time.time_ns() - seen_ns  # how far the broker's time is ahead of the counting clock
+        self._slew_at_ns = seen_ns + _SECOND_NS  # when to move towards the machine's clock next
+        self._shown_ms = 0  # the last time returned: it never goes back
         self._is_starting = False  # held since the start: the machine's clock has never agreed yet
 
     def now_ms(self) -> int:
         seen_ns = _counted_ns()
-        if seen_ns >= self._lean_at_ns:
-            self._lean(seen_ns)
+        if seen_ns >= self._slew_at_ns:
+            self._slew(seen_ns)
         now_ms = (seen_ns + self._ahead_ns) // _MS_NS
         if now_ms > self._shown_ms:
             self._shown_ms = now_ms
         return self._shown_ms
 
-    def _lean(self, seen_ns: int) -> None:
-        """Go a little towards the machine's clock, for each second that has passed; not at all while held."""
-        most_ns = int(SLEW_MS_PER_S * 1e6 * (1 + (seen_ns - self._lean_at_ns) / _SECOND_NS))
-        self._lean_at_ns = seen_ns + _SECOND_NS
+    def _slew(self, seen_ns: int) -> None:
+        """Move a little towards the machine's clock for each second that has passed; not at all while held."""
+        step_ns = int(SLEW_MS_PER_S * 1e6 * (1 + (seen_ns - self._slew_at_ns) / _SECOND_NS))
+        self._slew_at_ns = seen_ns + _SECOND_NS
         drift_ns = time.time_ns() - seen_ns - self._ahead_ns
         if self._is_starting and -self._drift_max_ns <= drift_ns <= self._downtime_max_ns:
             self._is_starting = False
             self._ahead_ns += max(0, drift_ns)
         elif abs(drift_ns) <= self._drift_max_ns:
-            self._ahead_ns += max(-most_ns, min(most_ns, drift_ns))
+            self._ahead_ns += max(-step_ns, min(step_ns, drift_ns))
 
     def start_at(self, at_ms: int) -> None:
         if not at_ms:
@@ -130,7 +130,7 @@ def _counted_ns() -> int:
 
 
 class ClockMonitor:
-    """Logs when the broker's time begins to be held, and when that is over."""
+    """Logs when the broker's time is held, and when it is no longer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

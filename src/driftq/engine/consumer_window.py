@@ -74,28 +74,28 @@ class ConsumerWindow:
     def __init__(
         self, lease_ms: int, in_flight_max: int, prefetch: int | None = None, notify: Callable[[], None] | None = None
     ) -> None:
-        self.held = 0
+        self.held = 0  # unsettled messages
         self.keys: set[tuple[int, int]] = set()  # the (group, log) pairs of which it ever held something
-        self.notify = notify or _ignore
+        self.notify = notify or _ignore  # called when messages left the window
         self._lease_ms = lease_ms
         self._in_flight_max = in_flight_max
         self._prefetch = prefetch
         self._began_ms = 0  # the first delivery, or the first after a lease without any
         self._emptied_ms = _LONG_AGO_MS  # when it last held nothing
         self._runs: deque[Run] = deque()  # in order of delivery
-        self._oldest: tuple[Run, int] | None = None
-        self._oldest_since_ms = 0
-        self._oldest_until_ms = 0
+        self._oldest: tuple[Run, int] | None = None  # the first unsettled message in order of delivery
+        self._oldest_since_ms = 0  # when it became the oldest
+        self._oldest_until_ms = 0  # when its lease ends
         self._settled_ms = 0  # the last settlement, or the delivery into an empty window
         self._recent: deque[list[int]] = deque()  # [bucket, settlements] of the last lease
-        self._recent_count = 0
+        self._recent_count = 0  # the sum of their settlements
         self._check_ms = 0  # before it no lease needs an extension
         self._lowest_until_ms = 0  # of the waiting messages, as of the last check
 
     # --- how much ---
 
     def size(self, now_ms: int) -> int:
-        """The most that this connection may hold."""
+        """How many messages this connection may hold."""
         if self._prefetch is not None:
             return self._prefetch
         oldest_bucket = BUCKETS * (now_ms - self._lease_ms) // self._lease_ms + 1
@@ -148,7 +148,7 @@ class ConsumerWindow:
             run.until_ms = min(run.until_ms + step_ms, now_ms + self._lease_ms)
         self._oldest_until_ms = min(self._oldest_until_ms + step_ms, now_ms + self._lease_ms)
         self._settled_ms = self._oldest_since_ms = self._began_ms = self._emptied_ms = now_ms
-        self._lowest_until_ms = self._check_ms = 0  # to be found at the next look
+        self._lowest_until_ms = self._check_ms = 0  # recomputed at the next check
         self._recent.clear()
         self._recent_count = 0
 
@@ -182,7 +182,7 @@ class ConsumerWindow:
     # --- whose leases are kept ---
 
     def next_ms(self) -> int | None:
-        """When `extensions` should be asked again even if nothing happens; None: not before a settlement."""
+        """When to call `extensions` again even if nothing happens; None: not before a settlement."""
         end_ms = None
         if self.held and self._settled_ms + self._lease_ms > self._lowest_until_ms:
             end_ms = self._lowest_until_ms
@@ -194,7 +194,7 @@ class ConsumerWindow:
         """The leases to extend, by the time until which they then run."""
         if now_ms < self._check_ms or self._oldest is None:
             return []
-        found: dict[int, list[c.Held]] = {}
+        extended: dict[int, list[c.Held]] = {}
         horizon_ms = now_ms + 3 * self._lease_ms // 4
         run, oldest = self._oldest
         end_ms = self._oldest_since_ms + self._lease_ms
@@ -202,7 +202,7 @@ class ConsumerWindow:
             self._oldest_since_ms = self._oldest_until_ms - self._lease_ms
         elif self._oldest_until_ms < min(end_ms, horizon_ms):
             self._oldest_until_ms = end_ms
-            found[end_ms] = [c.Held(run.partition, oldest, oldest + 1, run.token)]
+            extended[end_ms] = [c.Held(run.partition, oldest, oldest + 1, run.token)]
         end_ms = self._settled_ms + self._lease_ms
         lowest_ms = end_ms
         for run in self._runs:
@@ -215,13 +215,13 @@ class ConsumerWindow:
                 if run is self._oldest[0]:
                     offsets.remove(oldest)
                 held = [c.Held(run.partition, first, end, run.token) for first, end in runs(offsets)]
-                found.setdefault(end_ms, []).extend(held)
+                extended.setdefault(end_ms, []).extend(held)
             lowest_ms = min(lowest_ms, run.until_ms)
         self._lowest_until_ms = lowest_ms
         if self._oldest_until_ms < self._oldest_since_ms + self._lease_ms:
             lowest_ms = min(lowest_ms, self._oldest_until_ms)
         self._check_ms = lowest_ms - 3 * self._lease_ms // 4
-        return list(found.items())
+        return list(extended.items())
 
     def until_ms(self, run: Run, offset: int) -> int:
         """When the lease of a held message ends, as far as the window knows."""
@@ -298,11 +298,11 @@ class ConsumerWindows:
         return _take(index, fact.ranges, now_ms, None) if index else ()
 
     def _trimmed(self, fact: f.Trimmed, now_ms: int) -> Iterable[ConsumerWindow]:
-        found: list[ConsumerWindow] = []
+        moved: list[ConsumerWindow] = []
         for (_, log_id), index in self._indexes.items():
             if log_id == fact.log_id:
-                found.extend(_take(index, ((0, fact.start_offset),), now_ms, _NEVER))
-        return found
+                moved.extend(_take(index, ((0, fact.start_offset),), now_ms, _NEVER))
+        return moved
 
     def _sought(self, fact: f.GroupSought, now_ms: int) -> Iterable[ConsumerWindow]:
         return self._drop([(fact.group_id, fact.log_id)], now_ms)
@@ -311,8 +311,8 @@ class ConsumerWindows:
         return self._drop([key for key in self._indexes if key[0] == fact.group_id], now_ms)
 
     def _topic_deleted(self, fact: f.TopicDeleted, now_ms: int) -> Iterable[ConsumerWindow]:
-        gone = set(fact.log_ids)
-        return self._drop([key for key in self._indexes if key[1] in gone], now_ms)
+        deleted = set(fact.log_ids)
+        return self._drop([key for key in self._indexes if key[1] in deleted], now_ms)
 
     def _clock_set(self, fact: ClockSet, now_ms: int) -> Iterable[ConsumerWindow]:
         if fact.at_ms == fact.from_ms:
@@ -322,12 +322,12 @@ class ConsumerWindows:
         return self._windows
 
     def _drop(self, keys: list[tuple[int, int]], now_ms: int) -> Iterable[ConsumerWindow]:
-        found: list[ConsumerWindow] = []
+        moved: list[ConsumerWindow] = []
         for key in keys:
             index = self._indexes.get(key)
             if index:
-                found.extend(_take(index, ((min(index), max(index) + 1),), now_ms, _NEVER))
-        return found
+                moved.extend(_take(index, ((min(index), max(index) + 1),), now_ms, _NEVER))
+        return moved
 
 
 _NEVER = 1 << 62
@@ -364,9 +364,9 @@ def _take(index: Index, ranges: Iterable[Range], now_ms: int, ended_ms: int | No
 
 def held_under(progress: Progress, first: int, end: int, token: str) -> list[Range]:
     """What of a range is held under a token."""
-    found = [(low, high) for low, high, lease in progress.held.overlapping(first, end) if lease.token == token]
+    held = [(low, high) for low, high, lease in progress.held.overlapping(first, end) if lease.token == token]
     for offset in progress.entries_in(first, end):
         entry = progress.entries[offset]
         if entry.held and entry.lease is not None and entry.lease.token == token:
-            found.append((offset, offset + 1))
-    return found
+            held.append((offset, offset + 1))
+    return held

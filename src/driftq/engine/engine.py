@@ -65,13 +65,14 @@ class Engine:
         folder: str | None = None,
         report: RecoveryReport | None = None,
     ) -> None:
-        """`journal` is open and replayed, `broker` and `store` hold what it says."""
-        loop = asyncio.get_running_loop()
+        """`journal` is open and replayed; `broker` and `store` hold the result of the replay."""
+        self._loop = asyncio.get_running_loop()
         sizes = options or StorageOptions()
-        committer = new_committer(loop.call_soon_threadsafe, self._fail)
-        self.journal = journal
+        committer = new_committer(self._loop.call_soon_threadsafe, self._fail)
+        self.journal = journal  # where every decided frame goes
         self.folder = folder  # the data folder; None in memory
         self.report = report  # what the start found; None in memory
+        # The middle ring: the order of commands, and which reply waits for which frame.
         self.sequencer = Sequencer(
             broker,
             store,
@@ -82,16 +83,18 @@ class Engine:
             segment_bytes=sizes.segment_room_bytes(),
         )
         self.sequencer.on_caller_error = _log_caller_error
+        # Reads of the state; waiters and what connections hold.
         self.queries = Queries(self.sequencer, clock.now_ms)
         self.watch = Watch(broker.state, clock.now_ms)
         self.sequencer.observers.append(self.watch.observe)
-        self.stopped: asyncio.Future[None] = loop.create_future()  # done when closed, raises when failed
+        self.stopped: asyncio.Future[None] = self._loop.create_future()  # done when closed, raises when failed
         self._is_stopped = False  # cached `stopped.done()`: checked on every submit
         self._open_calls: set[asyncio.Future[Reply]] = set()  # futures of `submit` that a failure must end
-        self._clock = clock
-        self._committer = committer
-        self._group = GroupCommit(self.sequencer, clock.now_ms)
+        self._clock = clock  # the broker's time
+        self._committer = committer  # where the journal's calls run
+        self._group = GroupCommit(self.sequencer, clock.now_ms)  # what a commit holds and when it starts
         clock.start_at(broker.state.last_ms)
+        # Wakes up for deadlines; runs the commits; keeps the journal short.
         self._timer = DeadlineTimer(broker, clock, self._submit_sweep)
         self.commits = CommitLoop(self.sequencer, self._group, journal, committer, self._fail, self._timer.arm)
         self._checkpointer = Checkpointer(journal, store, snapshots)
@@ -160,7 +163,7 @@ class Engine:
 
     def submit(self, command: c.Command) -> asyncio.Future[Reply]:
         """Submit a command. The reply arrives when everything that it depends on is durable."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = self._loop.create_future()
         self.submit_to(command, partial(_resolve, future))
         if not future.done():
             self._open_calls.add(future)

@@ -59,7 +59,7 @@ class Queries:
         return self._sequencer.broker.reader.offset_at(log_id, at_ms)
 
     def stored_end(self, log_id: int) -> int:
-        """The end of what can be read of a log now; 0 if it is gone."""
+        """The end of what can be read of a log now; 0 if the log does not exist."""
         return self._sequencer.broker.reader.end(log_id)
 
     async def result(self, look: Callable[[StateView], T]) -> T:

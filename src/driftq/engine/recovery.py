@@ -56,7 +56,7 @@ class StorageOptions:
         return self.journal_segment_bytes - HEADER_BYTES
 
     def block_bytes(self) -> int:
-        """The most that one journal append takes, unless a single frame is larger."""
+        """What one journal append may hold, unless a single frame is larger."""
         return min(4 << 20, self.segment_room_bytes() // 8)
 
     def reserve_bytes(self) -> int:

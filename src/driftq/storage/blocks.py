@@ -41,7 +41,7 @@ class ScanEnd(Enum):
     """Why a scan stopped."""
 
     SHORT = "the data ends inside or directly before a block"
-    NO_BLOCK = "there is no block of this chain at this place"
+    NO_BLOCK = "there is no block of this chain at this position"
 
 
 class Scan(NamedTuple):

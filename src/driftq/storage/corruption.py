@@ -1,6 +1,6 @@
 """What is raised when bytes on disk are not what was written.
 
-Each exception carries the place and the range as attributes, and a message that a person can act on. Nothing here
+Each exception carries the position and the range as attributes, and a message that a person can act on. Nothing here
 reads a file; and nothing that raises one of these has changed or deleted anything.
 """
 

@@ -42,9 +42,9 @@ class ForeignFolder(Exception):
 def check_free(path: str, names: Iterable[str]) -> None:
     """Raises `ForeignFolder` unless this is a data folder, or one can be made here. Leftovers of an interrupted start
     and what filesystems put into every volume do not count."""
-    found = set(names)
-    foreign = sorted(name for name in found if name.partition(".")[0] not in _OWN_NAMES)
-    if foreign and _FORMAT not in found:
+    present = set(names)
+    foreign = sorted(name for name in present if name.partition(".")[0] not in _OWN_NAMES)
+    if foreign and _FORMAT not in present:
         raise ForeignFolder(path, foreign)
 
 
@@ -139,19 +139,19 @@ class FolderUnusable(Exception):
 
 
 def _hint(folder: str, error: OSError) -> str:
-    place = str(error.filename or folder)
+    path = str(error.filename or folder)
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return f"{place} is no folder, or lies below a file. Name another one with --data."
+        return f"{path} is no folder, or lies below a file. Name another one with --data."
     if error.errno in (errno.EACCES, errno.EPERM):
         return (
-            f"no permission for {place}. Give it to the user that runs the broker (user id {os.getuid()}), or name "
+            f"no permission for {path}. Give it to the user that runs the broker (user id {os.getuid()}), or name "
             "another folder with --data."
         )
     if error.errno == errno.EROFS:
-        return f"{place} is on a filesystem that is mounted read-only. Name another folder with --data."
+        return f"{path} is on a filesystem that is mounted read-only. Name another folder with --data."
     if error.errno == errno.ENOENT:
-        return f"{place} cannot be made there. Name another folder with --data."
-    return f"{place}: {error.strerror}"
+        return f"{path} cannot be made there. Name another folder with --data."
+    return f"{path}: {error.strerror}"
 
 
 def _make_private(folder: str) -> None:

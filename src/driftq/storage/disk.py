@@ -1,8 +1,8 @@
-"""The only door to the filesystem.
+"""The disk seam: every access to the filesystem goes through it.
 
 Every call that changes something carries a label (`"journal.sync"`, `"snapshot.rename"`), so that a test can fail or
-crash exactly that call. What lies behind the door is either the operating system (`OsDisk`) or, in the tests, a disk
-that forgets. Nothing here knows what the bytes mean. Calls that only read raise `OSError` as the system gave it.
+crash exactly that call. The implementation is the operating system (`OsDisk`) or, in the tests, a disk that
+forgets unsynced writes. Nothing here knows what the bytes mean. Calls that only read raise the system's `OSError`.
 """
 
 from __future__ import annotations
@@ -254,8 +254,8 @@ class OsDisk:
         return os.path.lexists(path)
 
     def free_bytes(self, path: str) -> int:
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
 
     def list(self, path: str) -> list[str]:
         self._reserve.lend()
@@ -284,7 +284,7 @@ def _allocate(fd: int, size: int) -> None:
 
 
 class ReadOnlyFile:
-    """An open file that keeps its bytes."""
+    """An open file that refuses writes."""
 
     __slots__ = ("_file", "path")
 
@@ -315,7 +315,7 @@ class ReadOnlyFile:
 
 
 class ReadOnlyDisk:
-    """The reading half of a disk."""
+    """A disk that refuses changes. Removing and syncing have no effect."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -9,12 +9,12 @@ Segments are preallocated, so an append never changes a file's size and cannot r
 checksum across segments (`storage.blocks`, `storage.journal_files`).
 
 **One unsynced block.** A block is written only after the sync of the one before it returned. So at most the last block
-can be torn, and `storage.tail_recovery` can tell a torn tail from lost data.
+can be torn, and `storage.tail_recovery` can distinguish a torn tail from lost data.
 
 **Roll.** When a block does not fit, the spare gets its header, is synced and renamed, and the folder is synced. Only
 then is a block written to it; until then the old segment is the last one, and nothing has happened.
 
-**Trim.** The watermark first says durably that segments may be missing; then they are removed.
+**Trim.** First the watermark is saved, so that the segments need not exist any more; then they are removed.
 
 **Fail-stop.** After a failed write, sync, truncate or rename the object is dead and every later call raises: what a
 failed sync left on the device is unknowable, and a second sync may report success without having written anything.
@@ -227,7 +227,7 @@ class FileJournal:
             return
         try:
             trimmed, self._segments = self._segments[:keep], self._segments[keep:]
-            # First say durably that the segments may be gone; only then may one be missing.
+            # The watermark must say durably that these segments may be missing before one is.
             self._save_watermark()
             for segment in trimmed:
                 self._disk.remove("journal.trim.remove", segment.path)

@@ -99,20 +99,18 @@ class Watermark(NamedTuple):
 
 def read_watermark(data: bytes, store: bytes) -> Watermark | None:
     """The newest valid slot. One torn slot is expected after a crash (they are written in turn); two are damage."""
-    found: list[Watermark] = []
+    valid: list[Watermark] = []
     for position in (0, _SLOT_BYTES):
         slot = data[position : position + _SLOT_USED]
         if len(slot) < _SLOT_USED or checksum(slot[:-4]) != slot[-4:]:
             continue
         magic, owner, turn, lsn, first_segment, last_segment = _SLOT.unpack_from(slot)
         if magic == _WATERMARK_MAGIC and owner == store and turn % 2 == position // _SLOT_BYTES:
-            found.append(Watermark(turn, lsn, first_segment, last_segment))
-    return max(found, default=None)
+            valid.append(Watermark(turn, lsn, first_segment, last_segment))
+    return max(valid, default=None)
 
 
-# --- The journal's folder, read: which segments there are, what their headers say, and the blocks of one of them in
-# order
-
+# --- segment files ---
 
 WATERMARK = "watermark"
 SUFFIX = ".journal"
@@ -122,12 +120,12 @@ _ZEROS = bytes(READ_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment file whose header was read and is right."""
+    """One segment file with a valid header."""
 
     path: str
     header: SegmentHeader
     seed: int
-    cut_to_bytes: int = 0  # the file's size where that is less than the segment was made with
+    cut_to_bytes: int = 0  # the file's size, if it is shorter than it was made
 
     @property
     def size_bytes(self) -> int:
@@ -158,10 +156,10 @@ def load_watermark(disk: Disk, folder: str, store: bytes) -> Watermark | None:
 
 
 def load_segment(disk: Disk, folder: str, number: int, store: bytes, lowest_lsn: int = 1) -> Segment:
-    """Read and judge one header. Raises with the reason if the file is not segment `number` of this store.
+    """Read and check one header. Raises with the reason if the file is not segment `number` of this store.
 
-    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header cannot tell. A file that
-    is shorter than it was made is returned as such: whether its blocks are all there is for the caller to judge.
+    `lowest_lsn` is the lowest that the segment can hold, for the message when its own header is unreadable. A file that
+    is shorter than it was made is returned as such: whether its blocks are all there is for the caller to check.
     """
     path = segment_path(folder, number)
     file = disk.open(path)
@@ -223,15 +221,15 @@ def scan_segment(file: File, segment: Segment, start: tuple[int, int, int] | Non
     want = READ_BYTES
     while True:
         data = file.read_at(position, min(want, header.size_bytes - position))
-        found = blocks.scan(data, 0, segment.seed, prev_crc, next_lsn)
-        more = found.ended is ScanEnd.SHORT and position + len(data) < header.size_bytes and len(data) == want
-        if more and not found.position:
+        scan = blocks.scan(data, 0, segment.seed, prev_crc, next_lsn)
+        more = scan.ended is ScanEnd.SHORT and position + len(data) < header.size_bytes and len(data) == want
+        if more and not scan.position:
             # One block is longer than what was read: its length is known now, and bounded by the segment.
             want = max(want + READ_BYTES, blocks.HEADER.unpack_from(data)[3])
             continue
-        yield position, found
-        position += found.position
-        prev_crc, next_lsn, want = found.prev_crc, found.next_lsn, READ_BYTES
+        yield position, scan
+        position += scan.position
+        prev_crc, next_lsn, want = scan.prev_crc, scan.next_lsn, READ_BYTES
         if not more:
             return
 
@@ -276,15 +274,15 @@ def frames_between(
             break
         file = disk.open(segment.path)
         try:
-            for base, found in scan_segment(file, segment):
-                if found.next_lsn - 1 > upto_lsn:
+            for base, scan in scan_segment(file, segment):
+                if scan.next_lsn - 1 > upto_lsn:
                     reason = f"lsn {upto_lsn} is not the end of a closed segment"
                     raise CorruptJournal(segment.path, base, upto_lsn, upto_lsn, reason)
-                skip = max(0, after_lsn + 1 - found.first_lsn)
-                yield found.prev_crc, found.frames[skip:]
+                skip = max(0, after_lsn + 1 - scan.first_lsn)
+                yield scan.prev_crc, scan.frames[skip:]
         finally:
             file.close()
-        after_lsn = max(after_lsn, found.next_lsn - 1)
+        after_lsn = max(after_lsn, scan.next_lsn - 1)
     if after_lsn < upto_lsn:
         raise CorruptJournal(folder, 0, after_lsn + 1, upto_lsn, "frames are missing or damaged")
 
@@ -305,5 +303,5 @@ def used_end(file: File, position: int, size: int) -> int:
 def find_block(file: File, segment: Segment, position: int, above_lsn: int) -> blocks.FoundBlock | None:
     """The first valid block above an lsn from `position` on, wherever it begins (see `blocks.find`)."""
     data = file.read_at(position, segment.header.size_bytes - position)
-    found = blocks.find(data, 0, segment.seed, above_lsn)
-    return found._replace(position=position + found.position) if found else None
+    block = blocks.find(data, 0, segment.seed, above_lsn)
+    return block._replace(position=position + block.position) if block else None
