@@ -39,7 +39,7 @@ def write_folder(
         if lsn == snapshot_lsn:
             store.sync()
             images = [encode([fact]) for fact in broker.snapshot()]
-            snapshots.save(disk, folder.snapshots, STORE, lsn, images, chain_crc=journal.tail_crc())
+            snapshots.save(disk, folder.snapshots, STORE, lsn, images, chain_crc=journal.crc_at(lsn) or 0)
     journal.close()
     store.close()
     finish_folder(disk, folder)

@@ -61,14 +61,12 @@ class ReadableRecords:
         self._deleted: set[int] = set()
         self._from_journal: dict[int, dict[int, bytes]] = {}  # batches that the log files do not hold, by first offset
         self._staged: dict[int, bytes] = {}  # batches in the journal that were not published yet, by staging offset
-        self._read_files()
-        for fact in snapshot_facts(disk, folder):
-            self._note(fact)
-        for item in read_journal(disk, folder):
-            if not isinstance(item, Damage):
-                self.last_lsn = item.lsn
-                for fact in decode(item.frame):
-                    self._note(fact)
+        try:
+            self._read_files()
+            self._read_facts(disk, folder)
+        except BaseException:
+            self.close()
+            raise
         for log_id in list(self.ranges):
             self.ranges[log_id].discard(0, self._starts.get(log_id, 0))
             if log_id in self._deleted or log_id == f.STAGING_LOG or not self.ranges[log_id]:
@@ -83,6 +81,15 @@ class ReadableRecords:
             first_offset = self._first_offsets.get(log_id, 0)
             for header, _ in self._file_batches(log_id):
                 ranges.add(max(header.first_offset, first_offset), header.end_offset)
+
+    def _read_facts(self, disk: Disk, folder: DataFolder) -> None:
+        for fact in snapshot_facts(disk, folder):
+            self._note(fact)
+        for item in read_journal(disk, folder):
+            if not isinstance(item, Damage):
+                self.last_lsn = item.lsn
+                for fact in decode(item.frame):
+                    self._note(fact)
 
     def _note(self, fact: f.Fact) -> None:
         self.names.note(fact)
