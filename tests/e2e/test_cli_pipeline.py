@@ -25,7 +25,7 @@ from tests.tidy.sources import SRC
 
 WAIT_S = 400  # Spark starts slowly on a busy machine
 LONG = pytest.mark.timeout(1_200)
-# Whoever runs these has Spark; this is how a Python without it looks.
+# The tests run with Spark installed; this simulates a Python without it.
 WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from driftq.cli.main import main; main()"
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -48,7 +48,7 @@ def told(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 class Running:
-    """A command that goes on, in a process group of its own, with what it has said so far."""
+    """A long-running command in a process group of its own, with its output so far."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.lines: list[str] = []
@@ -168,7 +168,7 @@ def test_the_demo_loses_and_doubles_nothing_over_two_lives(tmp_path: Path) -> No
 
     assert second.returncode == 0, second.stdout + second.stderr
     assert set(verdicts(first.text)) == set(verdicts(second.stdout)) == {"exact"}, first.text + second.stdout
-    broker, spark = first.text.index("broker: every call at"), first.text.index("spark: starting")
+    broker, spark = first.text.index("broker: API documentation at"), first.text.index("spark: starting")
     assert broker < spark < first.text.index("archive: batch 0")
     with running(str(tmp_path / "data")) as server:
         assert_every_order_is_there_once(server, second.stdout)

@@ -113,7 +113,7 @@ class Chaos:
         until_now(condition, FINISH_S, pause_s=LOOK_S)
 
     def _goes_on(self) -> bool:
-        """Start the driver again when it gave up; that is what whoever runs it does."""
+        """Start the driver again if it gave up, as an operator would."""
         code = self.driver.poll()
         if code:
             assert self.starts < 20, self.told()
@@ -154,7 +154,7 @@ class Chaos:
 
 
 def kinds_of(count: int, chance: random.Random) -> list[str]:
-    """Every kind before any comes again."""
+    """Use every kind of kill once before any is repeated."""
     kinds: list[str] = []
     while len(kinds) < count:
         kinds.extend(chance.sample(KINDS, len(KINDS)))

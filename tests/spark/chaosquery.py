@@ -4,7 +4,7 @@
 
 `staged` shuffles its rows before it writes them, so that no two attempts need have the same; `direct` keeps them as
 they came. Tasks make sure that they run the package that was shipped. Some fail the first time, after rows were sent,
-and some are slow, so that Spark tries them a second time at once. Started again after a kill it goes on from its
+and some are slow, so that Spark tries them a second time at once. Started again after a kill it resumes from its
 checkpoints.
 """
 

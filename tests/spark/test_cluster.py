@@ -1,6 +1,6 @@
 """A real cluster, a master and two workers: the package is shipped, everything is killed, and every row is there once.
 
-One run is one seed (`--seed`); `make spark-chaos N=100` goes on and on.
+One run is one seed (`--seed`); `make spark-chaos N=100` runs 100 kills.
 """
 
 from __future__ import annotations

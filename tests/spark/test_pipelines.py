@@ -1,4 +1,4 @@
-"""Pipelines against a real broker, end to end: what they write, and that a second run goes on where the first ended."""
+"""Pipelines against a real broker, end to end: what they write, and that a second run continues after the first."""
 
 from __future__ import annotations
 

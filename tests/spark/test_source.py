@@ -164,7 +164,7 @@ def test_queue_state_is_beside_each_message(read, broker):
         ({"subscribe": "orders", "startingOffset": "earliest"}, "did you mean startingOffsets?"),
         ({"subscribe": "orders", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
         ({"subscribe": "orders", "startingOffsets": '{"orders":{"0":99}}'}, "orders/0 ends at 3, before 99"),
-        ({"subscribe": "orders", "queueState": "nobody"}, "nobody"),
+        ({"subscribe": "orders", "queueState": "no-such-group"}, "no-such-group"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_words(read, broker, options, told):

@@ -24,27 +24,25 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class RunSettings(Section, frozen=True):
-    name: Annotated[str, about("which pipeline; `driftq pipeline list` names them")] = ""
-    id: Annotated[str, about("the name of this one: progress lines, checkpoint, writer (default: name and topics)")] = (
-        ""
-    )
-    trigger: Annotated[Interval, about("a micro-batch at most this often")] = "2 seconds"
-    once: Annotated[bool, about("work off what is there now, then end")] = False
-    checkpoint: Annotated[str, about("where progress is kept (default: beside the table, else ./checkpoints/ID)")] = ""
-    master: Annotated[str, about("the Spark master; empty: what spark-submit says, else local[*]")] = ""
+    name: Annotated[str, about("the pipeline; `driftq pipeline list` lists them")] = ""
+    id: Annotated[str, about("name in progress lines, checkpoint and commits (default: name and topics)")] = ""
+    trigger: Annotated[Interval, about("the shortest time between two micro-batches")] = "2 seconds"
+    once: Annotated[bool, about("process the available messages, then stop")] = False
+    checkpoint: Annotated[str, about("folder for the progress (default: beside the table, else ./checkpoints/ID)")] = ""
+    master: Annotated[str, about("the Spark master; empty: that of spark-submit, else local[*]")] = ""
     spark: Annotated[dict[str, str], about("settings for the Spark session")] = {}
 
 
 class SourceSettings(Section, frozen=True):
     url: Annotated[str, about("the broker (default: DRIFTQ_URL, else http://127.0.0.1:8080)")] = ""
-    token: Annotated[str, about("for a broker that wants one (better: DRIFTQ_TOKEN)")] = ""
-    topics: Annotated[tuple[str, ...], about("what to read")] = ()
-    pattern: Annotated[str, about("a regular expression of topic names, instead of topics")] = ""
-    starting: Annotated[str, about("where the first run begins: earliest, latest, or JSON of offsets")] = "earliest"
-    max_offsets: Annotated[Amount, about("at most so many messages in a micro-batch; 0: as the pipeline needs")] = 0
-    max_bytes: Annotated[Amount, about("at most about this many bytes in a micro-batch; 0: no limit")] = 0
-    min_partitions: Annotated[Amount, about("split what is read into at least so many tasks; 0: one a partition")] = 0
-    fail_on_data_loss: Annotated[bool, about("stop when retention took what was not read yet")] = True
+    token: Annotated[str, about("bearer token (better: set DRIFTQ_TOKEN)")] = ""
+    topics: Annotated[tuple[str, ...], about("the topics to read")] = ()
+    pattern: Annotated[str, about("a regular expression for topic names, instead of topics")] = ""
+    starting: Annotated[str, about("where the first run starts: earliest, latest, or JSON of offsets")] = "earliest"
+    max_offsets: Annotated[Amount, about("maximum number of messages in a micro-batch; 0: the pipeline's default")] = 0
+    max_bytes: Annotated[Amount, about("about the maximum size of a micro-batch; 0: no limit")] = 0
+    min_partitions: Annotated[Amount, about("minimum number of tasks that read; 0: one per partition")] = 0
+    fail_on_data_loss: Annotated[bool, about("fail if retention removed unread messages")] = True
     options: Annotated[dict[str, str], about("more options of the driftq source")] = {}
 
 
@@ -54,18 +52,14 @@ class SinkSettings(Section, frozen=True):
     topic: Annotated[str, about("the topic to write to")] = ""
     mode: Annotated[
         Literal["", "staged", "direct"],
-        about(
-            "staged: a micro-batch is seen whole; direct: at once, with labels and tasks; empty: as the pipeline needs"
-        ),
+        about("staged: a micro-batch is visible whole; direct: immediately, with labels and tasks; empty: the default"),
     ] = ""
 
 
 class ArchiveSettings(Section, frozen=True):
-    schema: Annotated[str, about("columns to read out of JSON values, as in CREATE TABLE: id BIGINT, total DOUBLE")] = (
-        ""
-    )
+    schema: Annotated[str, about("columns to parse from JSON values, as in CREATE TABLE: id BIGINT, total DOUBLE")] = ""
     quarantine: Annotated[str, about("the folder for rows that do not fit the schema (default: TABLE.quarantine)")] = ""
-    compact_files: Annotated[Amount, about("put small files together when a partition has so many; 0: never")] = 64
+    compact_files: Annotated[Amount, about("compact a partition when it has this many small files; 0: never")] = 64
 
 
 class DedupeSettings(Section, frozen=True):
@@ -73,14 +67,14 @@ class DedupeSettings(Section, frozen=True):
 
 
 class RouteSettings(Section, frozen=True):
-    rules: Annotated[str, about("a file of rules, as the broker's router takes")] = ""
+    rules: Annotated[str, about("a file of rules for the broker's router")] = ""
     router: Annotated[str, about("module:function from Message to Decision, instead of rules")] = ""
     frames: Annotated[str, about("module:function from a pandas frame to a frame of decisions, instead of rules")] = ""
-    unrouted: Annotated[str, about("the topic for unrouted messages; empty: they are left out")] = ""
+    unrouted: Annotated[str, about("the topic for messages without a decision; empty: they are dropped")] = ""
 
 
 class RunsSettings(Section, frozen=True):
-    history: Annotated[bool, about("follow TOPIC.history too: deliveries, failures, ends")] = True
+    history: Annotated[bool, about("also read TOPIC.history: deliveries, failures, ends")] = True
     keep: Annotated[Interval, about("forget a message this long after its last event")] = "24 hours"
 
 
@@ -94,35 +88,35 @@ class MetricsSettings(Section, frozen=True):
 
 
 class DeadLettersSettings(Section, frozen=True):
-    examples: Annotated[Count, about("how many offsets to name of each kind")] = 3
-    redrive: Annotated[bool, about("send the letters back")] = False
+    examples: Annotated[Count, about("number of example offsets of each kind")] = 3
+    redrive: Annotated[bool, about("redrive the letters")] = False
     fingerprint: Annotated[str, about("only letters of this kind of error")] = ""
     group: Annotated[str, about("only letters that this group gave up")] = ""
-    rate_per_s: Annotated[Count, about("how many to send back in a second")] = 50
-    limit: Annotated[Count, about("how many to send back at most")] = 100_000
-    dry_run: Annotated[bool, about("say what would be sent back, send nothing")] = False
+    rate_per_s: Annotated[Count, about("letters to redrive per second")] = 50
+    limit: Annotated[Count, about("maximum number of letters to redrive")] = 100_000
+    dry_run: Annotated[bool, about("only count what would be redriven")] = False
 
 
 class ReplaySettings(Section, frozen=True):
     table: Annotated[str, about("replay the rows of this table instead of a topic")] = ""
-    from_offset: Annotated[Amount, about("from this offset on, in every partition")] = 0
-    to_offset: Annotated[Amount, about("up to this offset, without it; 0: to the end")] = 0
-    from_time: Annotated[str, about("from this time on: 2030-01-01T00:00:00Z")] = ""
-    to_time: Annotated[str, about("up to this time, without it")] = ""
-    dry_run: Annotated[bool, about("say what would be written, write nothing")] = False
+    from_offset: Annotated[Amount, about("first offset, in every partition")] = 0
+    to_offset: Annotated[Amount, about("end offset (exclusive); 0: the end")] = 0
+    from_time: Annotated[str, about("start time: 2030-01-01T00:00:00Z")] = ""
+    to_time: Annotated[str, about("end time (exclusive)")] = ""
+    dry_run: Annotated[bool, about("only print what would be written")] = False
 
 
 class TransformSettings(Section, frozen=True):
     function: Annotated[str, about("module:function from DataFrame to DataFrame")] = ""
-    each: Annotated[str, about("module:function from a value to a value, or None to leave it out")] = ""
+    each: Annotated[str, about("module:function from a value to a value, or None to drop it")] = ""
 
 
 class AuditSettings(Section, frozen=True):
-    mismatches: Annotated[Count, about("how many differences to list")] = 20
+    mismatches: Annotated[Count, about("maximum number of differences to list")] = 20
 
 
 class CompactSettings(Section, frozen=True):
-    files_min: Annotated[Count, about("how many small files of one partition are worth the work")] = 2
+    files_min: Annotated[Count, about("compact a partition that has this many small files")] = 2
 
 
 class Configuration(Section, frozen=True):

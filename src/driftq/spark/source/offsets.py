@@ -50,7 +50,7 @@ class ReadProgress(NamedTuple):
     # Logs that the batch that ends here does not read from where the batch before it ended: new logs, and logs where
     # records were lost and the loss was accepted.
     start_overrides: Offsets = {}  # noqa: RUF012  # never changed
-    # When each topic was created: tells a topic from a later one with the same name.
+    # When each topic was created: distinguishes a topic from a later one with the same name.
     created: Mapping[str, str] = {}
 
 

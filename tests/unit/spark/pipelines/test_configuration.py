@@ -1,4 +1,4 @@
-"""What a pipeline is told: files, single settings, and what is wrong with them. No Spark."""
+"""The configuration of pipelines: files, single settings, and errors in them. No Spark."""
 
 from __future__ import annotations
 
