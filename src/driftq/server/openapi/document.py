@@ -103,7 +103,7 @@ def document(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
             "version": driftq.__version__,
             "description": "Queues, jobs and durable streams on one journal. After a 2xx the change is on disk.",
         },
-        "servers": [{"url": "/", "description": "The server that serves this document."}],
+        "servers": [{"url": "/", "description": "The server that this document came from."}],
         "security": [],  # no operation needs credentials
         "tags": [{"name": tag} for tag in tags],
         "paths": paths,
