@@ -180,7 +180,7 @@ def _repair(world: World, disk: SimDisk, what: str, expected: Expected) -> None:
     truncate.execute(disk, plan)
     opened = open_folder(disk, FOLDER, bytes(16), world.swarm.limits, NoChance(), world.swarm.options)
     demand(opened.journal.tail_lsn() == plan.kept_lsn, "flips", f"{what}: truncated to another lsn than planned")
-    same = list(opened.broker.snapshot()) == expected.images(plan.kept_lsn)
+    same = list(opened.broker.snapshot()) == expected.snapshot(plan.kept_lsn)
     demand(same, "flips", f"{what}: the truncated journal folds to another state than its prefix")
     if plan.damage is not None and plan.damage.first_lsn <= plan.kept_lsn:
         demand(plan.kept_lsn >= world.audit.watermark_lsn, "flips", f"{what}: more than the damage was cut")

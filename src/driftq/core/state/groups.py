@@ -60,7 +60,7 @@ class Group:
         """Whether its claims ask for messages of this task and label."""
         if not self.filters:
             return True
-        return any(wanted in (None, task) and marked in (None, label) for wanted, marked in self.filters)
+        return any(by_task in (None, task) and by_label in (None, label) for by_task, by_label in self.filters)
 
 
 def link_history(topics: dict[str, Topic], history_logs: dict[int, int], name: str) -> None:
