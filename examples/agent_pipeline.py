@@ -14,7 +14,7 @@ import uuid
 import driftq
 from driftq.client.transport.sansio import RetryOptions
 
-STEPS = "agent.steps"  # nobody works here: the router's rules send each step on by its label
+STEPS = "agent.steps"  # no worker reads it: the router's rules send each step on by its label
 
 
 def next_step(outcome, message: driftq.AsyncMessage, kind: str, value: object, name: str) -> None:
@@ -62,7 +62,7 @@ def main() -> None:
         for topic in (STEPS, "agent.plans", "agent.research", "agent.writing"):
             broker.topics.create(topic)
         run_id = ask(broker, "queues and streams and leases")
-        for _ in range(3):  # plan, research, write: in real life each runs for ever in a process of its own
+        for _ in range(3):  # plan, research, write: in real life each runs permanently in a process of its own
             driftq.run(plan, research, write, broker=broker, drain=True)
         print(f"{run_id}: plan")
         for line in broker.stream(f"runs/{run_id}").read_all().json():

@@ -17,7 +17,7 @@ from driftq import effects
 
 
 class Gateway:
-    """Somebody else's payment service. It refuses a key that it has seen."""
+    """An external payment service. It refuses a key that it has seen."""
 
     def __init__(self) -> None:
         self.charges: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Tokens of a language model as a durable stream: a worker dies in the middle, another goes on, no reader notices.
+"""Tokens of a language model as a durable stream: a worker dies in the middle, another resumes, no reader notices.
 
 The epoch of the stream's producer is the lease version of the job, so the two cannot mix: from the moment the second
 worker writes its first line, whatever the first one still sends is refused. Run it against a broker:
@@ -52,7 +52,7 @@ def call(url: str, method: str = "GET", body: object = None, **headers: str) -> 
 
 
 class Fenced(Exception):
-    """Somebody else has the job now."""
+    """Another worker has the job now."""
 
 
 class Writer:
@@ -74,17 +74,17 @@ class Writer:
         self._seq += 1
 
 
-def work(server: str, owner: str, dies_after: int | None, meanwhile: Callable[[], None] | None = None) -> Writer:
-    """Claim the prompt and stream its answer; stop without a word after some tokens, if told to. `meanwhile` is what
-    happens elsewhere once this attempt has begun."""
+def work(server: str, owner: str, dies_after: int | None, after_start: Callable[[], None] | None = None) -> Writer:
+    """Claim the prompt and stream its answer; stop silently after `dies_after` tokens. `after_start` is called
+    once this attempt has begun."""
     claim = {"topic": "prompts", "group": "models", "owner": owner, "lease_ms": LEASE_MS, "wait_ms": 10_000}
     (job,) = json.loads(call(f"{server}/v1/claim", "POST", claim).body)["messages"]
     stream = f"{server}/v1/stream/{job['value']}"
     writer = Writer(stream, job["lease_version"])
     # First the fence, then the look: nothing of an older attempt can come in between.
     writer.write({"attempt": job["lease_version"]})
-    if meanwhile is not None:
-        meanwhile()
+    if after_start is not None:
+        after_start()
     done = sum("token" in message for message in json.loads(call(stream).body))
     for number, token in enumerate(ANSWER[done:], done):
         if number == dies_after:
@@ -148,7 +148,7 @@ def main(server: str) -> None:
     reader.start()
     call(f"{server}/v1/produce", "POST", {"topic": "prompts", "value": path})
     zombie = work(server, "first worker", dies_after=5)
-    work(server, "second worker", dies_after=None, meanwhile=lambda: come_back(zombie))
+    work(server, "second worker", dies_after=None, after_start=lambda: come_back(zombie))
     reader.join(30)
     print()
     assert tokens == ANSWER, tokens

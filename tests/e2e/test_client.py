@@ -120,7 +120,7 @@ def test_a_message_that_went_to_somebody_else_cannot_be_acked(broker, topic):
     assert caught.value.status == 409
     assert "claim again" in str(caught.value)
     again.ack()
-    again.ack()  # twice is as good as once
+    again.ack()  # idempotent
 
 
 def test_refusals_say_what_to_do(broker):
@@ -221,7 +221,7 @@ def test_a_client_goes_on_after_the_broker_was_restarted(tmp_path):
 
 
 def hang_up_after(lines: int) -> tuple[int, list[bytes]]:
-    """A listener that reads a request and hangs up without an answer, `lines` times; then nobody is there."""
+    """A listener that reads a request and hangs up without an answer, `lines` times; then nothing listens."""
     listening = socket.create_server(("127.0.0.1", 0))
     seen: list[bytes] = []
 
@@ -298,7 +298,7 @@ def test_an_async_client_outlives_its_loop(server, topic):
     for _ in range(3):
         assert topic in asyncio.run(broker.topics.list())
     del broker
-    gc.collect()  # connections of loops that are over are closed by nobody else, and Python says so: here, not later
+    gc.collect()  # connections of loops that are over are closed by the collector: here, not later
 
 
 def test_a_client_that_nobody_closes_leaves_no_socket_to_the_collector(server):

@@ -89,12 +89,12 @@ def test_an_update_decides_again_when_somebody_was_quicker(broker):
     def decide(chunk):
         asked.append(chunk.json())
         if len(asked) == 1:
-            broker.stream("cas/2", "application/json").append("somebody else")
+            broker.stream("cas/2", "application/json").append("another writer")
         return {"seen": len(chunk.json())}
 
     stream.update(decide)
-    assert asked == [[], ["somebody else"]]
-    assert stream.read().json() == ["somebody else", {"seen": 1}]
+    assert asked == [[], ["another writer"]]
+    assert stream.read().json() == ["another writer", {"seen": 1}]
     end = stream.update(lambda chunk: None)
     assert end == stream.describe().next_offset
 

@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors: it refuses connections, and goes on with everything else."""
+"""A broker that runs out of file descriptors: it refuses connections, and everything else continues."""
 
 from __future__ import annotations
 

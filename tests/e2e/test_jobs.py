@@ -108,7 +108,7 @@ def test_a_job_that_one_group_finished_is_not_ready_because_of_groups_with_other
     lags = {each["group"]: each["lag"] for each in server.call("GET", f"/v1/groups?topic={topic}").json()["groups"]}
     assert lags == {"reports": 0, "mails": 0}
     claim(server, topic, "reports")
-    assert states(server, topic, "j")["reports"] == "running", "whoever asks for everything gets it"
+    assert states(server, topic, "j")["reports"] == "running", "a group without a filter gets it"
 
 
 def test_the_reason_of_a_reject_is_shown_with_the_attempt(server: Server, topic: str) -> None:

@@ -126,7 +126,7 @@ def test_a_consumer_that_does_not_read_is_given_no_more_than_its_socket_takes() 
         held = _steady(lambda: int(server.call("GET", "/v1/topics/t/groups/g").json()["in_flight"]))
         assert 0 < held < 900, "10 MB must not be claimed for a socket that takes a few hundred kilobytes"
         rest = Stream(server, "topic=t&group=g&owner=quick&lease_ms=60000")
-        assert rest.next()["offset"] == held, "the other consumer goes on behind it"
+        assert rest.next()["offset"] == held, "the other consumer continues after it"
         rest.close()
         stalled.close()
 
@@ -227,7 +227,7 @@ def test_leases_attempts_and_acks_survive_a_restart(tmp_path: Path) -> None:
     assert [(item["offset"], item["attempts"], item["last_error"]) for item in again] == [(1, 2, "no luck")]
     late = [{"partition": 0, "offset": offset, "token": token} for offset in (0, 3)]
     reply = server.call("POST", "/v1/ack/batch", {"topic": "t", "group": "g", "messages": late})
-    assert reply.json()["refused"] == [], "whoever held them before the crash may still finish"
+    assert reply.json()["refused"] == [], "the consumer that held them before the crash may still finish"
     assert server.stop() == 0
 
 
@@ -253,7 +253,7 @@ def test_two_thousand_idle_consumers_cost_little_and_delay_nobody() -> None:
             took.append(time.monotonic() - began_s)
         assert sorted(took)[len(took) // 2] < 0.25
         produce(server, "t", "one", "two", "three")
-        assert _lines(crowd, 3) == 3, "three messages: three lines in all, whoever got them"
+        assert _lines(crowd, 3) == 3, "three messages: three lines in all, whichever consumer got them"
         for idle in crowd:
             idle.close()
 

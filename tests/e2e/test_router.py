@@ -113,7 +113,7 @@ def test_a_router_that_cannot_work_stops_the_start(settings, complaint):
 
 
 class Hook(BaseHTTPRequestHandler):
-    """Answers as the message's value tells it to."""
+    """Replies as the message's value asks it to."""
 
     protocol_version = "HTTP/1.1"
     seen: ClassVar[list[dict]] = []

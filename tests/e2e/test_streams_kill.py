@@ -144,7 +144,7 @@ def test_producers_write_exactly_once_through_kills(tmp_path, profile, seed):
                 break
     finally:
         server.stop()
-    assert sum(producer.retries for producer in producers), "the kills hit nobody: this run proved nothing"
+    assert sum(producer.retries for producer in producers), "no producer was hit by a kill: this run proved nothing"
     for producer in producers:
         mine = [text for text in found if text.startswith(producer.name + ":")]
         expected = [f"{producer.name}:{seq}{part}" for seq in range(producer.acknowledged) for part in ("", "+")]
@@ -180,7 +180,7 @@ async def record_histories(port: int, count: int, seed: int) -> None:
         refused += sum(call.response.moved for call in calls)
     for wire in wires:
         wire.close()
-    assert refused > count, "nobody got in another's way: this run proved nothing"
+    assert refused > count, "no writers conflicted: this run proved nothing"
 
 
 async def act(wire: Wire, path: str, plan: list[float], calls: list[Call[StreamRequest, StreamResponse]]) -> None:

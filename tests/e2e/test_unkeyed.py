@@ -1,5 +1,5 @@
-"""Messages without a key: over plain HTTP they go to partition 0, as the v1 specification has it; whoever asks for any
-partition, and our own client does, gets them spread."""
+"""Messages without a key: over plain HTTP they go to partition 0, as the v1 specification has it; a client that asks
+for any partition, as our own does, gets them spread."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_a_reader_that_joins_between_two_arrivals_of_one_turn_gets_the_second():
         tail.know(await engine.submit(ReadStream("s")))
         early, late = Reading(0), Reading(1)
         tail.join(early)
-        # Both become durable; the tail hears of them one after the other, and a reader comes in between.
+        # Both become durable; the tail is notified of them one after the other, and a reader comes in between.
         advance = tail.advance
         heard: list[int] = []
 
