@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from driftq.client.api import DriftQ
+import driftq
 from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.tables import BatchRefused, Compaction, TableRefused, open_table
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from driftq.client.api import DriftQ
     from driftq.client.transport.sansio import RetryOptions
     from driftq.spark.pipelines.settings import Configuration
 
@@ -28,7 +29,7 @@ COMPACT_FILES = 64  # each micro-batch adds a few small files
 
 def broker_of(configuration: Configuration, retry: RetryOptions | None = None) -> DriftQ:
     token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
-    return DriftQ(configuration.source.url, token=token, retry=retry)
+    return driftq.connect(configuration.source.url, token=token, retry=retry)
 
 
 def broker_options(configuration: Configuration) -> dict[str, str]:
