@@ -371,7 +371,7 @@ class Accumulator:
                 self._seal(partition)
 
     def batch_ended(self, batch: ProducerBatch) -> None:
-        """A batch that was taken is written or has failed: free its bytes and wake those who wait for room."""
+        """A batch that was taken is written or has failed: free its bytes and wake the callers that wait for room."""
         with self.lock:
             self.buffered_bytes -= batch.size_bytes
             self._sealed_messages -= batch.count
