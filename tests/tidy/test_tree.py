@@ -21,7 +21,9 @@ GERUNDS_ALLOWED = {
 }
 
 # A name that two public classes share, and why each of them is right.
-SHARED_NAMES: dict[str, str] = {}
+SHARED_NAMES = {
+    "StreamClosed": "the fact that a stream was closed, and the client's error for a call that needs it open",
+}
 
 
 def name_of(module: Module) -> str:

@@ -26,7 +26,7 @@ from driftq.client.streams.stream import AsyncStream, Stream
 from driftq.client.transport.http import parse_address
 from driftq.client.transport.sansio import Call, RetryOptions, default_owner
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import ACK, Settlement
+from driftq.client.worker.handler_results import ACK, SettleAction
 
 if TYPE_CHECKING:
     from driftq.client.producer.producer import AsyncProducer, Producer
@@ -114,7 +114,7 @@ def _ack(messages: Sequence[ClaimedMessage]) -> Call[SettleReply]:
 
 def _nack(messages: Sequence[ClaimedMessage], reason: str = "", *, delay_ms: int | None = None) -> Call[SettleReply]:
     """Fail many messages of one group in one call."""
-    settlement = Settlement("nack/batch", reason, delay_ms)
+    settlement = SettleAction("nack/batch", reason, delay_ms)
     return settle(settlement.verb, messages, **settlement.fields())
 
 

@@ -18,7 +18,7 @@ from driftq.client.effects import AsyncEffect, Effect
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
-from driftq.client.worker.handler_results import ACK, HandlerResult, Settlement, settlement_for
+from driftq.client.worker.handler_results import ACK, HandlerResult, SettleAction, settlement_for
 from driftq.wire.message import DeadLetter, Envelope, Routing
 
 if TYPE_CHECKING:
@@ -150,24 +150,24 @@ class MessageMethods:
     @bound_endpoint
     def nack(self, reason: str = "", *, delay_ms: int | None = None) -> Call[None]:
         """The attempt failed: the message is retried, or becomes a dead letter."""
-        return self.settle_call(Settlement("nack/batch", reason, delay_ms))
+        return self.settle_call(SettleAction("nack/batch", reason, delay_ms))
 
     @bound_endpoint
     def release(self, *, delay_ms: int | None = None) -> Call[None]:
         """Give the message back without counting an attempt."""
-        return self.settle_call(Settlement("release", delay_ms=delay_ms))
+        return self.settle_call(SettleAction("release", delay_ms=delay_ms))
 
     @bound_endpoint
     def reject(self, reason: str = "") -> Call[None]:
         """Make the message a dead letter at once."""
-        return self.settle_call(Settlement("reject", reason))
+        return self.settle_call(SettleAction("reject", reason))
 
     @bound_endpoint
     def extend(self, lease_ms: int | None = None) -> Call[None]:
         """Extend the lease."""
         return settle_one("extend", self, lambda: None, lease_ms=lease_ms)
 
-    def settle_call(self, settlement: Settlement) -> Call[None]:
+    def settle_call(self, settlement: SettleAction) -> Call[None]:
         """The call that settles this message. `settled` is true when the broker has confirmed it."""
         return settle_one(settlement.verb, self, lambda: self.mark_settled(settlement.verb), **settlement.fields())
 

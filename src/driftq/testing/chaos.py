@@ -18,7 +18,7 @@ from driftq.client.worker.worker_loop import AnyMessage, WorkerLoop
 
 if TYPE_CHECKING:
     from driftq.client.message import AsyncMessage, Message
-    from driftq.client.worker.handler_results import Settlement
+    from driftq.client.worker.handler_results import SettleAction
     from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 
@@ -104,7 +104,7 @@ class ChaoticWorkerLoop(WorkerLoop):
             self._random.shuffle(messages)
         super()._enqueue(messages)
 
-    def _queue_settlement(self, message: AnyMessage, settlement: Settlement) -> None:
+    def _queue_settlement(self, message: AnyMessage, settlement: SettleAction) -> None:
         if message in self._copies:
             self._release_slot(message)  # a copy is not settled: the original is
         elif settlement.verb == "ack/batch" and self._has_fault("lost", message, self._chaos.lost_leases):

@@ -11,7 +11,7 @@ from driftq.client.worker.handler_results import (
     Reject,
     Release,
     Retry,
-    Settlement,
+    SettleAction,
     error_summary,
     settlement_for,
 )
@@ -21,13 +21,13 @@ from driftq.client.worker.handler_results import (
     ("error", "settlement"),
     [
         (None, ACK),
-        (Retry(), Settlement("nack/batch", "retry")),
-        (Retry(after_ms=500, reason="later"), Settlement("nack/batch", "later", 500)),
-        (Reject("bad"), Settlement("reject", "bad")),
-        (Release(after_ms=7), Settlement("release", delay_ms=7)),
-        (Busy("held", retry_after_ms=900), Settlement("release", delay_ms=900)),
-        (ValueError("no"), Settlement("nack/batch", "ValueError: no")),
-        (KeyError(), Settlement("nack/batch", "KeyError")),
+        (Retry(), SettleAction("nack/batch", "retry")),
+        (Retry(after_ms=500, reason="later"), SettleAction("nack/batch", "later", 500)),
+        (Reject("bad"), SettleAction("reject", "bad")),
+        (Release(after_ms=7), SettleAction("release", delay_ms=7)),
+        (Busy("held", retry_after_ms=900), SettleAction("release", delay_ms=900)),
+        (ValueError("no"), SettleAction("nack/batch", "ValueError: no")),
+        (KeyError(), SettleAction("nack/batch", "KeyError")),
     ],
 )
 def test_what_a_handler_raises_decides_the_settlement(error, settlement):
@@ -38,9 +38,9 @@ def test_what_a_handler_raises_decides_the_settlement(error, settlement):
     ("settlement", "fields"),
     [
         (ACK, {}),
-        (Settlement("nack/batch", "why", 5), {"reason": "why", "delay_ms": 5}),
-        (Settlement("release", "ignored", 5), {"delay_ms": 5}),
-        (Settlement("reject", "why"), {"reason": "why"}),
+        (SettleAction("nack/batch", "why", 5), {"reason": "why", "delay_ms": 5}),
+        (SettleAction("release", "ignored", 5), {"delay_ms": 5}),
+        (SettleAction("reject", "why"), {"reason": "why"}),
     ],
 )
 def test_a_call_has_only_the_fields_of_its_verb(settlement, fields):

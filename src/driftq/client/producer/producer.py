@@ -21,8 +21,8 @@ from driftq.client.errors import InvalidCall
 from driftq.client.producer.accumulator import ANY_PARTITION, Callback, ProducerBatch, Receipt, Receipts
 from driftq.client.producer.producer_base import (
     AsyncProducerBase,
+    DeliveryState,
     ProducerOptions,
-    ProducerState,
     SyncProducerBase,
 )
 from driftq.client.transport.sansio import Call, random_bits, random_name
@@ -96,10 +96,10 @@ def head_of(
     return encode_head(Head(envelope=envelope, job=None if job == Job() else job))
 
 
-def _new_state(topic: str, producer_id: str, wake: Callable[[], None], options: ProducerOptions) -> ProducerState:
+def _new_state(topic: str, producer_id: str, wake: Callable[[], None], options: ProducerOptions) -> DeliveryState:
     epoch = first_epoch(producer_id, int(time.time() * 1_000), random_bits(EPOCH_RANDOM_BITS))
     encode = TopicBatches(topic, producer_id or f"py-{random_name()}", options.get("compress", False))
-    return ProducerState(encode, options, epoch=epoch, epoch_is_fixed=False, wake=wake)
+    return DeliveryState(encode, options, epoch=epoch, epoch_is_fixed=False, wake=wake)
 
 
 class Producer(SyncProducerBase):

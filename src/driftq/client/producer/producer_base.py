@@ -6,7 +6,7 @@
                              └──────── batch ended ◀──────────────┘
                                        Receipt.result() returns
 
-`ProducerState` owns the accumulator and the counts. `SyncProducerBase` runs the sender on the background event loop and
+`DeliveryState` owns the accumulator and the counts. `SyncProducerBase` runs the sender on the background event loop and
 blocks; `AsyncProducerBase` runs it on the caller's loop and awaits.
 """
 
@@ -63,7 +63,7 @@ def sender_options(options: ProducerOptions) -> SenderOptions:
     return checked
 
 
-class ProducerState:
+class DeliveryState:
     """The accumulator, the counts and the callbacks of one producer."""
 
     def __init__(
@@ -130,7 +130,7 @@ class ProducerState:
 class ProducerStats:
     """The counts that every producer shows."""
 
-    _state: ProducerState
+    _state: DeliveryState
     _sender: Sender | None = None
 
     @property
@@ -155,10 +155,10 @@ class ProducerStats:
 class SyncProducerBase(ProducerStats):
     """A producer for blocking programs; threads may share it."""
 
-    _state: ProducerState
+    _state: DeliveryState
     _task: asyncio.Task[None] | None = None  # the sender's, on the background loop
 
-    def _start(self, address: Address, state: ProducerState) -> None:
+    def _start(self, address: Address, state: DeliveryState) -> None:
         self._state = state
         self._accumulator = state.accumulator
         self._background = background_loop()
@@ -252,7 +252,7 @@ class SyncProducerBase(ProducerStats):
 class AsyncProducerBase(ProducerStats):
     """A producer on the caller's event loop."""
 
-    def _init(self, address: Address, state: ProducerState) -> None:
+    def _init(self, address: Address, state: DeliveryState) -> None:
         self._state = state
         self._accumulator = state.accumulator
         self._address = address

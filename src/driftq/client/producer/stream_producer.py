@@ -19,8 +19,8 @@ from driftq.client.calls.queue import Value, encode, raw_bytes
 from driftq.client.producer.producer import EPOCH_RANDOM_BITS, first_epoch
 from driftq.client.producer.producer_base import (
     AsyncProducerBase,
+    DeliveryState,
     ProducerOptions,
-    ProducerState,
     SyncProducerBase,
 )
 from driftq.client.transport.sansio import Call, random_bits, random_name
@@ -61,10 +61,10 @@ def _new_state(
     epoch: int | None,
     wake: Callable[[], None],
     options: ProducerOptions,
-) -> tuple[StreamBatches, ProducerState]:
+) -> tuple[StreamBatches, DeliveryState]:
     batches = StreamBatches(path, content_type, producer_id or f"py-{random_name()}")
     first = first_epoch(producer_id, int(time.time() * 1_000), random_bits(EPOCH_RANDOM_BITS))
-    state = ProducerState(
+    state = DeliveryState(
         batches,
         options,
         epoch=first if epoch is None else epoch,

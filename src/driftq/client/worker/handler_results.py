@@ -48,7 +48,7 @@ class Release(HandlerResult):
         self.after_ms = after_ms
 
 
-class Settlement(NamedTuple):
+class SettleAction(NamedTuple):
     """How a message is settled: the verb of the call and its fields. Equal settlements share one call."""
 
     verb: str
@@ -68,25 +68,25 @@ class Settlement(NamedTuple):
                 return {}
 
 
-ACK = Settlement("ack/batch")
-RELEASE = Settlement("release")
+ACK = SettleAction("ack/batch")
+RELEASE = SettleAction("release")
 
 
-def settlement_for(error: BaseException | None) -> Settlement:
+def settlement_for(error: BaseException | None) -> SettleAction:
     """The settlement of an attempt that returned (None) or raised."""
     match error:
         case None:
             return ACK
         case Retry():
-            return Settlement("nack/batch", error.reason, error.after_ms)
+            return SettleAction("nack/batch", error.reason, error.after_ms)
         case Reject():
-            return Settlement("reject", error.reason)
+            return SettleAction("reject", error.reason)
         case Release():
-            return Settlement("release", delay_ms=error.after_ms)
+            return SettleAction("release", delay_ms=error.after_ms)
         case Busy():
-            return Settlement("release", delay_ms=error.retry_after_ms)  # another worker holds the effect: no failure
+            return SettleAction("release", delay_ms=error.retry_after_ms)  # another worker has the effect: no failure
         case _:
-            return Settlement("nack/batch", error_summary(error))
+            return SettleAction("nack/batch", error_summary(error))
 
 
 def error_summary(error: BaseException) -> str:

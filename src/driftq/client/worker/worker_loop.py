@@ -41,7 +41,7 @@ from driftq.client.claims import LeaseHolder, settle
 from driftq.client.errors import DriftQError, Refused
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import RELEASE, HandlerResult, Settlement, settlement_for
+from driftq.client.worker.handler_results import RELEASE, HandlerResult, SettleAction, settlement_for
 from driftq.client.worker.options import WorkerCounts
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class WorkerLoop:
         self._threads = None if is_async else ThreadPoolExecutor(options.concurrency, "driftq-worker")
         self._ready: deque[AnyMessage] = deque()  # claimed, waiting for a runner
         self._running: set[RunningAttempt] = set()
-        self._to_settle: list[tuple[AnyMessage, Settlement]] = []  # handled, waiting for the settle loop
+        self._to_settle: list[tuple[AnyMessage, SettleAction]] = []  # handled, waiting for the settle loop
         self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
         self._ready_event = asyncio.Event()  # `_ready` is not empty
         self._settle_event = asyncio.Event()  # `_to_settle` is not empty
@@ -208,7 +208,7 @@ class WorkerLoop:
     async def _handle(self, running: RunningAttempt) -> None:
         message = running.message
         if message.delivered.error:  # its head cannot be decoded: no handler can process it
-            self._queue_settlement(message, Settlement("reject", message.delivered.message))
+            self._queue_settlement(message, SettleAction("reject", message.delivered.message))
             return
         error: BaseException | None = None
         try:
@@ -233,7 +233,7 @@ class WorkerLoop:
             logger.warning("%r failed: %s", message, settlement.reason, exc_info=error)
         self._queue_settlement(message, settlement)
 
-    def _queue_settlement(self, message: AnyMessage, settlement: Settlement) -> None:
+    def _queue_settlement(self, message: AnyMessage, settlement: SettleAction) -> None:
         self._to_settle.append((message, settlement))
         self._settle_event.set()
 
@@ -254,7 +254,7 @@ class WorkerLoop:
                     for at in range(0, len(messages), SETTLE_MAX):
                         await self._settle(settlement, messages[at : at + SETTLE_MAX])
 
-    async def _settle(self, settlement: Settlement, messages: list[AnyMessage]) -> None:
+    async def _settle(self, settlement: SettleAction, messages: list[AnyMessage]) -> None:
         messages.sort(key=lambda message: (message.partition, message.offset))
         try:
             reply = await self._transport.execute(settle(settlement.verb, messages, **settlement.fields()))
@@ -282,12 +282,12 @@ class WorkerLoop:
                 limit_ms = running.message.timeout_ms or self._options.timeout_ms
                 if running.aborted_as is None and now_s - running.started_s > limit_ms / 1_000:
                     self.counts.timed_out += 1
-                    self._abort(running, Settlement("nack/batch", f"timeout: longer than {limit_ms} ms"))
+                    self._abort(running, SettleAction("nack/batch", f"timeout: longer than {limit_ms} ms"))
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + renew_s
                 await self._extend()
 
-    def _abort(self, running: RunningAttempt, settlement: Settlement | None) -> None:
+    def _abort(self, running: RunningAttempt, settlement: SettleAction | None) -> None:
         """End a handler from outside and settle its message, or with None drop it as lost."""
         running.aborted_as = settlement.verb if settlement is not None else "lost"
         message = running.message
@@ -345,8 +345,8 @@ class WorkerLoop:
                 await asyncio.wait_for(self._room_event.wait(), min(TICK_S, timeout_s))
 
 
-def _by_settlement(handled: list[tuple[AnyMessage, Settlement]]) -> list[tuple[Settlement, list[AnyMessage]]]:
-    groups: dict[Settlement, list[AnyMessage]] = {}
+def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple[SettleAction, list[AnyMessage]]]:
+    groups: dict[SettleAction, list[AnyMessage]] = {}
     for message, settlement in handled:
         groups.setdefault(settlement, []).append(message)
     return list(groups.items())

@@ -102,7 +102,7 @@ class Explainer:
         if gates:
             return gates[0].why
         if not groups:
-            return "No group reads this topic yet: whoever claims first gets everything from the start."
+            return "No group reads this topic yet: the first group to claim gets everything from the start."
         if len(groups) == 1:
             return groups[0].summary
         ready = sum(group.claimable for group in groups)
@@ -179,13 +179,13 @@ class Explainer:
     def _group_gates(self, group: Group, progress: Progress, place: MessageState) -> list[Gate]:
         gates: list[Gate] = []
         if group.paused:
-            gates.append(Gate("paused", f"Group {group.name} is paused: nobody gets anything.", "the group is resumed"))
+            gates.append(Gate("paused", f"Group {group.name} is paused: it gets no messages.", "the group is resumed"))
         if not self._filter.admits(self._lane()):
             lane = self._lane()
             why = (
                 f"The claim asks for another task or label; this message has task {lane.task!r}, label {lane.label!r}."
             )
-            gates.append(Gate("filter", why, "somebody claims without this filter"))
+            gates.append(Gate("filter", why, "a consumer claims without this filter"))
         if place is MessageState.HELD:
             return gates
         in_flight_max = self._topic.config.in_flight_max or self._limits.in_flight_max
