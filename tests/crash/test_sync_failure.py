@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import subprocess
 
@@ -55,7 +56,7 @@ def shim(tmp_path_factory) -> str:
 
 
 async def produce_until_gone(broker: BrokerProcess, ledger: Ledger) -> None:
-    for number in range(10_000):
+    for number in itertools.count():  # the watermark is saved from time to time, however quick the producer is
         value = f"p:{number}"
         ledger.sent.add(value)
         try:
@@ -63,7 +64,6 @@ async def produce_until_gone(broker: BrokerProcess, ledger: Ledger) -> None:
         except Gone:
             return
         ledger.store(value, f"{TOPIC}/0", said["first_offset"])
-    raise AssertionError("the process took no notice")
 
 
 @pytest.mark.parametrize("nth", [8, 40])

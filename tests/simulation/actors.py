@@ -21,7 +21,7 @@ from driftq.core.model.replies import (
     StagedReply,
     StreamAppended,
 )
-from driftq.core.state.produced_keys import job_key
+from driftq.core.state.idempotency_keys import job_key
 from driftq.core.state.producers import SERVER_EPOCH
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy, encode_head

@@ -89,6 +89,10 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "commit_delayed_by_a_slow_disk": (
         Bug("engine.group_commit:GroupCommit.start_delay", "min(DELAY_MAX_S, append_s)", "append_s"),
     ),
+    "append_inline_for_a_crowd": (
+        Bug("engine.group_commit:GroupCommit.is_inline", " or self.callers() > 1", ""),
+        Bug("engine.group_commit:GroupCommit.is_inline", " or self._expected_callers > 1", ""),
+    ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),
     # --- dedup
@@ -114,23 +118,23 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "key_ttl_restarted": (
-        Bug("core.state.produced_keys:ProducedKeyTable.restore", "fact.expires_ms", "fact.expires_ms + 60_000"),
+        Bug("core.state.idempotency_keys:ProducedKeyTable.restore", "fact.expires_ms", "fact.expires_ms + 60_000"),
     ),
     "key_forgotten": (
-        Bug("core.state.produced_keys:ProducedKeyTable.find", "self._until_ms(key, now_ms) > now_ms", "False"),
+        Bug("core.state.idempotency_keys:ProducedKeyTable.find", "self._until_ms(key, now_ms) > now_ms", "False"),
     ),
     "job_id_forgotten_before_the_end": (
         Bug(
-            "core.state.produced_keys:ProducedKeyTable._until_ms",
+            "core.state.idempotency_keys:ProducedKeyTable._until_ms",
             "if self._tenure.is_unfinished(key.log_id, key.offset):",
             "if 0:",
         ),
     ),
     "job_id_forgotten_at_the_end": (
-        Bug("core.state.produced_keys:ProducedKeyTable.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
+        Bug("core.state.idempotency_keys:ProducedKeyTable.end_jobs", "at_ms + key.ttl_ms", "key.expires_ms"),
     ),
     "job_id_lost_by_a_sweep": (
-        Bug("core.state.produced_keys:ProducedKeyTable.sweep", "if next_ms <= at_ms:", "if 1:"),
+        Bug("core.state.idempotency_keys:ProducedKeyTable.sweep", "if next_ms <= at_ms:", "if 1:"),
     ),
     # --- groups
     "nofence": (
@@ -139,7 +143,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "stale_holder_extends": (Bug("core.rules.settle:extend", "_by_log(targets.held).items()", HELD),),
     "cursor_is_highest_ack": (Bug("core.state.progress:Progress.settle", "if first <= self.floor:", "if 1:"),),
     "floor_past_unacked": (
-        Bug("core.state.progress:Progress.settle", "gap[0] <= self.floor", "gap[0] <= self.floor + 1"),
+        Bug("core.state.progress:Progress.settle", "lowest[0] <= self.floor", "lowest[0] <= self.floor + 1"),
     ),
     "gaps_hold_back": (
         Bug("core.rules.claim:_pick", "end = min(", "end = progress.floor if len(progress.settled) > 4 else min("),
@@ -234,11 +238,15 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("engine.consumer_window:ConsumerWindow.size", " if is_first_lease or is_idle else 1", ""),
     ),
     # --- streams, stages, effects
-    "if_match_ignored": (Bug("core.rules.streams:_conditions", "command.if_match != log.end", "False"),),
+    "if_match_ignored": (
+        Bug("core.transitions.preconditions:check_preconditions", "command.if_match != log.end", "False"),
+    ),
     "close_lost": (
         Bug("core.state.streams:StreamTable.restore", "fact.closed, fact.closed_by", "False, fact.closed_by"),
     ),
-    "stream_seq_ignored": (Bug("core.rules.streams:_conditions", "if command.stream_seq and", "if 0 and"),),
+    "stream_seq_ignored": (
+        Bug("core.transitions.preconditions:check_preconditions", "if command.stream_seq and", "if 0 and"),
+    ),
     "published_twice": (
         Bug(
             "core.rules.stages:publish",

@@ -11,6 +11,7 @@ from driftq.core.model.frames import decode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Done, EffectBegun, Rejected, Reply
 from driftq.engine import checkpointer
+from driftq.engine.group_commit import COMMIT_FRAMES_MAX
 from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
@@ -88,7 +89,7 @@ def grown_folder(disk: SimDisk):
     for number in range(60):
         batch, count, size = packed(f"{number}".ljust(400, "."))
         sequencer.submit(c.Produce("t", batch, count, size, b"", 0), 1, lambda _: None)
-        taken = sequencer.take_batch()
+        taken = sequencer.take_batch(COMMIT_FRAMES_MAX)
         assert taken is not None
         sequencer.on_durable(opened.journal.append(taken.expected_lsn, taken.frames))
     assert opened.journal.closed_lsn() > 20
@@ -166,7 +167,7 @@ def test_a_frame_that_turns_out_too_large_for_a_full_disk_is_refused_whole():
 
     def do(command: c.Command, now_ms: int) -> Reply:
         sequencer.submit(command, now_ms, replies.append)
-        while (taken := sequencer.take_batch()) is not None:
+        while (taken := sequencer.take_batch(COMMIT_FRAMES_MAX)) is not None:
             sequencer.on_durable(taken.expected_lsn + len(taken.frames))
         return replies[-1]
 

@@ -10,6 +10,7 @@ import pytest
 from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Rejected, Reply
+from driftq.engine.group_commit import COMMIT_FRAMES_MAX
 from driftq.engine.recovery import Opened, StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
 from driftq.wire.errors import Code
@@ -40,7 +41,7 @@ class Machine:
         self.sequencer.submit(command, now_ms, self.replies.append)
 
     def commit(self) -> None:
-        while (taken := self.sequencer.take_batch()) is not None:
+        while (taken := self.sequencer.take_batch(COMMIT_FRAMES_MAX)) is not None:
             lsn = self.opened.journal.append(taken.expected_lsn, taken.frames)
             self.sequencer.room_bytes = self.opened.journal.room_bytes()
             self.sequencer.on_durable(lsn)

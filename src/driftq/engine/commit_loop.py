@@ -5,7 +5,8 @@
                                                             └──┘ one turn of the loop each
 
 A commit starts at the end of the loop's turn, so that everything that arrived in the same turn shares its sync. The
-append runs on the committer; the loop continues in the meantime. The policy is in `engine.group_commit`.
+append runs on the committer; the loop continues in the meantime, unless the policy says that the loop should append by
+itself. The policy is in `engine.group_commit`.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ class CommitLoop:
             self._finish()
             return
         self._started_s = time.perf_counter()
-        self._committer.call(partial(self._append, batch), self._committed)
+        run = self._committer.call_inline if self._group.is_inline(batch) else self._committer.call
+        run(partial(self._append, batch), self._committed)
         self._after_commit()
 
     def _append(self, batch: CommitBatch) -> tuple[int, int, float]:
-        """On the committer."""
+        """On the committer, or inline."""
         started_s = time.perf_counter()
         lsn = self._journal.append(batch.expected_lsn, batch.frames)
         return lsn, self._journal.room_bytes(), time.perf_counter() - started_s

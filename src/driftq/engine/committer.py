@@ -24,6 +24,9 @@ class Committer(Protocol):
     def call(self, work: Callable[[], Any], on_done: OnDone) -> None:
         """Run `work`, then pass its result to `on_done`."""
 
+    def call_inline(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        """Like `call`, but on the calling thread if no other call is under way."""
+
     def stop(self) -> None:
         """Finish the calls that were accepted, then end."""
 
@@ -35,15 +38,34 @@ class ThreadCommitter:
         self._post = post
         self._on_failure = on_failure
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._pending = 0  # calls whose result the event loop has not seen yet
         self._thread = threading.Thread(target=self._run, name="driftq-committer", daemon=True)
         self._thread.start()
 
     def call(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        self._pending += 1
         self._tasks.put((work, on_done))
+
+    def call_inline(self, work: Callable[[], Any], on_done: OnDone) -> None:
+        if self._pending:
+            self.call(work, on_done)
+            return
+        try:
+            result = work()
+        except BaseException as error:
+            self._pending += 1  # nothing runs after a failure, neither here nor on the thread
+            self._tasks.put(None)
+            self._on_failure(error)
+        else:
+            on_done(result)
 
     def stop(self) -> None:
         self._tasks.put(None)
         self._thread.join()
+
+    def _done(self, on_done: OnDone, result: Any) -> None:
+        self._pending -= 1
+        on_done(result)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
@@ -53,7 +75,7 @@ class ThreadCommitter:
             except BaseException as error:
                 self._post(self._on_failure, error)
                 return
-            self._post(on_done, result)
+            self._post(self._done, on_done, result)
 
 
 class InlineCommitter:
@@ -69,6 +91,8 @@ class InlineCommitter:
             self._on_failure(error)
         else:
             on_done(result)
+
+    call_inline = call
 
     def stop(self) -> None:
         pass

@@ -9,7 +9,7 @@ A sync costs the same for one frame as for a thousand, so commands that wait for
                                                   ▼
                    take_batch() ──▶ Journal.append ──▶ on_durable(lsn) ──▶ replies
 
-Three rules decide what is in a commit:
+Five rules decide what is in a commit, and where it runs:
 
 - **One at a time.** While a commit runs, the frames of the next one collect. A slow disk makes larger commits, not a
   longer queue of them.
@@ -22,11 +22,17 @@ Three rules decide what is in a commit:
   offset, and if the joined append would be refused, each message is decided alone and gets its own reply. It only costs
   less: one decision, one frame, and one batch to read later.
 
+- **Bounded.** A commit has at most `COMMIT_FRAMES_MAX` frames, and at most one block of the journal (`block_bytes`).
+- **Inline.** Handing an append to another thread and back costs a lone caller more than a quick sync does. So the
+  driver appends by itself when one caller waits, the last commit answered no other, the batch is small, and the last
+  `QUICK_APPENDS` appends were quick. A second caller or one slow append moves the work back to the thread.
+
 What the driver must do (`engine.commit_loop` with asyncio and a thread, the simulation with a disk that forgets):
 
 1. Pass commands to `submit` and plain messages to `produce`.
 2. While `has_work()` and no commit runs: ask `is_delayed(now_s)` now and then. When it is False, call `take_batch()`.
-3. Append the batch to the journal. If that fails, stop: nothing that waits may be answered.
+3. Append the batch to the journal: in place if `is_inline(batch)`, else without holding up `submit`. If that fails,
+   stop: nothing that waits may be answered.
 4. Call `on_durable(lsn)`, then `start_delay(append_s, now_s)`, and continue with step 2.
 
 There is no clock and no asyncio in here: the driver passes the time.
@@ -47,6 +53,10 @@ if TYPE_CHECKING:
     from driftq.engine.sequencer import CommitBatch, OnReply, Sequencer
 
 DELAY_MAX_S = 0.001  # a caller that takes longer to send its next request is not waited for
+COMMIT_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and nothing else runs until then
+QUICK_S = 0.002  # an append that takes longer holds the driver up too long
+QUICK_APPENDS = 16  # so many in a row make a disk quick
+INLINE_BYTES_MAX = 256 << 10
 COALESCED_MAX = 1_000  # messages
 COALESCED_BYTES_MAX = 1 << 20
 COALESCED_VALUE_BYTES_MAX = 64 << 10  # larger values do not benefit from sharing a batch
@@ -78,6 +88,7 @@ class GroupCommit:
         self._coalesced_callers = 0  # callers beyond the first of each coalesced append that is not durable yet
         self._expected_callers = 0  # callers that the last commit answered, or that waited for the next one already
         self._delay_until_s = 0.0  # the next commit waits for them no longer than this
+        self._quick_appends = 0  # quick appends in a row, up to now
 
     # --- for callers ---
 
@@ -112,7 +123,13 @@ class GroupCommit:
         """The frames of the next commit; None if there are none."""
         if self._plain:
             self.flush()
-        return self._sequencer.take_batch()
+        return self._sequencer.take_batch(COMMIT_FRAMES_MAX)
+
+    def is_inline(self, batch: CommitBatch) -> bool:
+        """Whether the driver should append this batch in place, because only one caller waits and the disk is quick."""
+        if self._quick_appends < QUICK_APPENDS or self._expected_callers > 1 or self.callers() > 1:
+            return False
+        return sum(map(len, batch.frames)) <= INLINE_BYTES_MAX
 
     def on_durable(self, lsn: int) -> None:
         """The commit up to `lsn` ended: publish its facts and answer its callers."""
@@ -121,6 +138,7 @@ class GroupCommit:
 
     def start_delay(self, append_s: float, now_s: float) -> None:
         """The callers were answered just now; the commit's append took `append_s`."""
+        self._quick_appends = self._quick_appends + 1 if append_s < QUICK_S else 0
         self._delay_until_s = now_s + min(DELAY_MAX_S, append_s)
 
     # --- coalescing ---

@@ -21,7 +21,7 @@ or the clock, so the simulation drives this very class with a simulated disk.
 What the driver must do:
 
 1. Call `submit` and `query` with the present time, from one thread.
-2. Call `take_batch()`; append the frames to the journal after `expected_lsn`; only one batch at a time.
+2. Call `take_batch(frames_max)`; append the frames to the journal after `expected_lsn`; only one batch at a time.
 3. Set `room_bytes` to what the journal reports after the append, and call `on_durable(lsn)`.
 4. If the append fails, stop and drop the sequencer. No reply that still waits may leave.
 """
@@ -44,8 +44,6 @@ from driftq.wire.errors import Code
 if TYPE_CHECKING:
     from driftq.core.broker import Broker
     from driftq.storage.log_store import LogStore
-
-BATCH_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and nothing else runs until then
 
 T = TypeVar("T")
 OnReply = Callable[[Reply], None]
@@ -99,7 +97,7 @@ class Sequencer:
         self.durable_lsn = tail_lsn  # the last frame that a crash cannot take back
         self.room_bytes = room_bytes  # what the journal can take; the driver updates it after every append
         self.observers: list[Observer] = []  # get all durable facts, in order, before the replies leave
-        self.reply_observers: list[ReplyObserver] = []  # get replies that leave no fact: refusals and repeats
+        self.reply_observers: list[ReplyObserver] = []  # get replies with what no fact shows: refusals and repeats
         self.on_caller_error: Callable[[Exception], None] = _raise  # a reply callback raised
         self.unsynced_bytes_max = unsynced_bytes_max  # more than this waiting for the disk: new work is refused
         self._block_bytes = block_bytes  # what one append takes, unless a single frame is larger
@@ -115,7 +113,7 @@ class Sequencer:
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         """Decide a command. Its reply, a refusal too, goes out when everything decided so far is durable."""
         size_bytes = len(command.batch) if type(command) is c.Produce else _size_of(command)
-        refused = self._no_room(command, size_bytes)
+        refused = self._capacity_refusal(command, size_bytes)
         if refused is not None:
             self._notify(command, refused)
             on_reply(refused)
@@ -129,7 +127,7 @@ class Sequencer:
             if len(frame) > self._block_bytes:
                 # Its size is known only now (a sweep may move many dead letters). Nothing was changed yet, so it can
                 # still be refused.
-                refused = self._no_room(command, len(frame))
+                refused = self._capacity_refusal(command, len(frame))
                 if refused is not None:
                     self._notify(command, refused)
                     on_reply(refused)
@@ -140,7 +138,7 @@ class Sequencer:
             self._frames_bytes += LENGTH.size + len(frame)
             self.decided_lsn += 1
             self._facts.append((self.decided_lsn, facts))
-        if self.reply_observers and _leaves_no_fact(reply):
+        if self.reply_observers and _has_refusal_or_repeat(reply):
             self._notify(command, reply)
         if self.decided_lsn <= self.durable_lsn:
             on_reply(reply)
@@ -157,7 +155,7 @@ class Sequencer:
 
     def refuses(self, command: c.Produce, now_ms: int) -> bool:
         """Whether `submit` would refuse it now. Changes nothing and notifies no observer."""
-        if self._no_room(command, len(command.batch)) is not None:
+        if self._capacity_refusal(command, len(command.batch)) is not None:
             return True
         return type(self.broker.decide(command, now_ms).reply) is Rejected
 
@@ -165,8 +163,8 @@ class Sequencer:
         for observer in self.reply_observers:
             observer(command, reply)
 
-    def _no_room(self, command: c.Command, size_bytes: int) -> Rejected | None:
-        """Notice a full disk before a byte is written. Returns the refusal, or None if there is room."""
+    def _capacity_refusal(self, command: c.Command, size_bytes: int) -> Rejected | None:
+        """The refusal if the disk is full or does not keep up; None if the command may be decided."""
         is_new = type(command) in NEW_WORK
         waiting_bytes = self._frames_bytes + self._taken_bytes
         if is_new and waiting_bytes > self.unsynced_bytes_max:
@@ -191,7 +189,7 @@ class Sequencer:
 
     def is_full(self) -> bool:
         """Whether new work is refused because the disk is full."""
-        refused = self._no_room(_SMALLEST_WORK, 0)
+        refused = self._capacity_refusal(_SMALLEST_WORK, 0)
         return refused is not None and refused.code is Code.DISK_FULL
 
     def waiting_frames(self) -> int:
@@ -204,17 +202,18 @@ class Sequencer:
         """Bytes of frames that are decided and not durable. A slow disk makes them grow."""
         return self._frames_bytes + self._taken_bytes
 
-    def take_batch(self) -> CommitBatch | None:
-        """The frames of the next append, as many as one block holds; None if there are none or one is under way."""
+    def take_batch(self, frames_max: int) -> CommitBatch | None:
+        """The frames of the next append, up to `frames_max` and as many as one block holds; None if there are none, or
+        an append is under way."""
         if not self._frames or self._taken_bytes:
             return None
         frames: list[bytes] = []
         size = 0
-        if self._frames_bytes <= self._block_bytes and len(self._frames) <= BATCH_FRAMES_MAX:
+        if self._frames_bytes <= self._block_bytes and len(self._frames) <= frames_max:
             frames, size = list(self._frames), self._frames_bytes
             self._frames.clear()
         while self._frames and (not frames or size + LENGTH.size + len(self._frames[0]) <= self._block_bytes):
-            if len(frames) == BATCH_FRAMES_MAX:
+            if len(frames) == frames_max:
                 break
             size += LENGTH.size + len(self._frames[0])
             frames.append(self._frames.popleft())
@@ -249,7 +248,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _leaves_no_fact(reply: Reply) -> bool:
+def _has_refusal_or_repeat(reply: Reply) -> bool:
     """Refusals, of a call or of some of its messages, and repeats."""
     if type(reply) is Produced:
         return reply.duplicate

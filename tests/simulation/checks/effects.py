@@ -10,7 +10,7 @@ from driftq.core.model import commands as c
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
 from driftq.core.model.facts import ClockSet
 from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Rejected
-from driftq.core.state.idempotency import effect_scope
+from driftq.core.state.effects import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import Violation, demand

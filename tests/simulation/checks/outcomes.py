@@ -12,7 +12,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import OutcomeRecorded, OutcomesForgotten
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import OutcomeReply, Produced, Rejected, StreamAppended
-from driftq.core.state.idempotency import effect_scope
+from driftq.core.state.effects import effect_scope
 from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck

@@ -63,3 +63,27 @@ def test_a_thread_committer_leaves_the_calling_thread_free():
     release.set()
     calls.committer.stop()
     assert calls.results == [True]
+
+
+def test_a_call_runs_inline_on_the_calling_thread_unless_another_one_is_under_way():
+    calls = Calls(ThreadCommitter)
+    release = threading.Event()
+    calls.committer.call_inline(threading.current_thread, calls.results.append)
+    assert calls.results == [threading.current_thread()]
+    calls.committer.call(lambda: release.wait(10), calls.results.append)
+    calls.committer.call_inline(threading.current_thread, calls.results.append)
+    assert len(calls.results) == 1
+    release.set()
+    calls.committer.stop()
+    assert calls.results[1] is True
+    assert calls.results[2] is not threading.current_thread()
+
+
+def test_nothing_runs_after_an_inline_failure(calls):
+    calls.committer.call_inline(lambda: 1 / 0, calls.results.append)
+    assert [type(error) for error in calls.failures] == [ZeroDivisionError]
+    if isinstance(calls.committer, ThreadCommitter):
+        calls.committer.call(lambda: 2, calls.results.append)
+        calls.committer.call_inline(lambda: 3, calls.results.append)
+    calls.committer.stop()
+    assert calls.results == []

@@ -13,7 +13,7 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.engine import group_commit
 from driftq.engine.clock import SystemChance
-from driftq.engine.group_commit import DELAY_MAX_S, GroupCommit, PlainMessage
+from driftq.engine.group_commit import DELAY_MAX_S, INLINE_BYTES_MAX, QUICK_APPENDS, QUICK_S, GroupCommit, PlainMessage
 from driftq.engine.projection import StoreReader
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.log_store import MemoryLogStore
@@ -239,3 +239,41 @@ def test_on_a_slow_disk_a_commit_waits_for_a_moment_and_not_for_a_whole_sync():
 
 def test_a_lone_caller_is_never_delayed():
     assert not after_a_commit_of(1, SYNC_S).group.is_delayed(0.0)
+
+
+def after_quick_appends(count: int) -> Commits:
+    """A lone caller whose last `count` commits were quick, and who sends again."""
+    commits = Commits()
+    for number in range(count):
+        commits.send(number, "t", b"v")
+        commits.flush()
+        commits.group.start_delay(QUICK_S / 2, 0.0)
+    commits.send(count, "t", b"v")
+    return commits
+
+
+def is_inline(commits: Commits) -> bool:
+    batch = commits.group.take_batch()
+    assert batch is not None
+    return commits.group.is_inline(batch)
+
+
+def test_a_lone_caller_on_a_quick_disk_is_committed_inline():
+    assert is_inline(after_quick_appends(QUICK_APPENDS))
+    assert not is_inline(after_quick_appends(QUICK_APPENDS - 1))
+
+
+def test_one_slow_append_moves_the_work_back_to_the_thread():
+    commits = after_quick_appends(QUICK_APPENDS)
+    commits.group.start_delay(QUICK_S, 0.0)
+    assert not is_inline(commits)
+
+
+def test_a_second_caller_or_a_large_batch_is_not_committed_inline():
+    commits = after_quick_appends(QUICK_APPENDS)
+    commits.send(QUICK_APPENDS + 1, "t", b"v")
+    assert not is_inline(commits)
+    commits = after_quick_appends(QUICK_APPENDS)
+    commits.flush()
+    commits.send(QUICK_APPENDS + 1, "t", b"v" * (INLINE_BYTES_MAX + 1))
+    assert not is_inline(commits)

@@ -6,8 +6,8 @@ from driftq.core.broker import Broker
 from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Produced, Rejected, Reply, TopicReady
-from driftq.engine import sequencer as sequencer_module
 from driftq.engine.clock import SystemChance
+from driftq.engine.group_commit import COMMIT_FRAMES_MAX
 from driftq.engine.projection import StoreReader
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.log_store import MemoryLogStore
@@ -30,8 +30,8 @@ class Commits:
     def produce(self, value: bytes = b"value") -> None:
         self.submit(c.Produce("t", pack_one(value), 1, len(value)))
 
-    def commit(self) -> int:
-        batch = self.sequencer.take_batch()
+    def commit(self, frames_max: int = COMMIT_FRAMES_MAX) -> int:
+        batch = self.sequencer.take_batch(frames_max)
         if batch is None:
             return 0
         self.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
@@ -68,15 +68,15 @@ def test_a_query_sees_the_last_decision_and_answers_when_that_is_durable():
 def test_only_one_batch_is_taken_at_a_time():
     commits = Commits()
     commits.submit(c.CreateTopic("t", 1))
-    batch = commits.sequencer.take_batch()
+    batch = commits.sequencer.take_batch(COMMIT_FRAMES_MAX)
     assert batch is not None
     commits.produce()
-    assert commits.sequencer.take_batch() is None
+    assert commits.sequencer.take_batch(COMMIT_FRAMES_MAX) is None
     commits.sequencer.on_durable(batch.expected_lsn + len(batch.frames))
     assert commits.commit() == 1
 
 
-def test_a_batch_holds_no_more_than_a_block_and_no_more_frames_than_can_be_answered_at_once(monkeypatch):
+def test_a_batch_holds_no_more_than_a_block_and_no_more_frames_than_can_be_answered_at_once():
     commits = Commits(block_bytes=600)
     commits.submit(c.CreateTopic("t", 1))
     commits.commit()
@@ -87,12 +87,11 @@ def test_a_batch_holds_no_more_than_a_block_and_no_more_frames_than_can_be_answe
         sizes.append(count)
     assert sum(sizes) == 10
     assert 1 < max(sizes) < 6
-    monkeypatch.setattr(sequencer_module, "BATCH_FRAMES_MAX", 3)
     commits = Commits()
     commits.submit(c.CreateTopic("t", 1))
     for _ in range(6):
         commits.produce()
-    assert [commits.commit() for _ in range(4)] == [3, 3, 1, 0]
+    assert [commits.commit(3) for _ in range(4)] == [3, 3, 1, 0]
 
 
 def test_observers_and_the_log_store_come_before_the_reply():

@@ -89,7 +89,7 @@ def test_nobody_is_told_of_an_end_that_is_not_durable():
     sequencer.submit(ReadStream("s", renews=False), 0, answers.append)
     sequencer.submit(ListStreams(), 0, answers.append)
     assert answers == []
-    batch = sequencer.take_batch()
+    batch = sequencer.take_batch(100)
     assert batch is not None
     sequencer.on_durable(batch.expected_lsn + len(batch.frames))
     assert len(answers) == 3
