@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.facts import RecordSchedule
-from driftq.core.state.produced_keys import CRC_END, job_key
+from driftq.core.state.idempotency_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
 from driftq.wire.fields import from_rfc3339, to_rfc3339
 from driftq.wire.message import Envelope, Head, Job, Routing, encode_head

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
 from driftq.core.model.replies import AlreadyDone, Done, EffectBegun, Rejected, Reply
-from driftq.core.state.idempotency import EffectRecord, EffectStatus, effect_scope
+from driftq.core.state.effects import EffectRecord, EffectStatus, effect_scope
 from driftq.core.transitions.lookups import bad_partition, find_group
 from driftq.core.transitions.retry import bounded
 from driftq.wire.errors import Code

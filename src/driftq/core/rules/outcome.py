@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from driftq.core.model.effect_facts import OutcomeRecorded
 from driftq.core.model.replies import Done, OutcomeReply, Produced, Rejected, Reply, StreamAppended
 from driftq.core.state import outcomes
-from driftq.core.state.produced_keys import produce_scope
+from driftq.core.state.idempotency_keys import produce_scope
 from driftq.core.transitions.lookups import overlap
 from driftq.wire.errors import Code
 

@@ -17,8 +17,8 @@ import msgspec
 from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, LaneKey, ProducerSequence, RecordSchedule
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.core.state.backlog import Backlog, backlog_of
+from driftq.core.state.idempotency_keys import CRC_END, ProducedKey, produce_scope
 from driftq.core.state.logs import SHARED_TENANT, Log
-from driftq.core.state.produced_keys import CRC_END, ProducedKey, produce_scope
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.core.transitions.lookups import no_such_topic, sequence_refusal, target_log
 from driftq.wire.errors import Code

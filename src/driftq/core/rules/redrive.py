@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from driftq.core.model import facts as f
 from driftq.core.model.commands import Produce, ProduceKey, Redrive
 from driftq.core.model.replies import Done, Produced, Rejected, Reply
-from driftq.core.state.produced_keys import job_key, produce_scope
+from driftq.core.state.idempotency_keys import job_key, produce_scope
 from driftq.core.state.progress import MessageState
 from driftq.core.transitions.lookups import bad_partition, find_or_create_group
 from driftq.wire.errors import Code

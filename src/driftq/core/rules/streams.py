@@ -20,6 +20,7 @@ from driftq.core.state.logs import Log
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.core.transitions.expiry import delete_stream
 from driftq.core.transitions.lookups import find_stream, sequence_refusal
+from driftq.core.transitions.preconditions import check_preconditions
 from driftq.wire.errors import Code
 from driftq.wire.records import pack_one
 from driftq.wire.streams import is_json, media_type
@@ -148,17 +149,8 @@ def append(ctx: DecisionContext, command: c.AppendStream) -> Reply:
             return sequence_refusal(judgement, by)
         kept = command.keeps_producer or by.producer in log.producers.states
         by = f.ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest) if kept else None
-    refused = _conditions(stream, log, command)
+    refused = check_preconditions(stream, log, command)
     return refused if refused is not None else _append(ctx, stream, log, command, by)
-
-
-def _conditions(stream: StreamRecord, log: Log, command: c.AppendStream) -> Rejected | None:
-    if command.if_match is not None and command.if_match != log.end:
-        return Rejected(Code.TAIL_MOVED, f"the stream ends at {log.end}", {"end_offset": log.end})
-    if command.stream_seq and stream.stream_seq and command.stream_seq.encode() <= stream.stream_seq.encode():
-        message = f"Stream-Seq {command.stream_seq!r} does not come after {stream.stream_seq!r}"
-        return Rejected(Code.SEQUENCE_REGRESSION, message, {"end_offset": log.end})
-    return None
 
 
 def _append(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from driftq.core.state.idempotency import EffectStatus
+from driftq.core.state.effects import EffectStatus
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import ClockSet

@@ -18,7 +18,7 @@ from driftq.core.model import stream_facts as s
 from driftq.core.state import lanes
 from driftq.core.state.clock_correction import set_clock
 from driftq.core.state.groups import DEAD_PREFIX, link_history
-from driftq.core.state.produced_keys import ProducedKey, is_job
+from driftq.core.state.idempotency_keys import ProducedKey, is_job
 from driftq.core.state.progress import Progress
 from driftq.core.state.streams import StreamRecord
 

@@ -110,7 +110,7 @@ def _tracked(log: Log, ranges: Iterable[Range]) -> Iterator[int]:
 
 
 class JobTenure:
-    """Whether the messages of job ids are finished, for `core.state.produced_keys`."""
+    """Whether the messages of job ids are finished, for `core.state.idempotency_keys`."""
 
     __slots__ = ("_groups", "_logs")
 

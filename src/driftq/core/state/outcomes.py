@@ -16,7 +16,7 @@ from msgspec import Struct, msgpack
 
 from driftq.core.model.effect_facts import OutcomeRecorded, OutcomesForgotten
 from driftq.core.model.replies import OutcomeReply, Produced, StreamAppended
-from driftq.core.state.idempotency import effect_scope
+from driftq.core.state.effects import effect_scope
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import CommitOutcome, Held

@@ -210,7 +210,7 @@ class Progress:
         settled = self.settled
         if first <= self.floor:
             self.floor = max(self.floor, end)
-            while (gap := settled.lowest()) is not None and gap[0] <= self.floor:
+            while (lowest := settled.lowest()) is not None and lowest[0] <= self.floor:
                 self.floor = max(self.floor, settled.pop_front()[1])
         else:
             settled.add(first, end)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import STAGING_LOG
 from driftq.core.state.deadlines import Deadlines
+from driftq.core.state.effects import EffectMessages, EffectTable
 from driftq.core.state.groups import HISTORY_SUFFIX, Group, GroupActivity, Topic, link_history
-from driftq.core.state.idempotency import EffectMessages, EffectTable
+from driftq.core.state.idempotency_keys import ProducedKeyTable
 from driftq.core.state.jobs import JobAttempts, JobTenure
 from driftq.core.state.logs import Log
 from driftq.core.state.outcomes import Outcomes
-from driftq.core.state.produced_keys import ProducedKeyTable
 from driftq.core.state.progress import Progress
 from driftq.core.state.stages import Stages
 from driftq.core.state.streams import StreamTable
@@ -30,7 +30,7 @@ from driftq.core.state.subscriptions import SubscriptionTable
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import GroupCreated, TopicConfig
-    from driftq.core.state.idempotency import EffectRecord
+    from driftq.core.state.effects import EffectRecord
     from driftq.core.state.streams import StreamRecord
 
 

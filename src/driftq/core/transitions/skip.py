@@ -4,7 +4,7 @@ The record decides: the effect (tenant, topic, group, idempotency key of the env
 record would be slow, so a claim checks only these:
 
 1. Messages that were delivered before, if the group has committed effects at all.
-2. Fresh messages that are known to belong to a committed effect (`core.state.idempotency.CommittedKeys`).
+2. Fresh messages that are known to belong to a committed effect (`core.state.effects.CommittedKeys`).
 
 Effects under other keys do not matter: a worker may have several effects for one message.
 """
@@ -17,7 +17,7 @@ from driftq.core.context import DecisionContext, Unreadable
 from driftq.core.model.commands import EffectKey
 from driftq.core.model.facts import SKIPPED, Settled
 from driftq.core.model.ranges import runs
-from driftq.core.state.idempotency import EffectStatus, effect_scope
+from driftq.core.state.effects import EffectStatus, effect_scope
 from driftq.wire.message import read_head
 
 if TYPE_CHECKING:

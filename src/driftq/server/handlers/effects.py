@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import AlreadyDone, EffectBegun, Reply
-from driftq.core.state.idempotency import effect_scope
+from driftq.core.state.effects import effect_scope
 from driftq.server.handlers.request_body import from_query, read_json
 from driftq.server.handlers.responses import json_response, no_content, refused
 from driftq.server.http import Answer, BadRequest, Request, Response

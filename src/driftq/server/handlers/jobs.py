@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.model import commands as c
 from driftq.core.model.commands import EffectKey, ProduceKey
-from driftq.core.state.idempotency import EffectStatus, effect_scope
+from driftq.core.state.effects import EffectStatus, effect_scope
+from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
 from driftq.core.state.jobs import Attempt, claims
-from driftq.core.state.produced_keys import ProducedKey, job_key, produce_scope
 from driftq.core.state.progress import MessageState
 from driftq.server.handlers.request_body import read_json
 from driftq.server.handlers.responses import json_response, refusal, refused

@@ -19,7 +19,7 @@ from driftq.wire.produce import ProduceRequest
 from driftq.wire.router import RouteDecision, RouteInput, RouteReply
 
 if TYPE_CHECKING:
-    from driftq.core.state.produced_keys import ProducedKey
+    from driftq.core.state.idempotency_keys import ProducedKey
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
 

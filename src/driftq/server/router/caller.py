@@ -31,7 +31,7 @@ import msgspec
 
 from driftq.core.model.commands import ProduceKey
 from driftq.core.state.groups import HISTORY_SUFFIX
-from driftq.core.state.produced_keys import ProducedKey, job_key, produce_scope
+from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
 from driftq.server.http import Answer, BadRequest, Deferred, FileResponse, Response, Streaming
 from driftq.server.logs import RateLimited
 from driftq.server.metrics.histogram import Histogram

@@ -6,7 +6,7 @@ import pytest
 
 from driftq.core.model.commands import ProduceKey
 from driftq.core.model.snapshot_facts import KeyState
-from driftq.core.state.produced_keys import (
+from driftq.core.state.idempotency_keys import (
     BUCKET_LOOKS_MAX,
     BUCKET_MS,
     SWEPT_AT_ONCE,

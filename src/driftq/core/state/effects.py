@@ -1,4 +1,4 @@
-"""Effect keys, which make an effect of a consumer happen once. Keys of produces are in `core.state.produced_keys`.
+"""Effect keys, which make an effect of a consumer happen once. Keys of produces are in `core.state.idempotency_keys`.
 
     EffectTable       by scope (tenant, topic, group, key): pending under a fence, committed with a result, or failed
     CommittedKeys     which messages have a committed effect, so that a claim need not read every record
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
     from driftq.core.model.facts import Appended
     from driftq.core.state.groups import Group
+    from driftq.core.state.idempotency_keys import ProducedKeyTable
     from driftq.core.state.logs import Log
-    from driftq.core.state.produced_keys import ProducedKeyTable
 
 CHECKED_PER_BEGIN = 2  # old keys that are checked for expiry with each new one
 _SEPARATOR = "\x1f"
@@ -153,7 +153,6 @@ class EffectTable:
 # --- which messages have a committed effect ---
 
 
-_KEY_SEPARATOR = "\x1f"
 _NONE = RangeSet()
 
 
@@ -191,20 +190,20 @@ class CommittedKeys:
 
 
 def _topic_and_group(scope: str) -> tuple[str, str]:
-    _, topic, group, _ = scope.split(_KEY_SEPARATOR, 3)
+    _, topic, group, _ = scope.split(_SEPARATOR, 3)
     return topic, group
 
 
 def produce_scope_of(scope: str) -> str:
     """The scope of a produce in the effect's own topic, for an effect's scope."""
-    tenant, topic, _, key = scope.split(_KEY_SEPARATOR, 3)
-    return _KEY_SEPARATOR.join((tenant, topic, key))
+    tenant, topic, _, key = scope.split(_SEPARATOR, 3)
+    return _SEPARATOR.join((tenant, topic, key))
 
 
 def effect_scope_of(produced: str, topic: str, group: str) -> str:
     """The scope of a group's effect, for the scope of a produce that ended in a topic."""
-    tenant, _, key = produced.split(_KEY_SEPARATOR, 2)
-    return _KEY_SEPARATOR.join((tenant, topic, group, key))
+    tenant, _, key = produced.split(_SEPARATOR, 2)
+    return _SEPARATOR.join((tenant, topic, group, key))
 
 
 # --- the message of an effect that named none ---

@@ -6,8 +6,8 @@ import pytest
 
 from driftq.core.model.commands import EffectKey, ProduceKey
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed
-from driftq.core.state.idempotency import EffectStatus, EffectTable, effect_scope
-from driftq.core.state.produced_keys import produce_scope
+from driftq.core.state.effects import EffectStatus, EffectTable, effect_scope
+from driftq.core.state.idempotency_keys import produce_scope
 
 
 def test_scopes_are_told_apart_by_every_part():
