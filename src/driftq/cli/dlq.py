@@ -16,7 +16,9 @@ SLICE_LETTERS = 200
 
 _FILTER = (
     click.option("--group", default="", help="Only letters of this group."),
-    click.option("--error", default="", help="Only letters whose last error contains this text."),
+    click.option(
+        "--error", default="", help="Only letters whose last error contains this text; upper and lower case count."
+    ),
     click.option("--reason", default="", help="Only letters with this reason (rejected, max_attempts, …)."),
     click.option("--since", type=AGO, help="Only letters since this time (RFC 3339, or 1h for an hour ago)."),
     click.option("--until", type=AGO, help="Only letters before this time."),
@@ -45,7 +47,7 @@ def command() -> None:
 def list_(invocation: Invocation, topic: str, count: int, no_limit: bool, **filters: Any) -> None:
     """List the dead letters of a topic that were not redriven yet. --json prints one object per line.
 
-    Example: driftq dlq list orders --since 1d --error timeout
+    Example: driftq dlq list orders --since 1d --error TimeoutError
     """
     letters = invocation.broker.dead_letters.iterate(topic, limit=None if no_limit else count, **filters)
     if invocation.as_json:
@@ -154,8 +156,8 @@ def redrive(
 
     \b
     Examples:
-      driftq dlq redrive orders --error timeout --dry-run
-      driftq dlq redrive orders --error timeout --rate 50
+      driftq dlq redrive orders --error TimeoutError --dry-run
+      driftq dlq redrive orders --error TimeoutError --rate 50
       driftq dlq redrive orders 0:3 --value '{"id": 7}'
     """
     offsets = [(run.partition, offset) for run in letters for offset in range(run.offset, run.end)]

@@ -101,7 +101,7 @@ class WorkerLoop:
         self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
         self._ready_event = asyncio.Event()  # `_ready` is not empty
         self._settle_event = asyncio.Event()  # `_to_settle` is not empty
-        self._room_event = asyncio.Event()  # `_held` or `_running` has shrunk
+        self._room_event = asyncio.Event()  # `_held` has shrunk; `_running` is polled
 
     async def run(self, stop: asyncio.Event, *, drain: bool = False) -> WorkerCounts:
         """Until `stop`, or with `drain` until nothing is left to claim."""
@@ -215,7 +215,8 @@ class WorkerLoop:
             if self._threads is None:
                 await self._handler(message)
             else:
-                await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+                call = asyncio.get_running_loop().run_in_executor(self._threads, _error_of, self._handler, message)
+                error = await call
         except asyncio.CancelledError:
             if running.aborted_as is None:
                 raise
@@ -350,3 +351,12 @@ def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple
     for message, settlement in handled:
         groups.setdefault(settlement, []).append(message)
     return list(groups.items())
+
+
+def _error_of(handler: Callable[[Any], Any], message: AnyMessage) -> Exception | None:
+    """Call a handler on a thread. A future would replace a `TimeoutError` with a new one that has no traceback."""
+    try:
+        handler(message)
+    except Exception as error:
+        return error
+    return None
