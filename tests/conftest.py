@@ -168,4 +168,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("tiers")
     for line in run.table([*KINDS, "other"]):
         terminalreporter.write_line(line)
-    run.append_to_file()
+    if not hasattr(terminalreporter.config, "workerinput"):  # the controller of several processes counts for them all
+        run.append_to_file()

@@ -52,7 +52,7 @@ def test_a_range_set_is_a_set_of_integers(block_ranges, steps):
             expected -= set(range(first, end))
         check(ranges, expected)
     copy = RangeSet()
-    for packed in ranges.packed(most=4):
+    for packed in ranges.packed(ranges_max=4):
         copy.unpack(*packed)
     check(copy, expected)
     while ranges:

@@ -15,6 +15,7 @@ import pytest
 from driftq.core.model import facts as f
 from driftq.core.model.frames import decode
 from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.stream_facts import StreamCreated
 from driftq.engine.clock import SystemChance
 from driftq.engine.projection import project
 from driftq.engine.recovery import StorageOptions, open_folder
@@ -92,7 +93,8 @@ def test_truncation_leaves_exactly_the_prefix_and_salvage_finds_every_readable_r
         readable = salvage.ReadableRecords(disk, folder)
         found = salvaged(disk, salvage.write(disk, readable, "out/all"))
         readable.close()
-        check_salvage(frames, damaged, found, complete=log_files, what=f"seed {number}")
+        unnamed = names_lost(frames, {lsn for lsn in damaged if lsn > snapshot_lsn})
+        check_salvage(frames, damaged, found, unnamed, complete=log_files, what=f"seed {number}")
 
         kept_lsn = min((lsn for lsn in damaged if lsn > snapshot_lsn), default=len(frames) + 1) - 1
         plan = truncate.plan(disk, PATH)
@@ -101,19 +103,45 @@ def test_truncation_leaves_exactly_the_prefix_and_salvage_finds_every_readable_r
         disk.crash("none")
         check_prefix(disk, frames[:kept_lsn], f"seed {number}")
         if log_files:
-            check_cut_is_salvaged(frames, kept_lsn, salvaged(disk, list(done.salvaged)), f"seed {number}")
+            found = salvaged(disk, list(done.salvaged))
+            check_cut_is_salvaged(frames, kept_lsn, found, unnamed, f"seed {number}")
         cut += len(done.salvaged)
     assert cut
 
 
-def check_salvage(frames: list[bytes], damaged: set[int], found: Contents, *, complete: bool, what: str) -> None:
+def names_lost(frames: list[bytes], damaged: set[int]) -> dict[str, str]:
+    """Logs whose name was only in a damaged frame are salvaged under their number."""
+    lost: dict[str, str] = {}
+    for lsn, frame in enumerate(frames, 1):
+        for fact in decode(frame):
+            names = {}
+            if isinstance(fact, StreamCreated):
+                names = {fact.path: fact.log_id}
+            elif isinstance(fact, f.TopicCreated):
+                topics = [f"{prefix}{fact.topic}" for prefix in ("", "dlq.")]
+                names = {
+                    f"{topic}/{partition}": fact.first_log_id + index * fact.partitions + partition
+                    for index, topic in enumerate(topics)
+                    for partition in range(fact.partitions)
+                }
+            for name, log_id in names.items():
+                lost.pop(name, None)  # a name that was used again
+                if lsn in damaged:
+                    lost[name] = f"log {log_id}"
+    return lost
+
+
+def check_salvage(
+    frames: list[bytes], damaged: set[int], found: Contents, unnamed: dict[str, str], *, complete: bool, what: str
+) -> None:
     """Every value is the right one, and every record that is live and readable is there."""
     expected = contents(frames)
     for name, values in expected.items():
         for offset, value in found.get(name, {}).items():
             assert offset not in values or values[offset] == value, f"{what}: {name}, offset {offset}"
         if complete:
-            assert values.keys() <= found.get(name, {}).keys(), f"{what}: {name}"
+            salvaged_as = unnamed.get(name, name)
+            assert values.keys() <= found.get(salvaged_as, {}).keys(), f"{what}: {name}"
     if not complete:
         for lsn, frame in enumerate(frames, 1):
             for fact in decode(frame) if lsn not in damaged else ():
@@ -136,14 +164,17 @@ def check_prefix(disk: SimDisk, frames: list[bytes], what: str) -> None:
     opened.store.close()
 
 
-def check_cut_is_salvaged(frames: list[bytes], kept_lsn: int, found: Contents, what: str) -> None:
+def check_cut_is_salvaged(
+    frames: list[bytes], kept_lsn: int, found: Contents, unnamed: dict[str, str], what: str
+) -> None:
     """What was cut and is live at the end of the history is in the files."""
     before, after = contents(frames[:kept_lsn]), contents(frames)
     for name, values in after.items():
         kept = before.get(name, {})
         if any(values.get(offset, value) != value for offset, value in kept.items()):
             continue  # deleted and created again: another log under the same name
-        missing = {offset for offset in values if offset > max(kept, default=-1)} - found.get(name, {}).keys()
+        missing = {offset for offset in values if offset > max(kept, default=-1)}
+        missing -= found.get(unnamed.get(name, name), {}).keys()
         assert not missing, f"{what}: {name}, offsets {missing}"
 
 

@@ -17,7 +17,7 @@ from driftq.core.model.frames import decode, encode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected
-from driftq.core.state.produced_keys import job_key
+from driftq.core.state.idempotency_keys import job_key
 from tests.support.broker_fixture import BrokerFixture, packed, produce
 
 LIMITS = BrokerLimits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)

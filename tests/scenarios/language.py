@@ -12,7 +12,7 @@ from collections.abc import Callable
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.queries import ListStreams, ReadProducer, ReadStates, ReadStream
-from driftq.core.state.produced_keys import job_key
+from driftq.core.state.idempotency_keys import job_key
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
 from tests.support.broker_fixture import packed
 
