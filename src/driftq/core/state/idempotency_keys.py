@@ -2,6 +2,7 @@
 
 An idempotency key is in use until it expires. A job id is in use while its message is unfinished, and for `ttl_ms`
 after that; `expires_ms` is then the time of the next check. Whether a message is unfinished is answered by `Tenure`.
+The TTL of a new key is set in `core.rules.produce` (default: `core.model.limits`).
 
 Keys are indexed by the time at which they are checked, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
 first, so it costs what it drops and never walks over the rest:

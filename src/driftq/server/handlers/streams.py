@@ -1,6 +1,7 @@
 """Durable streams: create, append, read, follow and delete, at the paths below `/v1/stream/`; list and trim them.
 
-A request becomes a command, and its reply a response; the rules are the broker's. Live readers of one stream share a
+A request becomes a command, and its reply a response; the rules are the broker's. Headers are read in
+`server.streams.requests`, If-Match is judged in `core.transitions.preconditions`. Live readers of one stream share a
 tail (`server.streams.tails`).
 """
 
