@@ -31,6 +31,7 @@ from driftq.core.model.ranges import Range, runs
 from driftq.core.transitions.timeouts import TIMEOUT
 
 if TYPE_CHECKING:
+    from driftq.core.state.leases import Lease
     from driftq.core.state.progress import Progress
 
 FIRST_SIZE = 32  # of an adaptive window, until a lease has shown how much the connection settles
@@ -251,14 +252,16 @@ class ConsumerWindows:
         return bool(self._indexes)
 
     def deliver(self, window: ConsumerWindow, progress: Progress, delivered: c.Held, until_ms: int, at_ms: int) -> None:
-        """A window gets what it still holds of a delivery: some may have been cancelled before the reply came."""
+        """A window gets what it still holds of a delivery: some may have been cancelled before the reply came. If the
+        clock was set forward in the meantime, the stored lease has moved with it, and this delivery moves too."""
         key = progress.group_id, progress.log_id
         window.keys.add(key)
         self._windows.add(window)
         index = self._indexes.setdefault(key, {})
         token, partition = delivered.token, delivered.partition
-        for first, end in held_under(progress, delivered.first, delivered.end, token):
-            window.add(index, c.Held(partition, first, end, token), until_ms, at_ms)
+        for first, end, lease in held_under(progress, delivered.first, delivered.end, token):
+            step_ms = max(0, lease.until_ms - until_ms)
+            window.add(index, c.Held(partition, first, end, token), until_ms + step_ms, at_ms + step_ms)
 
     def close(self, window: ConsumerWindow) -> None:
         window.close()
@@ -362,11 +365,11 @@ def _take(index: Index, ranges: Iterable[Range], now_ms: int, ended_ms: int | No
     return moved
 
 
-def held_under(progress: Progress, first: int, end: int, token: str) -> list[Range]:
-    """What of a range is held under a token."""
-    held = [(low, high) for low, high, lease in progress.held.overlapping(first, end) if lease.token == token]
+def held_under(progress: Progress, first: int, end: int, token: str) -> list[tuple[int, int, Lease]]:
+    """What of a range is held under a token, with the lease."""
+    held = [(low, high, lease) for low, high, lease in progress.held.overlapping(first, end) if lease.token == token]
     for offset in progress.entries_in(first, end):
         entry = progress.entries[offset]
         if entry.held and entry.lease is not None and entry.lease.token == token:
-            held.append((offset, offset + 1))
+            held.append((offset, offset + 1, entry.lease))
     return held

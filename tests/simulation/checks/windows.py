@@ -68,13 +68,14 @@ class Connection:
             _, lease, entry = progress.state_of(offset)
             if lease is None or lease.token != held.token or (entry is not None and not entry.held):
                 continue  # it ended before it was delivered
-            if not self.messages:
-                if self._is_rested(at_ms):
-                    self.began_ms = at_ms
-                self.settled_ms = max(self.settled_ms, at_ms)
-                self.oldest_since_ms = at_ms
             stored_ms = lease.until_ms - self.lease_ms  # the clock may have been set since the claim
-            self.messages.append(Message(progress, held.partition, offset, held.token, stored_ms, until_ms))
+            step_ms = max(0, lease.until_ms - until_ms)  # forward
+            if not self.messages:
+                if self._is_rested(at_ms + step_ms):
+                    self.began_ms = at_ms + step_ms
+                self.settled_ms = max(self.settled_ms, at_ms + step_ms)
+                self.oldest_since_ms = at_ms + step_ms
+            self.messages.append(Message(progress, held.partition, offset, held.token, stored_ms, until_ms + step_ms))
 
     def kept(self, held: list[c.Held], until_ms: int, now_ms: int) -> None:
         for run in held:

@@ -202,3 +202,15 @@ def test_a_clock_that_is_only_noted_changes_nothing():
     desk.deliver(window, 0, 4, "a", 0)
     desk.windows.observe([ClockSet(500, 500)], 500)
     assert extended(window, 900) == []
+
+
+def test_a_delivery_whose_reply_came_after_the_clock_was_set_forward_has_its_moved_lease():
+    desk = Desk()
+    window = desk.window(prefetch=5)
+    at_ms, step_ms = 100, 60_000
+    moved_ms = at_ms + step_ms
+    desk.progress.lease(f.Leased(GROUP, LOG, ((0, 3),), "o", "a", moved_ms, moved_ms + LEASE_MS))
+    desk.windows.deliver(window, desk.progress, c.Held(0, 0, 3, "a"), at_ms + LEASE_MS, at_ms)
+    desk.ack(0, 1, moved_ms + 500)
+    until_ms = moved_ms + 500 + LEASE_MS
+    assert extended(window, moved_ms + LEASE_MS - LEASE_MS // 4) == [(until_ms, [(1, 2), (2, 3)])]
