@@ -235,6 +235,7 @@ class ConsumerWindows:
     def __init__(self) -> None:
         self._indexes: dict[tuple[int, int], Index] = {}  # (group, log)
         self._windows: set[ConsumerWindow] = set()  # those that were ever delivered something
+        self._last_step_ms = 0  # how far the clock was set the last time, as durable facts have it
         self.asking: dict[int, int] = {}  # connections of a group that have room and ask for messages
         self._handlers: dict[type[f.Fact], Callable[[Any, int], Iterable[ConsumerWindow]]] = {
             f.Settled: self._settled,
@@ -260,7 +261,8 @@ class ConsumerWindows:
         index = self._indexes.setdefault(key, {})
         token, partition = delivered.token, delivered.partition
         for first, end, lease in held_under(progress, delivered.first, delivered.end, token):
-            step_ms = max(0, lease.until_ms - until_ms)
+            moved_ms = lease.until_ms - until_ms
+            step_ms = moved_ms if moved_ms == self._last_step_ms > 0 else 0  # else `observe` will move it
             window.add(index, c.Held(partition, first, end, token), until_ms + step_ms, at_ms + step_ms)
 
     def close(self, window: ConsumerWindow) -> None:
@@ -320,8 +322,9 @@ class ConsumerWindows:
     def _clock_set(self, fact: ClockSet, now_ms: int) -> Iterable[ConsumerWindow]:
         if fact.at_ms == fact.from_ms:
             return ()
+        self._last_step_ms = fact.at_ms - fact.from_ms
         for window in self._windows:
-            window.set_clock(fact.at_ms - fact.from_ms, now_ms)
+            window.set_clock(self._last_step_ms, now_ms)
         return self._windows
 
     def _drop(self, keys: list[tuple[int, int]], now_ms: int) -> Iterable[ConsumerWindow]:

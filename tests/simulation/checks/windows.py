@@ -48,6 +48,8 @@ class Connection:
         self.judged_ms = 0
         self.slept_ms = 0  # until when the process let a timer be late, the last time
         self.clock_moves = 0  # how often the clock was set, and that is not durable yet
+        self.last_step_ms = 0  # how far the clock was set the last time
+        self.was_delivered = False  # anything, up to now
         self.refused = False
 
     # --- what happens ---
@@ -64,12 +66,14 @@ class Connection:
         return self.emptied_ms is None or at_ms >= self.emptied_ms + self.lease_ms
 
     def delivered(self, progress: Progress, held: c.Held, until_ms: int, at_ms: int) -> None:
+        self.was_delivered = True
         for offset in range(held.first, held.end):
             _, lease, entry = progress.state_of(offset)
             if lease is None or lease.token != held.token or (entry is not None and not entry.held):
                 continue  # it ended before it was delivered
             stored_ms = lease.until_ms - self.lease_ms  # the clock may have been set since the claim
-            step_ms = max(0, lease.until_ms - until_ms)  # forward
+            moved_ms = lease.until_ms - until_ms
+            step_ms = moved_ms if moved_ms == self.last_step_ms > 0 else 0  # set forward before the reply came
             if not self.messages:
                 if self._is_rested(at_ms + step_ms):
                     self.began_ms = at_ms + step_ms
@@ -106,6 +110,9 @@ class Connection:
 
     def _clock_set(self, step_ms: int, now_ms: int) -> None:
         self.clock_moves = max(0, self.clock_moves - 1)
+        self.last_step_ms = step_ms
+        if not self.was_delivered:
+            return
         self.settled_ms = self.oldest_since_ms = self.slept_ms = self.began_ms = self.emptied_ms = now_ms
         self.settled.clear()
         for message in self.messages:

@@ -209,6 +209,7 @@ def test_a_delivery_whose_reply_came_after_the_clock_was_set_forward_has_its_mov
     window = desk.window(prefetch=5)
     at_ms, step_ms = 100, 60_000
     moved_ms = at_ms + step_ms
+    desk.windows.observe([ClockSet(moved_ms, at_ms)], moved_ms)
     desk.progress.lease(f.Leased(GROUP, LOG, ((0, 3),), "o", "a", moved_ms, moved_ms + LEASE_MS))
     desk.windows.deliver(window, desk.progress, c.Held(0, 0, 3, "a"), at_ms + LEASE_MS, at_ms)
     desk.ack(0, 1, moved_ms + 500)

@@ -57,8 +57,9 @@ def _shift_progress(progress: Progress, fact: ClockSet) -> None:
     live = {lease: number for _, number, lease in progress.lease_heap if lease.live}
     known = dict.fromkeys(entry.lease for entry in progress.entries.values() if entry.lease is not None)
     for lease in {**live, **known}:
-        lease.at_ms += fact.at_ms - fact.from_ms  # the time limit of an attempt runs, too
-        lease.until_ms = shifted(lease.until_ms, fact)
+        step_ms = shifted(lease.until_ms, fact) - lease.until_ms
+        lease.at_ms += step_ms  # a lease keeps its length, by which a timeout is known
+        lease.until_ms += step_ms
     progress.lease_heap = [(lease.until_ms, number, lease) for lease, number in live.items()]
     heapq.heapify(progress.lease_heap)
     waiting: list[tuple[int, int]] = []
