@@ -189,9 +189,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "redriven_to_all_groups": (Bug("core.rules.redrive:_direct", "if not mark.group:", "if 1:"),),
     "cancelled_for_some": (Bug("core.state.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
-    "clock_shortens_leases": (
-        Bug("core.state.clock_correction:_shift_progress", "lease.until_ms = shifted(lease.until_ms, fact)", "pass"),
-    ),
+    "clock_shortens_leases": (Bug("core.state.clock_correction:_shift_progress", "lease.until_ms += step_ms", "pass"),),
     "clock_ends_backoffs": (Bug("core.state.clock_correction:_shift_progress", "if entry.was_delivered():", "if 0:"),),
     "lost_wake_up": (
         Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))", "pass"),
