@@ -1,9 +1,9 @@
 """A broker as a process of its own: an `Engine` that takes one JSON object per line and answers with one.
 
-`python -m tests.crash.broker_process FOLDER [--journal-segment BYTES] [--mutate NAME]`. It is as small as it can be: no
-HTTP, so that what the crash tests find is the engine's. It waits for a first line before it opens the folder, so that
-the next life can be imported during this one, and prints `{"ready": …}` with what the start found. A mutation breaks
-the engine on purpose, to see that the audit notices.
+`python -m tests.crash.broker_process FOLDER [--journal-segment BYTES] [--mutate NAME]`. It has no
+HTTP, so that a failure of the crash tests is one of the engine. It waits for a first line before it opens the folder,
+so that the next process can import its modules in the meantime. Then it prints `{"ready": …}` with what the start
+found. A mutation breaks the engine on purpose, to prove that the audit notices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Reply
 from driftq.engine import maintenance
 from driftq.engine.engine import Engine
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
 from driftq.wire import records
 from driftq.wire.message import RetryPolicy
 from tests.crash import mutations
@@ -87,14 +87,14 @@ class Service:
         self.engine.submit_to(command_of(ask), lambda reply: self.answer(ask["id"], reply))
 
     def answer(self, number: int, reply: Reply) -> None:
-        said = {"id": number, "reply": type(reply).__name__, **msgspec.to_builtins(reply)}
+        line = {"id": number, "reply": type(reply).__name__, **msgspec.to_builtins(reply)}
         if isinstance(reply, Claimed):
-            said["messages"] = [
+            line["messages"] = [
                 [delivery.partition, offset, value]
                 for delivery in reply.deliveries
                 for offset, value in self.records(delivery.log_id, delivery.first, delivery.end)
             ]
-        self.say(said)
+        self.say(line)
 
     def read(self, ask: dict[str, Any]) -> list[tuple[int, str]]:
         state = self.engine.latest_state
@@ -108,18 +108,18 @@ class Service:
         return self.records(log_id, ask["offset"], self.engine.durable_end(log_id))
 
     def records(self, log_id: int, first: int, end: int) -> list[tuple[int, str]]:
-        found: list[tuple[int, str]] = []
+        numbered: list[tuple[int, str]] = []
         while first < end:
             for batch in self.engine.read(log_id, first, end, 1 << 20):
                 header = records.read_header(batch)
                 for index, record in enumerate(records.unpack(batch, header)):
                     if first <= header.first_offset + index < end:
-                        found.append((header.first_offset + index, record.value.decode()))
+                        numbered.append((header.first_offset + index, record.value.decode()))
                 first = header.end_offset
-        return found
+        return numbered
 
-    def say(self, said: dict[str, Any]) -> None:
-        os.write(1, json.dumps(said).encode() + b"\n")
+    def say(self, line: dict[str, Any]) -> None:
+        os.write(1, json.dumps(line).encode() + b"\n")
 
 
 async def serve(folder: str, options: StorageOptions, limits: BrokerLimits) -> None:
@@ -142,7 +142,7 @@ async def serve(folder: str, options: StorageOptions, limits: BrokerLimits) -> N
     async def listen() -> None:
         while line := await reader.readline():
             service.take(line)
-            await asyncio.sleep(0)  # let the commit begin: whole pipelines must not become one frame
+            await asyncio.sleep(0)  # let the commit begin, so that a pipeline is more than one frame
 
     listening = asyncio.ensure_future(listen())
     await asyncio.wait([listening, engine.stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--chores", type=float, default=0.05, help="seconds between two looks at what is to be done")
     parser.add_argument("--mutate", choices=sorted(mutations.TABLE))
     arguments = parser.parse_args()
-    maintenance.PACE_S = arguments.chores  # checkpoints, watermarks and new room many times in a short life
+    maintenance.INTERVAL_S = arguments.chores  # many checkpoints, watermarks and new segments in a short run
     if arguments.mutate:
         mutations.TABLE[arguments.mutate]()
     options = StorageOptions(journal_segment_bytes=arguments.journal_segment, log_segment_bytes=arguments.log_segment)

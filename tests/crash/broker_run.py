@@ -1,4 +1,4 @@
-"""The parent's side of `broker_process`: start it, send it requests, kill it. Knows nothing about the requests."""
+"""The parent's side of `broker_process`: start it, send it requests, kill it. Does not know the requests."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class KillLoop:
         if unknown:
             self.ledger.wrong(f"never delivered: {sorted(unknown)[:5]}")
         stats = await broker.ask("stats")
-        assert stats["first_lsn"] > 1, "the journal was never trimmed: no checkpoint took part in this"
+        assert stats["first_lsn"] > 1, "the journal was never trimmed: there was no checkpoint"
         assert await broker.stop() == 0
 
 
@@ -119,7 +119,7 @@ async def _is(condition: bool) -> bool:
 
 
 async def run(loop: KillLoop, cycles: int) -> None:
-    """Some cycles, or fewer if a promise is broken."""
+    """Some cycles; stops early when a promise is broken."""
     for _ in range(cycles):
         try:
             await loop.cycle()
@@ -143,7 +143,7 @@ async def run_and_settle(loop: KillLoop, cycles: int) -> None:
 
 
 async def run_until_caught(loop: KillLoop, cycles: int) -> list[str]:
-    """The same with an engine that is broken on purpose: returns what the audit found."""
+    """Runs an engine that is broken on purpose; returns what the audit found."""
     try:
         await run(loop, cycles)
     finally:

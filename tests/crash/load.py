@@ -1,8 +1,8 @@
 """Clients that load a broker through many restarts, and the ledger of what they may expect from it.
 
-An answer counts from the moment it arrives. Where the process ended first, the outcome is unknown: the client asks
-again, the same thing under the same number, as a real one would. `Ledger.audit` then compares what was promised with
-what is there.
+A reply counts from the moment it arrives. If the process ended first, the outcome is unknown: the client repeats the
+request under the same number, as a real one does. `Ledger.audit` then compares what was acknowledged with what is
+stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ledger:
         self.violations.append(text)
 
     async def audit(self, broker: BrokerProcess, *, from_the_start: bool = False) -> None:
-        """Compare what is there with what was promised."""
+        """Compare what is stored with what was acknowledged."""
         if from_the_start:
             self.checked, self.places, self.last, self.finished = {}, {}, {}, set()
         for partition in range(PARTITIONS):
@@ -52,20 +52,20 @@ class Ledger:
             ask = {"topic": TOPIC, "partition": partition, "offset": self.checked.get(log, 0)}
             self._compare(log, (await broker.ask("read", **ask))["records"])
         for path in self.tails.keys() - self.finished:
-            found = (await broker.ask("read", path=path, offset=0))["records"]
-            expected = [[number, f"{path}:{number}"] for number in range(len(found))]
-            if found != expected:
+            records = (await broker.ask("read", path=path, offset=0))["records"]
+            expected = [[number, f"{path}:{number}"] for number in range(len(records))]
+            if records != expected:
                 self.wrong(f"{path} holds something else than was appended, in order")
-            if len(found) < self.tails[path] or (path in self.closed and len(found) != self.closed[path]):
-                self.wrong(f"{path} has {len(found)} records; {self.tails[path]} were acknowledged")
+            if len(records) < self.tails[path] or (path in self.closed and len(records) != self.closed[path]):
+                self.wrong(f"{path} has {len(records)} records; {self.tails[path]} were acknowledged")
             if path in self.closed:
-                self.finished.add(path)  # it cannot change any more; the last audit looks again
+                self.finished.add(path)  # it cannot change any more; the last audit checks it again
 
-    def _compare(self, log: str, found: list[list[Any]]) -> None:
+    def _compare(self, log: str, records: list[list[Any]]) -> None:
         start = self.checked.get(log, 0)
-        if [offset for offset, _ in found] != list(range(start, start + len(found))):
+        if [offset for offset, _ in records] != list(range(start, start + len(records))):
             self.wrong(f"the offsets of {log} are not dense from {start}")
-        for offset, value in found:
+        for offset, value in records:
             sender, _, number = value.partition(":")
             if value not in self.sent:
                 self.wrong(f"{value} in {log} was never sent")
@@ -75,8 +75,8 @@ class Ledger:
             if int(number) <= self.last.get(sender, -1):
                 self.wrong(f"{value} comes behind {sender}:{self.last[sender]}")
             self.last[sender] = int(number)
-        self.checked[log] = start + len(found)
-        at = {(log, offset): value for offset, value in found}
+        self.checked[log] = start + len(records)
+        at = {(log, offset): value for offset, value in records}
         for value, (where, offset) in self.stored.items():
             if where == log and offset >= start and at.get((where, offset)) != value:
                 self.wrong(f"{value} was acknowledged at {log} {offset}; there is {at.get((where, offset))}")
@@ -94,7 +94,7 @@ class Client:
         raise NotImplementedError
 
     async def work(self, broker: BrokerProcess) -> None:
-        """Until the process is gone."""
+        """Until the process has ended."""
         try:
             while True:
                 await self.turn(broker)
@@ -103,7 +103,7 @@ class Client:
 
 
 class Producer(Client):
-    """Sends numbered values, each under its own producer seq; repeats the last one until it is answered."""
+    """Sends numbered values, each with its own producer sequence; repeats one until it has a reply."""
 
     def __init__(self, ledger: Ledger, name: str, seed: int) -> None:
         super().__init__(ledger, name, seed)
@@ -113,12 +113,12 @@ class Producer(Client):
     async def turn(self, broker: BrokerProcess) -> None:
         value = f"{self.name}:{self.seq}"
         self.ledger.sent.add(value)
-        said = await broker.ask("produce", topic=TOPIC, partition=self.partition, values=[value], **self.identity())
-        if said["reply"] in NO:
-            self.ledger.wrong(f"{value} was refused: {said['message']}")
+        reply = await broker.ask("produce", topic=TOPIC, partition=self.partition, values=[value], **self.identity())
+        if reply["reply"] in NO:
+            self.ledger.wrong(f"{value} was refused: {reply['message']}")
             raise Gone
-        if said["first_offset"] >= 0:
-            self.ledger.store(value, f"{TOPIC}/{said['partition']}", said["first_offset"])
+        if reply["first_offset"] >= 0:
+            self.ledger.store(value, f"{TOPIC}/{reply['partition']}", reply["first_offset"])
         self.seq += 1
 
     def identity(self) -> dict[str, Any]:
@@ -143,54 +143,54 @@ class Worker(Client):
     async def claim(self, broker: BrokerProcess) -> dict[str, Any]:
         ledger = self.ledger
         done_before = set(ledger.acked)  # acknowledged before the claim was sent: must not be delivered again
-        said = await broker.ask("claim", topic=TOPIC, owner=self.name, max=4)
-        if said["reply"] in NO:
-            ledger.wrong(f"a claim was refused: {said['message']}")
+        reply = await broker.ask("claim", topic=TOPIC, owner=self.name, max=4)
+        if reply["reply"] in NO:
+            ledger.wrong(f"a claim was refused: {reply['message']}")
             raise Gone
-        for partition, offset, _ in said["messages"]:
+        for partition, offset, _ in reply["messages"]:
             if (partition, offset) in done_before:
                 ledger.wrong(f"{TOPIC}/{partition} {offset} was acked and is delivered again")
             ledger.delivered.add((partition, offset))
-        await asyncio.gather(*(self.settle(broker, said["token"], *each[:2]) for each in said["messages"]))
-        return said
+        await asyncio.gather(*(self.settle(broker, reply["token"], *message[:2]) for message in reply["messages"]))
+        return reply
 
     async def settle(self, broker: BrokerProcess, token: str, partition: int, offset: int) -> None:
         do = "nack" if self.random.random() < self.nacks else "ack"
-        said = await broker.ask(do, topic=TOPIC, owner=self.name, partition=partition, offset=offset, token=token)
-        if do == "ack" and said["reply"] == "Settlement" and not said["refused"]:
+        reply = await broker.ask(do, topic=TOPIC, owner=self.name, partition=partition, offset=offset, token=token)
+        if do == "ack" and reply["reply"] == "Settlement" and not reply["refused"]:
             self.ledger.acked.add((partition, offset))
 
 
 class Appender(Client):
-    """Writes streams record by record, each on condition of the tail, and closes them with the last one."""
+    """Appends to streams record by record with If-Match, and closes each with its last record."""
 
     def __init__(self, ledger: Ledger, name: str, seed: int) -> None:
         super().__init__(ledger, name, seed)
         self.number = 0
         self.tail = 0
-        self.made = False
+        self.is_created = False
 
     async def turn(self, broker: BrokerProcess) -> None:
         path = f"/{self.name}/{self.number}"
         ledger = self.ledger
-        if not self.made:
+        if not self.is_created:
             await broker.ask("stream", path=path)
             ledger.tails.setdefault(path, 0)
-            self.made = True
+            self.is_created = True
         close = self.tail + 1 == STREAM_RECORDS
         ask = {"path": path, "value": f"{path}:{self.tail}", "if_match": self.tail, "close": close}
-        said = await broker.ask("append", **ask)
-        if said["reply"] == "Rejected":
-            # The answer of the last life may have been lost on the way: then the record is there, and once.
-            found = (await broker.ask("read", path=path, offset=self.tail))["records"]
-            if found != [[self.tail, ask["value"]]]:
-                ledger.wrong(f"{path} refused {self.tail} ({said['message']}) and holds {found}")
+        reply = await broker.ask("append", **ask)
+        if reply["reply"] == "Rejected":
+            # The reply of the last process may have been lost. Then the record is stored, once.
+            records = (await broker.ask("read", path=path, offset=self.tail))["records"]
+            if records != [[self.tail, ask["value"]]]:
+                ledger.wrong(f"{path} refused {self.tail} ({reply['message']}) and holds {records}")
                 raise Gone
         self.tail += 1
         ledger.tails[path] = self.tail
         if close:
             ledger.closed[path] = self.tail
-            self.number, self.tail, self.made = self.number + 1, 0, False
+            self.number, self.tail, self.is_created = self.number + 1, 0, False
             late = await broker.ask("append", path=path, value="late", if_match=None, close=False)
             if late.get("code") != "CLOSED":
                 ledger.wrong(f"{path} is closed and took a record: {late}")

@@ -1,7 +1,7 @@
-"""Small filesystems to fill, break and cut the power of. Needs root; a machine that does not let us says so.
+"""Small filesystems that tests fill, break or cut the power of. Mounting needs root.
 
-Everything is undone by exact name: the folder that was mounted; the kernel chooses the loop device and frees it. In CI
-a missing privilege is a failure, elsewhere a reason to skip; `DRIFTQ_WITHOUT_MOUNTS=1` says that this machine cannot.
+Each mount is undone by the name of its folder; the kernel chooses the loop device and frees it. Without the privilege a
+test fails in CI and is skipped elsewhere. `DRIFTQ_WITHOUT_MOUNTS=1` declares that the machine cannot mount.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(*command: str) -> None:
 
 
 def not_here(reason: str, profile: str) -> None:
-    """A machine that cannot is a skip for a person and a failure in CI."""
+    """Skips the test, or fails it in CI."""
     if profile == "dev" or os.environ.get("DRIFTQ_WITHOUT_MOUNTS") == "1":
         pytest.skip(reason)
     pytest.fail(f"{reason}. CI must be able to do this; DRIFTQ_WITHOUT_MOUNTS=1 gives it up knowingly.")
@@ -50,7 +50,7 @@ def tmpfs(folder: Path, size_bytes: int, profile: str) -> Iterator[Path]:
 
 
 class PowerCut:
-    """An ext4 filesystem in an image file, whose power can be cut: what was not synced is gone."""
+    """An ext4 filesystem in an image file, whose power can be cut: unsynced data is lost."""
 
     def __init__(self, folder: Path, size_bytes: int, profile: str) -> None:
         self.image = folder / "image"
@@ -71,9 +71,9 @@ class PowerCut:
         run("umount", str(self.at))
 
     def mount_again(self) -> None:
-        """Mount what a cut has left. A process with a mount namespace of its own (a sandbox, say) may hold the
-        filesystem that we have unmounted. Mounting its device would bring the same one back, shut down, and every file
-        in it would meet EIO. Then a copy of the image is mounted: what the cut left is the same in it."""
+        """Mount the filesystem again after a cut. A process with a mount namespace of its own (a sandbox, say) may hold
+        the filesystem that we have unmounted. Mounting its device would bring the same one back, shut down, and every
+        file in it would meet EIO. Then a copy of the image is mounted: what the cut left is the same in it."""
         try:
             until_now(self.is_detached, DETACHED_S)
         except AssertionError:
@@ -83,9 +83,9 @@ class PowerCut:
         self.mount()
 
     def is_detached(self) -> bool:
-        """Whether the kernel has let go of the image."""
+        """Whether the kernel has released the image."""
         for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-            with contextlib.suppress(OSError):  # it was freed while we looked
+            with contextlib.suppress(OSError):  # it was freed just now
                 if backing.read_text().strip() == str(self.image):
                     return False
         return True

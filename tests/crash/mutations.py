@@ -1,4 +1,4 @@
-"""Ways to break the engine on purpose. The audit must notice each of them: a check that cannot fail proves nothing."""
+"""Ways to break the engine on purpose. The audit must notice each of them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from driftq.storage import disk
 
 
 def reply_first() -> None:
-    """Answer when a command is decided, not when its frame is durable."""
+    """Reply when a command is decided, not when its frame is durable."""
     decide = sequencer.Sequencer.submit
 
     def submit(self: sequencer.Sequencer, command: object, now_ms: int, on_reply: sequencer.OnReply) -> None:
-        said: list[Reply] = []
-        decide(self, command, now_ms, said.append)  # type: ignore[arg-type]
-        if not said:
+        replies: list[Reply] = []
+        decide(self, command, now_ms, replies.append)  # type: ignore[arg-type]
+        if not replies:
             lsn, _, reply = self._replies.pop()
             self._replies.append((lsn, lambda _: None, reply))
-            said.append(reply)
-        on_reply(said[0])
+            replies.append(reply)
+        on_reply(replies[0])
 
     sequencer.Sequencer.submit = submit  # type: ignore[method-assign, assignment]
 
 
 def forget_acks() -> None:
-    """Leave the end of a message out of its frame."""
+    """Leave the settlement of a message out of its frame."""
     _change_frames(lambda facts: [fact for fact in facts if not isinstance(fact, f.Settled)] or [f.HoleMade(0, 0)])
 
 
@@ -50,9 +50,9 @@ def _change_frames(change) -> None:
 
 
 def no_sync() -> None:
-    """Say that bytes are on the device without asking for it."""
+    """Report a sync as done without calling it."""
     disk._sync_data = lambda fd: None
     disk.OsDisk.sync_folder = lambda self, label, path: None  # type: ignore[method-assign]
 
 
-TABLE = {each.__name__: each for each in (reply_first, forget_acks, forget_producers, no_sync)}
+TABLE = {mutation.__name__: mutation for mutation in (reply_first, forget_acks, forget_producers, no_sync)}

@@ -1,4 +1,4 @@
-"""A folder that is copied while its broker works, in the order that the guide gives, is a folder that opens."""
+"""A folder that is copied while its broker runs, in the order of the guide, opens again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def copied(folder: Path, target: Path) -> Path:
 
 
 def test_a_copy_of_a_running_broker_is_sound_and_holds_what_was_acknowledged_before(tmp_path, seed):
-    async def story() -> None:
+    async def scenario() -> None:
         ledger = Ledger()
         broker = await BrokerProcess.start(str(tmp_path / "data"))
         await broker.ask("topic", topic=TOPIC, partitions=PARTITIONS)
@@ -49,11 +49,13 @@ def test_a_copy_of_a_running_broker_is_sound_and_holds_what_was_acknowledged_bef
                 try:
                     copy = await asyncio.to_thread(copied, tmp_path / "data", tmp_path / "copy")
                 except (FileNotFoundError, shutil.Error):
-                    return False  # a checkpoint removed a file on the way: copy again
+                    return False  # a checkpoint removed a file: copy again
                 verdict = verify(OsDisk(), str(copy))
                 if verdict.findings:
-                    assert all(each.reason.startswith("the journal begins at") for each in verdict.findings), verdict
-                    return False  # two checkpoints went by: copy again
+                    assert all(finding.reason.startswith("the journal begins at") for finding in verdict.findings), (
+                        verdict
+                    )
+                    return False  # two checkpoints happened: copy again
                 return await holds(copy, stored)
 
             await until(is_copied, 60)
@@ -63,11 +65,11 @@ def test_a_copy_of_a_running_broker_is_sound_and_holds_what_was_acknowledged_bef
     async def holds(copy: Path, stored: dict[str, tuple[str, int]]) -> bool:
         broker = await BrokerProcess.start(str(copy))
         for partition in range(PARTITIONS):
-            found = (await broker.ask("read", topic=TOPIC, partition=partition, offset=0))["records"]
-            values = dict(map(tuple, found))
+            records = (await broker.ask("read", topic=TOPIC, partition=partition, offset=0))["records"]
+            values = dict(map(tuple, records))
             for value, (log, offset) in stored.items():
                 assert log != f"{TOPIC}/{partition}" or values.get(offset) == value
         assert await broker.stop() == 0
         return True
 
-    asyncio.run(story())
+    asyncio.run(scenario())

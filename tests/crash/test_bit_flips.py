@@ -1,4 +1,4 @@
-"""One bit flips on the disk: it is detected or harmless, and nothing is ever read that was not written.
+"""One flipped bit on disk is detected or harmless, and no read returns bytes that were not written.
 
 Every bit of a small journal and of small snapshots and log segments, and a sample of larger ones and of a whole folder.
 `BIT_FLIPS` sets the size of the samples: 5,000 at every change, more before a release.
@@ -14,7 +14,7 @@ import pytest
 
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import SystemChance
-from driftq.engine.recovery import StorageOptions, open_folder
+from driftq.engine.folder_storage import StorageOptions, open_folder
 from driftq.repair.verify import digest, verify
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptJournal, CorruptLog, Damaged, FormatTooNew
@@ -71,16 +71,16 @@ def journal_on(disk: SimDisk, frames: list[bytes], segment_bytes: int, *, clean:
 def read_journal(disk: SimDisk, frames: list[bytes], segment_bytes: int, *, clean: bool) -> str:
     try:
         journal = FileJournal.open(disk, "d/journal", STORE, segment_bytes=segment_bytes)
-        found = [frame for _, frame in journal.replay(0)]
+        replayed = [frame for _, frame in journal.replay(0)]
     except CorruptJournal:
         return "refused"
-    if found == frames:
+    if replayed == frames:
         return "harmless"
     # Above the watermark, damage to the very last block looks like a torn write: it is cut, and reported.
     assert not clean, "acknowledged frames are gone and nothing is reported"
     assert journal.recovery.torn is not None
-    assert found == frames[: len(found)]
-    assert len(frames) - len(found) <= 3
+    assert replayed == frames[: len(replayed)]
+    assert len(frames) - len(replayed) <= 3
     return "cut and reported"
 
 
@@ -169,14 +169,14 @@ def log_on(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> None:
 def read_log(disk: SimDisk, stored: list[bytes], segment_bytes: int) -> str:
     store = FileLogStore(disk, "d/logs", segment_bytes, store=STORE)
     store.restore(1, 0, len(stored))
-    found: list[bytes] = []
+    read_back: list[bytes] = []
     try:
         # A read returns what is before the damage; only the next one meets it. So a reader must continue to the end.
-        while len(found) < len(stored):
-            more = store.read(1, len(found), len(stored), 1 << 30)
+        while len(read_back) < len(stored):
+            more = store.read(1, len(read_back), len(stored), 1 << 30)
             assert more, "records are missing and nothing is reported"
-            found += more
-            assert found == stored[: len(found)], "other bytes came back than were written"
+            read_back += more
+            assert read_back == stored[: len(read_back)], "other bytes came back than were written"
     except CorruptLog:
         return "refused"
     return "harmless"

@@ -1,4 +1,5 @@
-"""A disk that is really full: new work is refused before a byte is written, old work ends, and service comes back."""
+"""A full filesystem: new work is refused before a byte is written, acks succeed, and service resumes with free
+space."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ async def produced(broker: BrokerProcess, number: int) -> dict:
 
 
 async def fill(broker: BrokerProcess) -> int:
-    """Produce until the disk is full; returns how many were taken."""
+    """Produce until the disk is full; returns the number of accepted messages."""
     for number in range(5_000):
-        said = await produced(broker, number)
-        if said["reply"] == "Rejected":
-            assert said["code"] == "DISK_FULL", said
+        reply = await produced(broker, number)
+        if reply["reply"] == "Rejected":
+            assert reply["code"] == "DISK_FULL", reply
             return number
     raise AssertionError("the disk was never full")
 
 
 def test_a_full_disk_refuses_produces_lets_acks_pass_and_serves_again_when_space_returns(tmp_path, profile):
-    async def story(folder: str, ballast: str) -> None:
+    async def scenario(folder: str, ballast: str) -> None:
         broker = await BrokerProcess.start(folder, *OPTIONS)
         await broker.ask("topic", topic="t", partitions=1)
         taken = await fill(broker)
@@ -52,8 +53,8 @@ def test_a_full_disk_refuses_produces_lets_acks_pass_and_serves_again_when_space
         await until(is_taken, 20)
         await broker.kill()
         broker = await BrokerProcess.start(folder, *OPTIONS)
-        found = (await broker.ask("read", topic="t", partition=0, offset=0))["records"]
-        assert [value.rstrip(".") for _, value in found] == [f"p:{number}" for number in range(taken + 1)]
+        records = (await broker.ask("read", topic="t", partition=0, offset=0))["records"]
+        assert [value.rstrip(".") for _, value in records] == [f"p:{number}" for number in range(taken + 1)]
         again = await broker.ask("claim", topic="t", owner="w", max=1_000)
         assert min(offset for _, offset, _ in again["messages"]) == 10, "what was acked on the full disk stays acked"
         assert await broker.stop() == 0
@@ -61,11 +62,11 @@ def test_a_full_disk_refuses_produces_lets_acks_pass_and_serves_again_when_space
     with tmpfs(tmp_path / "small", SIZE_BYTES, profile) as folder:
         ballast = folder / "ballast"
         ballast.write_bytes(bytes(1 << 20))
-        asyncio.run(story(str(folder / "data"), str(ballast)))
+        asyncio.run(scenario(str(folder / "data"), str(ballast)))
 
 
 def test_a_broker_killed_on_a_full_disk_opens_again(tmp_path, profile):
-    async def story(folder: str) -> None:
+    async def scenario(folder: str) -> None:
         broker = await BrokerProcess.start(folder, *OPTIONS)
         await broker.ask("topic", topic="t", partitions=1)
         taken = await fill(broker)
@@ -75,7 +76,7 @@ def test_a_broker_killed_on_a_full_disk_opens_again(tmp_path, profile):
         await broker.kill()
 
     with tmpfs(tmp_path / "small", SIZE_BYTES, profile) as folder:
-        asyncio.run(story(str(folder / "data")))
+        asyncio.run(scenario(str(folder / "data")))
 
 
 def test_a_folder_that_does_not_fit_is_refused_when_it_is_made(tmp_path, profile):

@@ -12,16 +12,16 @@ from tests.crash.kill_loop import KillLoop, run_and_settle, run_until_caught
 CYCLES = {"dev": 12, "ci": 50, "release": 1_000}
 
 
-def test_killed_at_any_moment_it_keeps_every_promise(tmp_path, profile, seed):
+def test_a_broker_that_is_killed_at_random_moments_keeps_every_promise(tmp_path, profile, seed):
     loop = KillLoop(str(tmp_path / "data"), seed)
     asyncio.run(run_and_settle(loop, CYCLES[profile]))
-    assert len(loop.snapshots) > 2, "no checkpoint was ever started from"
+    assert len(loop.snapshots) > 2, "no start read a checkpoint"
     assert loop.ledger.closed, "no stream was ever closed"
     figures = f"{CYCLES[profile]} kills, {loop.replies} replies, {len(loop.ledger.stored)} stored,"
     print(f"{figures} {len(loop.ledger.acked)} acked, {len(loop.snapshots)} snapshots, {loop.torn} torn tails")
 
 
 @pytest.mark.parametrize("mutation", ["reply_first", "forget_acks", "forget_producers"])
-def test_a_broken_engine_is_caught(tmp_path, seed, mutation):
+def test_the_audit_notices_an_engine_that_is_broken_on_purpose(tmp_path, seed, mutation):
     loop = KillLoop(str(tmp_path / "data"), seed, "--mutate", mutation)
     assert asyncio.run(run_until_caught(loop, 30))

@@ -1,7 +1,7 @@
 """The power of a real ext4 filesystem is cut under load: what was acknowledged before the cut is there afterwards.
 
-Only answers that arrived before the cut began count: a sync that races the cut may return for data that is gone, and a
-real cut would have taken the asker's machine too. Without syncs the same loop must lose data, or it proves nothing.
+Only replies that arrived before the cut count: a sync that races the cut may succeed although its data is lost, and a
+real cut would stop the client too. Without syncs the same loop must lose data, or it proves nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE_BYTES = 64 << 20
 
 
 class PowerCutLoop(KillLoop):
-    """Processes that end with the power."""
+    """A kill loop whose processes end with a power cut."""
 
     def __init__(self, power: PowerCut, profile: str, seed: int, *options: str) -> None:
         super().__init__(str(power.at / "data"), seed, *options)
@@ -54,14 +54,14 @@ def filesystem(folder: Path, profile: str) -> Iterator[PowerCut]:
         power.close()
 
 
-def test_a_power_cut_takes_nothing_that_was_acknowledged(tmp_path, profile, seed):
+def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path, profile, seed):
     with filesystem(tmp_path, profile) as power:
         loop = PowerCutLoop(power, profile, seed)
         asyncio.run(run_and_settle(loop, CUTS[profile]))
     print(f"{CUTS[profile]} cuts, {loop.replies} replies, {len(loop.ledger.stored)} stored, {loop.torn} torn tails")
 
 
-def test_a_cut_filesystem_that_a_sandbox_still_holds_is_mounted_all_the_same(tmp_path, profile):
+def test_a_cut_filesystem_that_another_namespace_holds_is_mounted_from_a_copy(tmp_path, profile):
     with filesystem(tmp_path, profile) as power:
         sandbox = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", "echo in; exec sleep 60"], stdout=subprocess.PIPE, text=True
@@ -82,7 +82,7 @@ def test_a_cut_filesystem_that_a_sandbox_still_holds_is_mounted_all_the_same(tmp
             sandbox.communicate()
 
 
-def test_without_syncs_a_power_cut_loses_data_and_the_audit_says_so(tmp_path, profile, seed):
+def test_without_syncs_a_power_cut_loses_data_and_the_audit_notices(tmp_path, profile, seed):
     with filesystem(tmp_path, profile) as power:
         loop = PowerCutLoop(power, profile, seed, "--mutate", "no_sync")
         assert asyncio.run(run_until_caught(loop, 20))

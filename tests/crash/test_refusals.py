@@ -70,16 +70,18 @@ def refused(folder: Path) -> Ended:
 def opened(folder: Path) -> tuple[dict, list[list]]:
     async def look() -> tuple[dict, list[list]]:
         broker = await BrokerProcess.start(str(folder), *OPTIONS)
-        found = [(await broker.ask("read", topic="t", partition=each, offset=0))["records"] for each in range(2)]
+        partitions = [
+            (await broker.ask("read", topic="t", partition=partition, offset=0))["records"] for partition in range(2)
+        ]
         assert await broker.stop() == 0
-        return broker.ready, found
+        return broker.ready, partitions
 
     return asyncio.run(look())
 
 
 def test_a_sound_folder_opens_with_everything_in_it(copy):
-    _, found = opened(copy)
-    assert [len(each) for each in found] == [150, 150]
+    _, partitions = opened(copy)
+    assert [len(records) for records in partitions] == [150, 150]
 
 
 def test_a_second_process_ends_at_once_and_names_the_first(copy):
@@ -87,7 +89,7 @@ def test_a_second_process_ends_at_once_and_names_the_first(copy):
         first = await BrokerProcess.start(str(copy))
         with pytest.raises(Ended) as ended:
             await BrokerProcess.start(str(copy))
-        assert (await first.ask("stats"))["reply"] == "Stats", "the first one is not disturbed"
+        assert (await first.ask("stats"))["reply"] == "Stats", "the first process still works"
         assert await first.stop() == 0
         return first.ready["ready"], ended.value
 
@@ -97,13 +99,13 @@ def test_a_second_process_ends_at_once_and_names_the_first(copy):
 
 
 def test_a_folder_of_a_newer_format_is_refused_with_both_numbers(copy):
-    text = (copy / "FORMAT").read_text().replace("format 1\n", "format 2\n")
+    text = (copy / "FORMAT").read_text().replace("format 2\n", "format 3\n")
     body = text[: text.index("crc32c ")].encode()
     (copy / "FORMAT").write_bytes(body + b"crc32c " + checksum(body).hex().encode() + b"\n")
     ended = refused(copy)
     assert ended.code == Exit.TOO_NEW
-    assert "format 2" in ended.errors
-    assert "up to format 1" in ended.errors
+    assert "format 3" in ended.errors
+    assert "up to format 2" in ended.errors
 
 
 def test_a_missing_segment_is_refused_by_name(copy):
@@ -135,7 +137,7 @@ def test_a_truncated_segment_is_refused_with_its_position(copy, which):
     assert ended.code == Exit.DAMAGED
     assert path.name in ended.errors
     (position,) = map(int, re.findall(rf"{path.name}, byte (\d+)", ended.errors))
-    assert HEADER_BYTES <= position <= HEADER_BYTES + 1_000, "the block that is not whole"
+    assert HEADER_BYTES <= position <= HEADER_BYTES + 1_000, "the incomplete block"
 
 
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["the first", "in the middle", "the last"])
@@ -163,14 +165,14 @@ def test_a_torn_tail_is_cut_kept_aside_and_reported(copy):
     end += -end % 8
     data[end : end + 40] = b"DQJ\x01" + b"torn by a power cut, never synced..."
     path.write_bytes(data)
-    ready, found = opened(copy)
+    ready, partitions = opened(copy)
     assert ready["torn_bytes"] > 0
-    assert [len(each) for each in found] == [150, 150]
+    assert [len(records) for records in partitions] == [150, 150]
     assert list((copy / "journal").glob("torn-*.bytes"))
     assert opened(copy)[0]["torn_bytes"] == 0
 
 
-def test_a_folder_that_cannot_be_made_ends_with_its_own_number(tmp_path):
+def test_a_folder_that_cannot_be_created_has_its_own_exit_code(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(Ended) as ended:
         asyncio.run(BrokerProcess.start(str(tmp_path / "file" / "data")))

@@ -1,19 +1,18 @@
-"""A sync that fails for real: nothing is acknowledged any more and the process ends with its own number."""
+"""After a failed fdatasync of a real process nothing is acknowledged, and the process exits with its own code."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
-import subprocess
 
 import pytest
 
 from driftq.cli.exit_codes import Exit
 from tests.crash.broker_run import BrokerProcess, Gone
 from tests.crash.load import TOPIC, Ledger
+from tests.support.preload import compile_library
 
-SHIM = r"""
+SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -45,33 +44,27 @@ int fsync(int fd) {
 
 
 @pytest.fixture(scope="module")
-def shim(tmp_path_factory) -> str:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    assert compiler, "a C compiler is part of what the tests need"
-    folder = tmp_path_factory.mktemp("shim")
-    (folder / "shim.c").write_text(SHIM)
-    target = str(folder / "shim.so")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", target, str(folder / "shim.c"), "-ldl"], check=True)
-    return target
+def library(tmp_path_factory) -> str:
+    return compile_library(SOURCE, tmp_path_factory.mktemp("preload"))
 
 
 async def produce_until_gone(broker: BrokerProcess, ledger: Ledger) -> None:
-    for number in itertools.count():  # the watermark is saved from time to time, however quick the producer is
+    for number in itertools.count():  # the watermark is saved about once a second
         value = f"p:{number}"
         ledger.sent.add(value)
         try:
-            said = await broker.ask("produce", topic=TOPIC, partition=0, values=[value], producer="p", seq=number)
+            reply = await broker.ask("produce", topic=TOPIC, partition=0, values=[value], producer="p", seq=number)
         except Gone:
             return
-        ledger.store(value, f"{TOPIC}/0", said["first_offset"])
+        ledger.store(value, f"{TOPIC}/0", reply["first_offset"])
 
 
 @pytest.mark.parametrize("nth", [8, 40])
 @pytest.mark.parametrize("word", [".journal", "watermark"])
-def test_after_a_failed_sync_nothing_is_acknowledged_and_the_process_ends_with_70(tmp_path, shim, word, nth):
-    async def story() -> None:
+def test_after_a_failed_sync_nothing_is_acknowledged_and_the_process_ends_with_70(tmp_path, library, word, nth):
+    async def scenario() -> None:
         folder = str(tmp_path / "data")
-        env = {"LD_PRELOAD": shim, "FAIL_SYNC_OF": word, "FAIL_SYNC_NTH": str(nth)}
+        env = {"LD_PRELOAD": library, "FAIL_SYNC_OF": word, "FAIL_SYNC_NTH": str(nth)}
         broker = await BrokerProcess.start(folder, env=env)
         ledger = Ledger()
         await broker.ask("topic", topic=TOPIC, partitions=2)
@@ -85,4 +78,4 @@ def test_after_a_failed_sync_nothing_is_acknowledged_and_the_process_ends_with_7
         assert not ledger.violations, ledger.violations
         assert await again.stop() == 0
 
-    asyncio.run(story())
+    asyncio.run(scenario())

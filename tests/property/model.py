@@ -1,7 +1,7 @@
 """A naive model of queues: one small object for each message and group, changed by facts, each of which must be legal.
 
-It shares no code and no data structure with the broker. `fold` says which transition a fact may make from where; the
-machine beside it compares places, counts and replies. It knows nothing of ranges, heaps, cursors or leases as objects.
+It shares no code and no data structure with the broker. `fold` checks that each fact is a legal transition;
+`test_broker_model` compares states, counts and replies. It has no ranges, heaps or cursors, and no objects for leases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Message:
     def __init__(self, state: str = FRESH) -> None:
         self.state = state
         self.attempts = 0
-        self.version = 0  # of the last delivery that anybody may have seen
+        self.version = 0  # of the last delivery that a client may have seen
         self.owner = self.token = self.error = ""
         self.until_ms = self.retry_at_ms = 0
         self.has_history = False
@@ -35,13 +35,13 @@ class Message:
 
 
 class Shared:
-    """What a message is for everybody."""
+    """The part of a message that all groups share."""
 
     def __init__(self, mark: f.RecordSchedule | None, at_ms: int) -> None:
         self.lane = (mark.priority, mark.task, mark.label) if mark is not None else (0, "", "")
         self.not_before_ms = mark.not_before_ms if mark is not None and mark.not_before_ms > at_ms else 0
         self.deadline_ms = mark.deadline_ms if mark is not None else 0
-        self.group = mark.group if mark is not None else ""  # the only one that gets it
+        self.group = mark.group if mark is not None else ""  # the only group that gets it
         self.cancelled = False
 
     def is_for(self, group: str) -> bool:
@@ -60,12 +60,12 @@ class Model:
         self.paused: set[int] = set()
         self.messages: dict[tuple[int, int], list[Message]] = {}
         self.letters: dict[tuple[str, int, int, str], int] = {}
-        self.rounds: dict[tuple[str, int, int, str], int] = {}  # a group that starts over may fail a message again
+        self.rounds: dict[tuple[str, int, int, str], int] = {}  # after a seek a group may fail a message again
         self.durable: dict[int, int] = {}
         self.outcomes: list[bytes] = []
-        self.told: list[Event] | None = None  # what the history has to say of a frame, if there is one
+        self.history_events: list[Event] | None = None  # the history events of a frame, if the topic has a history
 
-    # --- looking ---
+    # --- views ---
 
     def group_id(self, topic: str, group: str) -> int | None:
         return next((number for number, names in self.groups.items() if names == (topic, group)), None)
@@ -97,27 +97,26 @@ class Model:
         self._check_history(facts)
 
     def _check_history(self, facts: list[f.Fact]) -> None:
-        """Every event is in the history once, in its partition, in the order of the facts, and there is nothing
-        else."""
-        if self.told is None:
+        """Every event is in the history once, in its partition, in the order of the facts, and nothing else is."""
+        if self.history_events is None:
             return
         for partition, log_id in enumerate(self.log_ids["t.history"]):
             batches = [fact.batch for fact in facts if isinstance(fact, f.Appended) and fact.log_id == log_id]
             assert len(batches) <= 1, "one batch for each command and partition"
             events = [json.loads(record.value) for batch in batches for record in unpack(batch)]
             names = ("event", "partition", "offset", "group", "owner", "attempt")
-            expected = [event for event in self.told if event[1] == partition]
+            expected = [event for event in self.history_events if event[1] == partition]
             assert [tuple(event[name] for name in names) for event in events] == expected
-        self.told = []
+        self.history_events = []
 
-    def _tell(
+    def _record_event(
         self, what: str, fact: f.Leased | f.Failed | f.FailureExplained | f.Settled | f.Released, offset: int
     ) -> None:
         topic, group = self.groups[fact.group_id]
-        if self.told is not None and topic == "t":
+        if self.history_events is not None and topic == "t":
             _, message = self._at(fact, offset)
             partition = self.log_ids[topic].index(fact.log_id)
-            self.told.append((what, partition, offset, group, message.owner, message.attempts))
+            self.history_events.append((what, partition, offset, group, message.owner, message.attempts))
 
     def _TopicCreated(self, fact: f.TopicCreated, now_ms: int) -> None:
         first, count = fact.first_log_id, fact.partitions
@@ -127,7 +126,7 @@ class Model:
             self.logs[log_id], self.starts[log_id] = [], 0
         self.dead_logs |= set(range(first + count, first + 2 * count))
         if fact.config.history:
-            self.told = []
+            self.history_events = []
 
     def _append(self, fact: f.Appended, buried: list[tuple[str, int, int, str]]) -> None:
         log = self.logs[fact.log_id]
@@ -139,7 +138,7 @@ class Model:
             name = letter.topic, letter.partition, letter.offset, letter.group
             buried.append(name)
             self.letters[name] = self.letters.get(name, 0) + 1
-            assert self.letters[name] <= self.rounds.get(name, 0) + 1, f"{name} is dead twice"
+            assert self.letters[name] <= self.rounds.get(name, 0) + 1, f"{name} became a dead letter twice"
         for index in range(fact.count):
             shared = Shared(marks.get(index), fact.at_ms)
             log.append(shared)
@@ -178,21 +177,21 @@ class Model:
                 self.rounds[name] = self.letters[name]
 
     def _Leased(self, fact: f.Leased, now_ms: int) -> None:
-        assert fact.group_id not in self.paused, "a paused group gets nothing"
+        assert fact.group_id not in self.paused, "a paused group gets no messages"
         for first, end in fact.ranges:
             assert first < end, "a lease is over at least one message"
             for offset in range(first, end):
                 shared, message = self._at(fact, offset)
-                assert offset < self.durable.get(fact.log_id, 0), f"{offset} is shown before it is durable"
+                assert offset < self.durable.get(fact.log_id, 0), f"{offset} is delivered before it is durable"
                 assert message.state in (FRESH, RESTING), f"{offset} is {message.state}"
-                assert message.state == FRESH or message.retry_at_ms <= now_ms, "before its time"
+                assert message.state == FRESH or message.retry_at_ms <= now_ms, "before its delay is over"
                 overdue = 0 < shared.deadline_ms <= now_ms and fact.log_id not in self.dead_logs
                 assert not overdue, "past its deadline"
                 message.state, message.owner, message.token = HELD, fact.owner, fact.token
                 message.until_ms = fact.until_ms
                 message.attempts += 1
                 message.lost = False
-                self._tell("delivered", fact, offset)
+                self._record_event("delivered", fact, offset)
 
     def _Extended(self, fact: f.Extended, now_ms: int) -> None:
         for message in self._held(fact):
@@ -201,20 +200,20 @@ class Model:
     def _Failed(self, fact: f.Failed, now_ms: int) -> None:
         _, message = self._at(fact, fact.offset)
         assert message.state == HELD
-        assert not fact.lease_lost or message.until_ms <= now_ms, "lost before its end"
+        assert not fact.lease_lost or message.until_ms <= now_ms, "the lease was lost too early"
         assert fact.retry_at_ms >= now_ms
         message.state, message.retry_at_ms, message.error = RESTING, fact.retry_at_ms, fact.error
         message.has_history = True
         message.lost = fact.lease_lost
-        self._tell("expired" if fact.lease_lost else "failed", fact, fact.offset)
+        self._record_event("expired" if fact.lease_lost else "failed", fact, fact.offset)
 
     def _FailureExplained(self, fact: f.FailureExplained, now_ms: int) -> None:
         _, message = self._at(fact, fact.offset)
         assert message.state == RESTING
-        assert message.lost, "only a lost lease is explained, and once"
+        assert message.lost, "only a lost lease is explained, and only once"
         assert fact.retry_at_ms >= now_ms or fact.retry_at_ms == message.retry_at_ms
         message.retry_at_ms, message.error, message.lost = fact.retry_at_ms, fact.error, False
-        self._tell("failed", fact, fact.offset)
+        self._record_event("failed", fact, fact.offset)
 
     def _OutcomeRecorded(self, fact: OutcomeRecorded, now_ms: int) -> None:
         assert fact.outcome not in self.outcomes, "an outcome was carried out twice"
@@ -226,7 +225,7 @@ class Model:
     def _Released(self, fact: f.Released, now_ms: int) -> None:
         for first, end in fact.ranges:
             for offset in range(first, end):
-                self._tell("released", fact, offset)
+                self._record_event("released", fact, offset)
         for message in self._held(fact):
             message.attempts -= 1
             message.owner = message.token = ""
@@ -235,7 +234,7 @@ class Model:
             else:
                 message.state = FRESH
             if not fact.sent:
-                message.version = -1  # no client saw it: checked again from what was seen before
+                message.version = -1  # released unsent: compare with what a client saw before
 
     def _settle(self, fact: f.Settled, buried: list[tuple[str, int, int, str]]) -> None:
         topic, group = self.groups[fact.group_id]
@@ -243,11 +242,11 @@ class Model:
             for offset in range(first, end):
                 _, message = self._at(fact, offset)
                 if message.state == SETTLED:
-                    assert fact.how == f.ACKED, "only a cumulative ack covers what is settled"
+                    assert fact.how == f.ACKED, "only a cumulative ack covers settled messages"
                     continue
                 assert fact.how != f.ACKED or message.state in (HELD, RESTING), "acked, but never delivered"
                 message.state, message.how = SETTLED, fact.how
-                self._tell(HOW[fact.how], fact, offset)
+                self._record_event(HOW[fact.how], fact, offset)
                 if fact.how == f.DEAD and fact.log_id not in self.dead_logs:
                     buried.remove((topic, self.log_ids[topic].index(fact.log_id), offset, group))
 
@@ -258,7 +257,7 @@ class Model:
         assert fact.group_id in self.groups
 
     def _KeysSwept(self, fact: KeysSwept, now_ms: int) -> None:
-        assert fact.until_ms <= now_ms, "keys are forgotten when their time is over"
+        assert fact.until_ms <= now_ms, "keys are dropped only after their TTL"
 
     def _Trimmed(self, fact: f.Trimmed, now_ms: int) -> None:
         self.starts[fact.log_id] = fact.start_offset

@@ -1,7 +1,7 @@
-"""The broker against a model that keeps one object for each message. Actions are drawn from what is held.
+"""The broker against a model that keeps one object for each message. Hypothesis draws the actions.
 
-After every step: each offset is in exactly one place and the same as in the model, counts are kept, the in-flight bound
-holds, a snapshot rebuilds the state, and `decide` has changed nothing.
+After every step: each offset is in exactly one state, the same as in the model; counts agree; the in-flight limit
+holds; a snapshot rebuilds the state; and `decide` has changed nothing.
 """
 
 from __future__ import annotations
@@ -65,24 +65,24 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk = BrokerFixture(LIMITS, held_back=True)
+        self.fixture = BrokerFixture(LIMITS, held_back=True)
         self.model = Model()
         self.floors: dict[tuple[int, int], int] = {}
         self.keys: dict[str, tuple[int, Produced]] = {}
         self.seqs: dict[int, int] = {}
         self.outcomes: list[tuple[int, c.CommitOutcome, OutcomeReply]] = []
-        self.eager = False  # whether everything is durable at once
+        self.eager = False  # whether every append is durable at once
 
-    # --- the way of every command ---
+    # --- every command ---
 
     def take(self, command: c.Command) -> Decision:
-        before = encode(list(self.desk.broker.snapshot()))
-        facts, reply = self.desk.decide(command)
-        assert encode(list(self.desk.broker.snapshot())) == before, "decide changed something"
+        before = encode(list(self.fixture.broker.snapshot()))
+        facts, reply = self.fixture.decide(command)
+        assert encode(list(self.fixture.broker.snapshot())) == before, "decide changed something"
         if facts:
             frame = encode(facts)
-            self.desk.fold(frame)
-            self.model.fold(facts, self.desk.now_ms)
+            self.fixture.fold(frame)
+            self.model.fold(facts, self.fixture.now_ms)
             for fact in facts:
                 if isinstance(fact, f.GroupSought):
                     self.floors[fact.group_id, fact.log_id] = 0
@@ -119,7 +119,7 @@ class BrokerMachine(RuleBasedStateMachine):
     )
     def produce(self, partition, count, head, priority, label, delay_ms, deadline_in_ms, tenant) -> None:
         marks: tuple[f.RecordSchedule, ...] = ()
-        now_ms = self.desk.now_ms
+        now_ms = self.fixture.now_ms
         if priority or label or delay_ms or deadline_in_ms or tenant:
             due_ms = now_ms + delay_ms if delay_ms else 0
             over_ms = now_ms + deadline_in_ms if deadline_in_ms else 0
@@ -160,14 +160,14 @@ class BrokerMachine(RuleBasedStateMachine):
         first = self.keys.get(key)
         command = produce("once", partition=partition, once=c.ProduceKey("", "t", key, ttl_ms=ttl_ms))
         facts, reply = self.take(command)
-        if first is not None and first[0] > self.desk.now_ms:
+        if first is not None and first[0] > self.fixture.now_ms:
             assert not facts
             assert isinstance(reply, Produced)
             assert reply.duplicate
             assert (reply.partition, reply.first_offset) == (first[1].partition, first[1].first_offset)
         elif isinstance(reply, Produced):
             assert not reply.duplicate
-            self.keys[key] = self.desk.now_ms + (ttl_ms or LIMITS.key_ttl_ms), reply
+            self.keys[key] = self.fixture.now_ms + (ttl_ms or LIMITS.key_ttl_ms), reply
 
     @rule(seq_step=st.integers(-2, 2), partition=st.integers(0, PARTITIONS - 1))
     def produce_in_sequence(self, seq_step, partition) -> None:
@@ -188,16 +188,16 @@ class BrokerMachine(RuleBasedStateMachine):
         topic=st.sampled_from(["t", "t", "t", "dlq.t"]),
         group=st.sampled_from(GROUPS),
         owner=st.sampled_from(OWNERS),
-        most=st.integers(1, 8),
+        count=st.integers(1, 8),
         lease_ms=st.sampled_from([1, 100, 2_000]),
         label=st.sampled_from([None, None, None, "x"]),
         start=st.sampled_from(["earliest", "earliest", "latest"]),
     )
-    def claim_somehow(self, **choice) -> None:
+    def claim_with_options(self, **choice) -> None:
         self.claim(**choice)
 
-    def claim(self, topic, group, owner, most, lease_ms, label, start) -> None:
-        facts, reply = self.take(c.Claim(topic, group, owner, most, lease_ms, start, label=label))
+    def claim(self, topic, group, owner, count, lease_ms, label, start, acks=()) -> Claimed:
+        facts, reply = self.take(c.Claim(topic, group, owner, count, lease_ms, start, label=label, acks=acks))
         assert isinstance(reply, Claimed)
         group_id = self.model.group_id(topic, group)
         assert reply.group_id == group_id
@@ -213,16 +213,17 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert delivery.version > message.version, "lease versions only rise"
                 message.version = delivery.version
                 assert delivery.error == message.error
-        assert given <= most
-        if given < most and group_id not in self.model.paused:
+        assert given <= count
+        if given < count and group_id not in self.model.paused:
             self._check_nothing_left(group_id, label, reply, facts)
+        return reply
 
     def _check_nothing_left(self, group_id: int, label: str | None, reply: Claimed, facts) -> None:
-        """A claim that returns fewer messages than asked for has left nothing it could have delivered, or it asks to be
-        repeated at once, because a frame holds only so many dead letters."""
-        now_ms = self.desk.now_ms
+        """A claim that returns fewer messages than asked for has left nothing that it could deliver, or it asks for an
+        immediate repeat, because a frame holds a limited number of dead letters."""
+        now_ms = self.fixture.now_ms
         over = sum(isinstance(fact, f.Failed) for fact in facts)
-        if sum(isinstance(fact, f.Settled) for fact in facts) >= LIMITS.sweep_max:
+        if sum(isinstance(fact, f.Settled) and fact.how != f.ACKED for fact in facts) >= LIMITS.sweep_max:
             assert reply.deliveries or reply.next_ms == now_ms
             return
         for _, log_id, offset, message in self.model.of(group_id):
@@ -235,31 +236,50 @@ class BrokerMachine(RuleBasedStateMachine):
             if message.state == RESTING:
                 assert message.retry_at_ms > now_ms, f"due {offset} of log {log_id} was left"
 
-    @rule(owner=st.sampled_from(OWNERS), most=st.integers(1, 8), lease_ms=st.sampled_from([100, 2_000]))
-    def claim_plainly(self, owner, most, lease_ms) -> None:
+    @rule(owner=st.sampled_from(OWNERS), count=st.integers(1, 8), lease_ms=st.sampled_from([100, 2_000]))
+    def claim_plainly(self, owner, count, lease_ms) -> None:
         self.commit()
-        self.claim("t", "g", owner, most, lease_ms, None, "earliest")
+        self.claim("t", "g", owner, count, lease_ms, None, "earliest")
+
+    @rule(data=st.data(), count=st.integers(1, 8), lease_ms=st.sampled_from([1, 100, 2_000]))
+    def claim_with_acks(self, data, count, lease_ms) -> None:
+        """The acks have the same results as in an ack call, and their messages are not delivered again."""
+        chosen = self._pick(data, (HELD, RESTING, SETTLED))
+        if chosen is None:
+            return
+        topic, group, _, picked = chosen
+        owner, held = self._named(data, picked)
+        expected = {
+            run.first: self._expected(c.Ack, run, owner, message)
+            for run, (_, _, message) in zip(held, picked, strict=True)
+        }
+        reply = self.claim(topic, group, owner, count, lease_ms, None, "earliest", held)
+        refused = {refusal.offset: refusal.code for refusal in reply.refused}
+        assert refused == {offset: code for offset, code in expected.items() if code != "fine"}
+        for _, offset, message in picked:
+            if expected[offset] == "fine":
+                assert message.state == SETTLED, f"{offset} was acked and is {message.state}"
 
     # --- settling ---
 
-    def _pick(self, data, states=(HELD,), most=3) -> tuple[str, str, int, list[tuple[int, int, Message]]] | None:
+    def _pick(self, data, states=(HELD,), count_max=3) -> tuple[str, str, int, list[tuple[int, int, Message]]] | None:
         """Some messages of one group in one partition, of those that are held (or in another state)."""
         if HELD in states and not self._any(HELD):
             self.claim_plainly("ann", 5, 2_000)
-        found = collections.defaultdict(list)
+        candidates = collections.defaultdict(list)
         for group_id, (topic, group) in self.model.groups.items():
             for partition, _, offset, message in self.model.of(group_id):
                 if message.state in states:
-                    found[topic, group, partition].append((partition, offset, message))
-        if not found:
+                    candidates[topic, group, partition].append((partition, offset, message))
+        if not candidates:
             return None
-        topic, group, partition = data.draw(st.sampled_from(sorted(found)))
-        messages = found[topic, group, partition]
-        picked = data.draw(st.lists(st.sampled_from(range(len(messages))), min_size=1, max_size=most, unique=True))
+        topic, group, partition = data.draw(st.sampled_from(sorted(candidates)))
+        messages = candidates[topic, group, partition]
+        picked = data.draw(st.lists(st.sampled_from(range(len(messages))), min_size=1, max_size=count_max, unique=True))
         return topic, group, partition, [messages[index] for index in picked]
 
     def _named(self, data, picked) -> tuple[str, tuple[c.Held, ...]]:
-        """Name messages by their token or their owner; sometimes by a wrong one."""
+        """Name messages by token or owner, sometimes by a wrong one."""
         by_token = data.draw(st.booleans())
         wrong = data.draw(st.integers(0, 7)) == 0
         owner = "eve" if wrong else picked[0][2].owner
@@ -269,7 +289,7 @@ class BrokerMachine(RuleBasedStateMachine):
         )
 
     def _expected(self, kind: type[c.Command], held: c.Held, owner: str, message: Message) -> str:
-        """`kind` is the command; an outcome's acks are stricter than others."""
+        """`kind` is the command; the acks of an outcome are stricter."""
         if message.state == SETTLED:
             return self._expected_of_settled(kind, held, owner, message)
         if not message.token:
@@ -395,7 +415,7 @@ class BrokerMachine(RuleBasedStateMachine):
             assert expected == {"fine"}
             assert all(message.state == SETTLED for _, _, message in picked)
             if all(run.token for run in held):
-                self.outcomes.append((self.desk.now_ms + LIMITS.key_ttl_ms, command, reply))
+                self.outcomes.append((self.fixture.now_ms + LIMITS.key_ttl_ms, command, reply))
 
     @rule(data=st.data(), same=st.booleans())
     def repeat_an_outcome(self, data, same) -> None:
@@ -406,19 +426,21 @@ class BrokerMachine(RuleBasedStateMachine):
             command = msgspec.structs.replace(command, digest=b"other")
         facts, reply = self.take(command)
         assert not facts
-        if same and until_ms > self.desk.now_ms:
+        if same and until_ms > self.fixture.now_ms:
             assert reply == msgspec.structs.replace(first, duplicate=True)
         else:
             assert isinstance(reply, Rejected)
 
     @rule(data=st.data())
     def cancel(self, data) -> None:
-        chosen = self._pick(data, (FRESH, HELD, RESTING), most=1)
+        chosen = self._pick(data, (FRESH, HELD, RESTING), count_max=1)
         if chosen is None:
             return
         topic, _group, partition, [(_, offset, message)] = chosen
-        self.take(c.Cancel(topic, partition, offset))
-        assert message.state == SETTLED
+        was_pending = message.state in (HELD, RESTING)
+        _, reply = self.take(c.Cancel(topic, partition, offset))
+        # A fresh message that its group filters out is finished if every other group has settled it.
+        assert message.state == SETTLED or not (was_pending or reply.changed)
 
     # --- groups, retention, time, durability ---
 
@@ -452,45 +474,47 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(milliseconds=short_ms, sweep=st.booleans())
     def time_passes(self, milliseconds, sweep) -> None:
-        self.desk.clock.move(milliseconds)
+        self.fixture.clock.move(milliseconds)
         for _ in range(200):
-            command = self.desk.broker.due(self.desk.now_ms) if sweep else None
+            command = self.fixture.broker.due(self.fixture.now_ms) if sweep else None
             if command is None:
                 return
             self.take(command)
-        raise AssertionError("a sweep without end")
+        raise AssertionError("the sweep does not end")
 
     @rule()
     def everything_is_swept(self) -> None:
-        """Whatever a sweep leaves over is looked at again soon: half a second later no lease is overdue."""
-        cut_ms = self.desk.now_ms
+        """What a sweep leaves is swept soon after: half a second later no lease is overdue."""
+        cut_ms = self.fixture.now_ms
         for _ in range(50):
-            self.desk.clock.move(10)
+            self.fixture.clock.move(10)
             for _ in range(200):
-                command = self.desk.broker.due(self.desk.now_ms)
+                command = self.fixture.broker.due(self.fixture.now_ms)
                 if command is None:
                     break
                 self.take(command)
         for group_id in self.model.groups:
             for _, log_id, offset, message in self.model.of(group_id):
-                assert message.state != HELD or message.until_ms > cut_ms, f"lease on {offset} of {log_id} never ended"
+                assert message.state != HELD or message.until_ms > cut_ms, (
+                    f"lease on {offset} of {log_id} never expired"
+                )
 
     @rule()
     def commit(self) -> None:
-        self.desk.commit()
+        self.fixture.commit()
         self.model.durable = {log_id: len(log) for log_id, log in self.model.logs.items()}
 
     @rule(how=st.sampled_from(["restarted", "replayed"]))
     def restart(self, how) -> None:
         """Continue with a broker that was folded from the snapshot, or from the journal."""
         self.commit()
-        self.desk.broker = getattr(self.desk, how)()
+        self.fixture.broker = getattr(self.fixture, how)()
 
-    # --- laws ---
+    # --- invariants ---
 
     @invariant()
     def every_offset_is_in_exactly_one_place(self) -> None:
-        state = self.desk.broker.state
+        state = self.fixture.broker.state
         for group_id in self.model.groups:
             counts: dict[int, collections.Counter[str]] = collections.defaultdict(collections.Counter)
             for _, log_id, offset, message in self.model.of(group_id):
@@ -501,7 +525,7 @@ class BrokerMachine(RuleBasedStateMachine):
                     assert entry is not None
                     assert entry.retry_at_ms == message.retry_at_ms
                 if message.state == FRESH:
-                    assert offset in progress.ready or not self._is_behind(log_id, offset, progress)
+                    assert offset in progress.ready or not self._is_below_cursor(log_id, offset, progress)
                 if entry is not None:
                     assert entry.attempts == message.attempts
                 counts[log_id][message.state] += 1
@@ -511,15 +535,15 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert progress.resting == count[RESTING]
                 assert sum(count.values()) == len(self.model.logs[log_id]) - self.model.starts[log_id]
 
-    def _is_behind(self, log_id: int, offset: int, progress) -> bool:
-        """Whether the cursor of its lane has passed an offset, so that no claim would find it."""
-        log = self.desk.broker.state.logs[log_id]
-        key = log.lane_of(offset)
+    def _is_below_cursor(self, log_id: int, offset: int, progress) -> bool:
+        """Whether the cursor of its lane has passed an offset."""
+        log = self.fixture.broker.state.logs[log_id]
+        key = log.lanes.key_of(offset)
         return offset < (progress.cursor if key is None else progress.lane_cursors.get(key, 0))
 
     @invariant()
     def floors_only_rise(self) -> None:
-        state = self.desk.broker.state
+        state = self.fixture.broker.state
         for group_id, log_id in self.model.messages:
             floor = state.progress_of(group_id, log_id).floor
             assert floor >= self.floors.get((group_id, log_id), 0)
@@ -528,14 +552,14 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_snapshot_rebuilds_the_state(self) -> None:
-        before = encode(list(self.desk.broker.snapshot()))
-        assert encode(list(self.desk.restarted().snapshot())) == before
+        before = encode(list(self.fixture.broker.snapshot()))
+        assert encode(list(self.fixture.restarted().snapshot())) == before
 
     def teardown(self) -> None:
         done["examples"] += 1
-        done["frames"] += len(self.desk.journal)
-        replayed = encode(list(self.desk.replayed().snapshot()))
-        assert replayed == encode(list(self.desk.broker.snapshot())), "the journal folds to another state"
+        done["frames"] += len(self.fixture.journal)
+        replayed = encode(list(self.fixture.replayed().snapshot()))
+        assert replayed == encode(list(self.fixture.broker.snapshot())), "the journal folds to another state"
 
 
 @pytest.mark.timeout(600)

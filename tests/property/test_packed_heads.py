@@ -1,4 +1,4 @@
-"""Heads that a client packed: whatever the bytes are, they are refused, or every JSON view of the record parses."""
+"""Heads that a client packed: any bytes are refused, or every JSON view of the record parses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from driftq.core.model.replies import Rejected
-from driftq.server.message_json import content
-from driftq.server.packed_batch import PackedBatch, read_packed
+from driftq.server.deliveries import content
+from driftq.server.produced_message import PackedBatch, read_packed
 from driftq.wire.message import Head, read_head
 from driftq.wire.records import Record, pack, unpack
 
@@ -42,15 +42,15 @@ some_heads = st.lists(st.one_of(pieces, objects), min_size=1, max_size=4)
 @example([b'{"job":{"not_before_ms":99999999999999999999}}'])
 def test_heads_are_refused_or_every_view_of_them_parses(heads):
     batch = pack([Record(b"v", b"k", head) for head in heads])
-    found = read_packed(batch, MIB, MIB)
-    if isinstance(found, Rejected):
+    packed = read_packed(batch, MIB, MIB)
+    if isinstance(packed, Rejected):
         return
     for record in unpack(batch):
         shown = b'{"offset":0' + content(record) + b"}"
         assert b"\n" not in shown
         parsed = json.loads(shown)
         assert (parsed["key"], parsed["value"]) == ("k", "v")
-        assert "error" not in parsed, "what was accepted can be shown"
+        assert "error" not in parsed, "an accepted head can be shown"
 
 
 @given(some_heads)
@@ -61,15 +61,15 @@ def test_a_head_that_was_stored_unchecked_is_shown_or_replaced_by_an_error(heads
         parsed = json.loads(shown)
         assert (parsed["key"], parsed["value"]) == ("k", "v")
         assert ("message" in parsed) == (parsed.get("error") == "DATA_CORRUPT")
-        assert isinstance(read_head(head), Head), "the broker's own rules read it, too"
+        assert isinstance(read_head(head), Head), "the broker's rules can read it too"
 
 
 def test_a_batch_that_declares_more_than_fits_is_refused_before_it_is_unpacked():
     batch = pack([Record(b"v", head=b" " * MIB), Record(b"v")], compress=True)
     assert len(batch) < 1_000
-    found = read_packed(batch, MIB, MIB)
-    assert isinstance(found, Rejected)
-    assert found.details == {"limit_bytes": MIB}
+    packed = read_packed(batch, MIB, MIB)
+    assert isinstance(packed, Rejected)
+    assert packed.details == {"limit_bytes": MIB}
 
 
 def test_heads_in_order_are_accepted():
@@ -79,9 +79,9 @@ def test_heads_in_order_are_accepted():
         b'{"envelope":{"tenant_id":"a"},"job":{"task":"t","priority":3}}',
         b'{"routing":{"label":"l"}}',
     ]
-    found = read_packed(pack([Record(b"v", head=head) for head in heads]), MIB, MIB)
-    assert isinstance(found, PackedBatch)
-    assert [(mark.index, mark.priority, mark.task, mark.label, mark.tenant) for mark in found.schedules] == [
+    packed = read_packed(pack([Record(b"v", head=head) for head in heads]), MIB, MIB)
+    assert isinstance(packed, PackedBatch)
+    assert [(mark.index, mark.priority, mark.task, mark.label, mark.tenant) for mark in packed.schedules] == [
         (2, 3, "t", "", "a"),
         (3, 0, "", "l", ""),
     ]

@@ -1,7 +1,7 @@
-"""Whatever is damaged, truncation leaves exactly the prefix, and salvage finds every readable record.
+"""After any damage, truncation leaves exactly the prefix, and salvage finds every readable record.
 
-A random history is written to a folder, frames and log files are damaged, and what repair makes of it is compared with
-the history: the state before the first damage, and the records that are still readable anywhere.
+A random history is written to a folder, and frames and log files are damaged. The result of repair is compared with the
+history: the state before the first damage, and all records that are still readable.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from driftq.core.model.frames import decode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.stream_facts import StreamCreated
 from driftq.engine.clock import SystemChance
+from driftq.engine.folder_storage import StorageOptions, open_folder
 from driftq.engine.projection import project
-from driftq.engine.recovery import StorageOptions, open_folder
 from driftq.repair import salvage, truncate
-from driftq.repair.folder_reader import new_broker
+from driftq.repair.folder_reader import new_broker, require_folder
 from driftq.repair.verify import digest, verify
 from driftq.storage.log_store import MemoryLogStore
 from driftq.wire import records
@@ -43,15 +43,15 @@ def contents(frames: list[bytes]) -> Contents:
     state = broker.state
     names = {log_id: f"{log.topic}/{log.partition}" for log_id, log in state.logs.items() if log.topic}
     names |= {log_id: stream.path for log_id, stream in state.streams.by_log.items()}
-    found: Contents = {}
+    by_log: Contents = {}
     for log_id, name in names.items():
         log = state.logs[log_id]
         for batch in store.read(log_id, log.start, log.end, 1 << 30):
             header = records.read_header(batch)
             for offset, record in enumerate(records.unpack(batch), header.first_offset):
                 if offset >= log.start:
-                    found.setdefault(name, {})[offset] = record.value
-    return found
+                    by_log.setdefault(name, {})[offset] = record.value
+    return by_log
 
 
 def state_digest(frames: list[bytes]) -> tuple[int, int]:
@@ -64,7 +64,7 @@ def state_digest(frames: list[bytes]) -> tuple[int, int]:
 
 def salvaged(disk: SimDisk, logs: list[salvage.SalvagedLog]) -> Contents:
     """What the files of a salvage hold. Lines are in the order of offsets, and each offset is there once."""
-    found: Contents = {}
+    by_log: Contents = {}
     for log in logs:
         lines = [json.loads(line) for line in disk.files()[log.file].splitlines()]
         offsets = [line["offset"] for line in lines]
@@ -72,8 +72,8 @@ def salvaged(disk: SimDisk, logs: list[salvage.SalvagedLog]) -> Contents:
         assert len(lines) == log.records == sum(end - first for first, end in log.ranges)
         for line in lines:
             value = base64.b64decode(line["value_base64"]) if "value_base64" in line else line["value"].encode()
-            found.setdefault(log.log, {})[line["offset"]] = value
-    return found
+            by_log.setdefault(log.log, {})[line["offset"]] = value
+    return by_log
 
 
 @pytest.mark.parametrize("log_files", [True, False], ids=["log files are there", "log files are gone"])
@@ -88,23 +88,24 @@ def test_truncation_leaves_exactly_the_prefix_and_salvage_finds_every_readable_r
         damaged = {chance.randrange(2, len(frames) + 1) for _ in range(chance.choice([1, 1, 2, 5]))}
         for lsn in damaged:
             damage_frame(disk, folder, lsn, chance)
-        assert verify(disk, PATH).findings, f"seed {number}: damage in lsn {damaged} is not noticed"
+        assert verify(disk, PATH).findings, f"seed {number}: damage in lsn {damaged} was not noticed"
 
         readable = salvage.ReadableRecords(disk, folder)
-        found = salvaged(disk, salvage.write(disk, readable, "out/all"))
+        by_log = salvaged(disk, salvage.write(disk, readable, "out/all"))
         readable.close()
         unnamed = names_lost(frames, {lsn for lsn in damaged if lsn > snapshot_lsn})
-        check_salvage(frames, damaged, found, unnamed, complete=log_files, what=f"seed {number}")
+        check_salvage(frames, damaged, by_log, unnamed, complete=log_files, what=f"seed {number}")
 
         kept_lsn = min((lsn for lsn in damaged if lsn > snapshot_lsn), default=len(frames) + 1) - 1
         plan = truncate.plan(disk, PATH)
         assert (plan.kept_lsn, plan.last_lsn) == (kept_lsn, len(frames)), f"seed {number}"
         done = truncate.execute(disk, plan)
+        check_salvage_lists_the_prefix(disk, frames[:kept_lsn], f"seed {number}")
         disk.crash("none")
         check_prefix(disk, frames[:kept_lsn], f"seed {number}")
         if log_files:
-            found = salvaged(disk, list(done.salvaged))
-            check_cut_is_salvaged(frames, kept_lsn, found, unnamed, f"seed {number}")
+            by_log = salvaged(disk, list(done.salvaged))
+            check_cut_is_salvaged(frames, kept_lsn, by_log, unnamed, f"seed {number}")
         cut += len(done.salvaged)
     assert cut
 
@@ -125,29 +126,29 @@ def names_lost(frames: list[bytes], damaged: set[int]) -> dict[str, str]:
                     for partition in range(fact.partitions)
                 }
             for name, log_id in names.items():
-                lost.pop(name, None)  # a name that was used again
+                lost.pop(name, None)  # a name that was reused
                 if lsn in damaged:
                     lost[name] = f"log {log_id}"
     return lost
 
 
 def check_salvage(
-    frames: list[bytes], damaged: set[int], found: Contents, unnamed: dict[str, str], *, complete: bool, what: str
+    frames: list[bytes], damaged: set[int], by_log: Contents, unnamed: dict[str, str], *, complete: bool, what: str
 ) -> None:
     """Every value is the right one, and every record that is live and readable is there."""
     expected = contents(frames)
     for name, values in expected.items():
-        for offset, value in found.get(name, {}).items():
+        for offset, value in by_log.get(name, {}).items():
             assert offset not in values or values[offset] == value, f"{what}: {name}, offset {offset}"
         if complete:
             salvaged_as = unnamed.get(name, name)
-            assert values.keys() <= found.get(salvaged_as, {}).keys(), f"{what}: {name}"
+            assert values.keys() <= by_log.get(salvaged_as, {}).keys(), f"{what}: {name}"
     if not complete:
         for lsn, frame in enumerate(frames, 1):
             for fact in decode(frame) if lsn not in damaged else ():
                 if isinstance(fact, f.Appended):
                     batch = records.unpack(fact.batch)
-                    everything = {value for values in found.values() for value in values.values()}
+                    everything = {value for values in by_log.values() for value in values.values()}
                     live = {value for values in expected.values() for value in values.values()}
                     assert {record.value for record in batch} & live <= everything, f"{what}: lsn {lsn}"
 
@@ -164,8 +165,17 @@ def check_prefix(disk: SimDisk, frames: list[bytes], what: str) -> None:
     opened.store.close()
 
 
+def check_salvage_lists_the_prefix(disk: SimDisk, frames: list[bytes], what: str) -> None:
+    """After a truncation, salvage lists the records that the broker has, though log files still hold what was cut."""
+    folder = require_folder(disk, PATH)
+    readable = salvage.ReadableRecords(disk, folder)
+    listed = salvaged(disk, salvage.write(disk, readable, "out/truncated"))
+    readable.close()
+    assert listed == contents(frames), what
+
+
 def check_cut_is_salvaged(
-    frames: list[bytes], kept_lsn: int, found: Contents, unnamed: dict[str, str], what: str
+    frames: list[bytes], kept_lsn: int, by_log: Contents, unnamed: dict[str, str], what: str
 ) -> None:
     """What was cut and is live at the end of the history is in the files."""
     before, after = contents(frames[:kept_lsn]), contents(frames)
@@ -174,7 +184,7 @@ def check_cut_is_salvaged(
         if any(values.get(offset, value) != value for offset, value in kept.items()):
             continue  # deleted and created again: another log under the same name
         missing = {offset for offset in values if offset > max(kept, default=-1)}
-        missing -= found.get(unnamed.get(name, name), {}).keys()
+        missing -= by_log.get(unnamed.get(name, name), {}).keys()
         assert not missing, f"{what}: {name}, offsets {missing}"
 
 
@@ -211,7 +221,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_completed_by_the_next_one(
     pytest.fail("no run was left alone")
 
 
-def test_a_damaged_batch_in_a_log_file_takes_no_other_batch_with_it(seed):
+def test_a_damaged_batch_in_a_log_file_costs_no_other_batch(seed):
     """A run of a log file has one checksum. Salvage reads the batches around the damaged one all the same."""
     frames = RandomCommands(seed).run(150)
     disk = SimDisk(seed)
@@ -225,11 +235,11 @@ def test_a_damaged_batch_in_a_log_file_takes_no_other_batch_with_it(seed):
         log_bytes = before.rstrip(b"\0")
         disk.flip(path, 8 * (len(log_bytes) // 2) + 3)
         readable = salvage.ReadableRecords(disk, folder)
-        found = salvaged(disk, salvage.write(disk, readable, f"out/{path}"))
+        by_log = salvaged(disk, salvage.write(disk, readable, f"out/{path}"))
         readable.close()
         missing = []
         for name, values in expected.items():
-            present = {offset: value for offset, value in found.get(name, {}).items() if offset in values}
+            present = {offset: value for offset, value in by_log.get(name, {}).items() if offset in values}
             assert present.items() <= values.items(), path
             missing += [(name, offset) for offset in values if offset not in present]
         assert len(missing) <= 3, f"{path}: {missing}"

@@ -1,7 +1,7 @@
-"""Two brokers hear the same commands; one of them is folded from its own snapshot before each. They never differ.
+"""Two brokers get the same commands; one is folded from its own snapshot before each. They never differ.
 
-Everything that can be said is drawn here, from small sets of names, so that commands meet each other: topics, groups,
-streams with forks and lifetimes, effects, stages and outcomes.
+Commands of every kind are drawn from small sets of names, so that they affect each other: topics, groups, streams with
+forks and lifetimes, effects, stages and outcomes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.broker_fixture import BrokerFixture, packed, produce
 
 LIMITS = BrokerLimits(in_flight_max=4, sweep_max=3, partition_messages=30, lease_ms_min=1, touch_ms=10)
 
-said: collections.Counter[str] = collections.Counter()
+decided: collections.Counter[str] = collections.Counter()
 
 names = st.sampled_from(["t", "u"])
 groups = st.sampled_from(["g", "h"])
@@ -67,10 +67,17 @@ produces = st.builds(
 )
 
 
-def redrive(topic, partition, offset, only):
-    again = produce("v", topic=topic, partition=partition, marks=(f.RecordSchedule(0, group=only),) if only else ())
-    return c.Redrive(f"dlq.{topic}", "redrive", partition, offset, again)
+def redrive(topic, partition, offsets, only):
+    marks = tuple(f.RecordSchedule(index, group=only) for index in range(len(offsets))) if only else ()
+    again = produce(*["v"] * len(offsets), topic=topic, partition=partition, marks=marks)
+    part = c.RedrivePart(partition, tuple(offsets), again)
+    return c.Redrive(f"dlq.{topic}", "redrive", (part, c.RedrivePart(partition, (0,), produce("w", topic=topic))))
 
+
+sweeps = st.lists(
+    st.tuples(st.sampled_from(["retention", "idle", "effects", "time", "stages"]), st.integers(0, 5), st.just(0)),
+    max_size=4,
+).map(lambda subjects: c.Sweep(tuple(subjects)))
 
 configs = st.builds(f.TopicConfig, history=st.booleans())
 acks = st.builds(c.Ack, names, groups, owners, held)
@@ -117,11 +124,17 @@ commands = st.one_of(
     st.builds(c.Extend, names, groups, owners, held, times),
     st.builds(c.AckThrough, names, groups, owners, partitions, offsets),
     st.builds(c.Cancel, names, partitions, offsets),
-    st.builds(redrive, names, partitions, st.integers(0, 2), st.sampled_from(["", "g", "h"])),
+    st.builds(
+        redrive,
+        names,
+        partitions,
+        st.lists(st.integers(0, 2), min_size=1, max_size=3),
+        st.sampled_from(["", "g", "h"]),
+    ),
     st.builds(c.SeekGroup, names, groups, offsets, partitions),
     st.builds(c.PauseGroup, names, groups, st.booleans()),
     st.builds(c.TrimTopic, names, partitions, offsets),
-    st.builds(c.DeleteGroup, names, groups) | st.builds(c.DeleteTopic, names) | st.just(c.Sweep(retention=True)),
+    st.builds(c.DeleteGroup, names, groups) | st.builds(c.DeleteTopic, names) | sweeps,
     st.builds(
         stream, paths, st.none() | st.integers(0, 3), st.booleans(), st.none() | paths, st.none() | offsets,
         st.none() | st.integers(0, 3), st.integers(0, 2),
@@ -144,21 +157,21 @@ commands = st.one_of(
 )  # fmt: skip
 
 
-def snapshot_of(desk: BrokerFixture) -> bytes:
-    return encode(list(desk.broker.snapshot()))
+def snapshot_of(fixture: BrokerFixture) -> bytes:
+    return encode(list(fixture.broker.snapshot()))
 
 
 @given(st.lists(commands, min_size=20, max_size=80))
-def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
+def test_a_broker_folded_from_its_snapshot_gives_the_same_replies(steps):
     steady, restarting = BrokerFixture(LIMITS), BrokerFixture(LIMITS)
-    for desk in (steady, restarting):
-        desk.topic("t", 2)
-        desk.do(c.CreateStream("/a"))
+    for fixture in (steady, restarting):
+        fixture.topic("t", 2)
+        fixture.do(c.CreateStream("/a"))
     for step in steps:
         restarting.broker = restarting.restarted()
         assert snapshot_of(steady) == snapshot_of(restarting)
         if isinstance(step, int):
-            said["time"] += 1
+            decided["time"] += 1
             steady.advance(step)
             restarting.advance(step)
             assert steady.journal == restarting.journal
@@ -172,11 +185,11 @@ def test_a_broker_folded_from_its_snapshot_gives_the_same_answers(steps):
         if answer.facts:
             steady.fold(encode(answer.facts))
             restarting.fold(encode(answer.facts))
-        said[type(step).__name__] += 1
-        said["refused"] += isinstance(answer.reply, Rejected)
+        decided[type(step).__name__] += 1
+        decided["refused"] += isinstance(answer.reply, Rejected)
     assert encode(list(steady.replayed().snapshot())) == snapshot_of(steady), "the journal folds to another state"
 
 
-def test_what_was_said_reached_every_rule():
-    print(f"\n{sum(said.values()) - said['refused']} commands in {dict(said)}")
-    assert not said or len(said) > 25
+def test_the_commands_reached_every_rule():
+    print(f"\n{sum(decided.values()) - decided['refused']} commands in {dict(decided)}")
+    assert not decided or len(decided) > 25

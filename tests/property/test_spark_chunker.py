@@ -1,4 +1,4 @@
-"""Laws of the sink: every row once, in order, where the broker would put it; cuts that depend on the rows alone."""
+"""Properties of the sink: every row once, in order, in the partition of its key; chunks depend only on the rows."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def packed(some: Sequence[Row], cuts: Sequence[int], how: WriteOptions, task: in
 
 
 @given(rows, st.lists(st.integers(0, 60), max_size=5), options, st.integers(0, 7))
-def test_every_row_goes_once_and_in_order_to_its_partition(
+def test_every_row_is_sent_once_and_in_order_to_its_partition(
     some: list[Row], cuts: list[int], how: WriteOptions, task: int
 ) -> None:
-    found: dict[tuple[str, int, bool], list[tuple[bytes, bytes]]] = {}
+    sent: dict[tuple[str, int, bool], list[tuple[bytes, bytes]]] = {}
     round_robin: dict[str, list[tuple[bytes, bytes]]] = {}
     for chunk in packed(some, cuts, how, task):
         batch = chunk.pack("producer", 3)
@@ -85,7 +85,7 @@ def test_every_row_goes_once_and_in_order_to_its_partition(
         if chunk.round_robin:
             round_robin.setdefault(chunk.topic, []).extend(records)
         else:
-            found.setdefault((chunk.topic, chunk.partition, False), []).extend(records)
+            sent.setdefault((chunk.topic, chunk.partition, False), []).extend(records)
 
     expected: dict[tuple[str, int, bool], list[tuple[bytes, bytes]]] = {}
     anywhere: dict[str, list[tuple[bytes, bytes]]] = {}
@@ -96,7 +96,7 @@ def test_every_row_goes_once_and_in_order_to_its_partition(
             expected.setdefault((row.topic, place, False), []).append(record)
         else:
             anywhere.setdefault(row.topic, []).append(record)
-    assert found == expected
+    assert sent == expected
     assert round_robin == anywhere
 
 
@@ -118,13 +118,13 @@ def test_the_numbers_of_a_partition_have_no_gap(some: list[Row], how: WriteOptio
     for chunk in packed(some, [], how, task=2):
         seqs.setdefault((chunk.topic, chunk.partition, chunk.round_robin), []).append(chunk.seq)
 
-    assert all(found == list(range(len(found))) for found in seqs.values())
+    assert all(numbers == list(range(len(numbers))) for numbers in seqs.values())
 
 
 @given(rows, options)
 def test_a_chunk_is_no_larger_than_its_share_of_the_buffer(some: list[Row], how: WriteOptions) -> None:
     for chunk in packed(some, [], how):
-        most = how.chunk_bytes
+        size_max = how.chunk_bytes
         if not chunk.round_robin:
-            most = max(LANE_BYTES_MIN, min(most, how.buffer_bytes // TOPICS[chunk.topic]))
-        assert chunk.rows == 1 or sum(map(len, chunk.values())) <= most
+            size_max = max(LANE_BYTES_MIN, min(size_max, how.buffer_bytes // TOPICS[chunk.topic]))
+        assert chunk.rows == 1 or sum(map(len, chunk.values())) <= size_max

@@ -1,4 +1,4 @@
-"""Laws of the offset planner: every offset is planned once, and the tasks depend on nothing but start and end."""
+"""Properties of the offset planner: every offset is planned once, and the tasks depend on nothing but start and end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ limits = st.builds(
     partitions_min=st.integers(0, 12),
     partition_bytes=st.integers(100, 10_000),
 )
-# One moment in the life of a query: how much each log has grown by then, and the options it was started with.
+# One step of a query: how much each log has grown, and the options of its start.
 moments = st.lists(
     st.tuples(st.lists(st.integers(0, 40), min_size=len(LOGS), max_size=len(LOGS)), limits), min_size=1, max_size=12
 )
@@ -34,16 +34,16 @@ def spans(ends: list[int], sizes: list[float], present: int) -> list[LogSpan]:
 
 
 def checkpointed(progress: ReadProgress) -> ReadProgress:
-    """Through the checkpoint and back."""
+    """Written to the checkpoint and read back."""
     return offsets.from_json(json.loads(json.dumps(offsets.to_json(progress))))
 
 
 def covered(plan: list[OffsetRange]) -> list[tuple[str, int, int]]:
-    return [(each.topic, each.partition, offset) for each in plan for offset in range(each.start, each.end)]
+    return [(task.topic, task.partition, offset) for task in plan for offset in range(task.start, task.end)]
 
 
 @given(moments, record_sizes, st.data())
-def test_every_offset_is_planned_once_whatever_the_limits_and_restarts(life, sizes, data):
+def test_every_offset_is_planned_once_with_any_limits_and_restarts(life, sizes, data):
     """Logs grow and join while limits change from step to step, as over restarts with other options."""
     ends, present = [0] * len(LOGS), 1
     progress = checkpointed(ReadProgress({LOGS[0]: 0}, created={"a": "then"}))
@@ -53,7 +53,7 @@ def test_every_offset_is_planned_once_whatever_the_limits_and_restarts(life, siz
         present = data.draw(st.integers(present, len(LOGS)))
         end = checkpointed(offsets.plan_end(progress, spans(ends, sizes, present), limit))
         plan = offsets.plan_tasks(progress, end)
-        assert all(each.start < each.end for each in plan)
+        assert all(task.start < task.end for task in plan)
         seen.extend(covered(plan))
         progress = end
     last = offsets.plan_end(progress, spans(ends, sizes, len(LOGS)), TriggerLimits())
@@ -85,8 +85,8 @@ def test_a_batch_obeys_the_limits_and_always_makes_progress(life, sizes):
 
 
 @given(moments, record_sizes)
-def test_the_tasks_are_a_function_of_start_and_end(life, sizes):
-    """Planned again from the checkpoint, in any order of keys, it is the same plan."""
+def test_the_tasks_depend_only_on_start_and_end(life, sizes):
+    """A plan made again from the checkpoint, in any order of keys, is the same."""
     ends = [0] * len(LOGS)
     progress = ReadProgress(dict.fromkeys(LOGS[:2], 0))
     for growth, limit in life:
@@ -104,13 +104,13 @@ def test_splitting_loses_nothing_and_makes_pieces_of_about_one_size(sizes, split
     whole = [OffsetRange("t", number, start, start + count) for number, (start, count) in enumerate(sizes)]
     pieces = offsets.split_ranges(whole, splits)
     assert len(pieces) >= min(len(whole), splits)
-    joined: dict[int, int] = {each.partition: each.start for each in whole}
+    joined: dict[int, int] = {task.partition: task.start for task in whole}
     for piece in pieces:
         assert piece.start == joined[piece.partition] < piece.end
         joined[piece.partition] = piece.end
-    assert joined == {each.partition: each.end for each in whole}
+    assert joined == {task.partition: task.end for task in whole}
     if splits > len(whole):
-        share = sum(each.end - each.start for each in whole) / splits
+        share = sum(task.end - task.start for task in whole) / splits
         assert max(piece.end - piece.start for piece in pieces) <= 2 * share + 1
 
 

@@ -1,7 +1,6 @@
-"""A producer's window against a broker that forgets, refuses, answers out of order and dies: each batch once, in order.
+"""A producer's window against a broker that restarts, refuses and replies out of order: each batch once, in order.
 
-The broker's judgement is the real one (`core.state.producers`); the network between is the test's, and is as bad as it
-likes.
+The broker decides with the real rules (`core.state.producers`); the test simulates a faulty network between the two.
 """
 
 from __future__ import annotations
@@ -64,10 +63,10 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.hurries = seed % 3 == 0  # whether some batches have little time
+        self.hurries = seed % 3 == 0  # whether some batches have short deadlines
         self.broker = Broker()
-        # An earlier life of the producer is far below or far above: epochs come from the time and from chance, and the
-        # broker cannot tell apart two lives that have the same one.
+        # The epoch of an earlier session is far below or far above: epochs come from the clock and a random number, and
+        # the broker cannot distinguish two sessions with the same epoch.
         stored_epoch = self.chance.choice([None, None, 3, 9_000_000])
         if stored_epoch is not None:
             self.broker.table.remember(ProducerSequence("p", stored_epoch, 40, 999), 0, 1, 0)
@@ -83,7 +82,7 @@ class World:
     def step(self) -> None:
         actions = {
             self.give: 6, self.write: 6, self.serve: 12, self.answer: 12, self.wait: 3, self.refuse_for_now: 2,
-            self.fail_with_500: 1, self.cut: 1, self.find_nobody: 1, self.serve_late: 2,
+            self.fail_with_500: 1, self.cut: 1, self.refuse_connection: 1, self.serve_late: 2,
         }  # fmt: skip
         self.chance.choices(list(actions), list(actions.values()))[0]()
         self.check()
@@ -92,7 +91,7 @@ class World:
         ordered = in_order or self.chance.random() < 0.7
         return some.pop(0 if ordered else self.chance.randrange(len(some)))
 
-    # --- what happens ---
+    # --- actions ---
 
     def give(self) -> None:
         batch = len(self.given) + 1
@@ -128,7 +127,7 @@ class World:
                 self.broker.append(batch, epoch, seq)
             self.answers.append((entry, ServerFailed("a bug")))
 
-    def find_nobody(self) -> None:
+    def refuse_connection(self) -> None:
         if self.wire:
             self.window.refused(self.wire.pop()[0], NotConnected("no server"), self.now_s)
 
@@ -154,24 +153,24 @@ class World:
     def wait(self) -> None:
         self.now_s += self.chance.choice([0.1, 1.0, 3.0])
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def check(self) -> None:
         log = self.broker.log
-        assert log == sorted(set(log)), "doubled or out of order"
+        assert log == sorted(set(log)), "duplicated or out of order"
         assert 0 <= self.window.in_flight <= IN_FLIGHT_MAX
         for batch, _, error in self.window.settled:
-            assert batch not in self.ended, "told twice"
+            assert batch not in self.ended, "completed twice"
             self.ended[batch] = error
             if error is None:
-                assert batch in log, "told to be written, and is not"
+                assert batch in log, "reported as written, and is not"
         self.window.settled = []
         for batch, error in self.ended.items():
             if error is not None and not isinstance(error, OutcomeUnknown):
-                assert batch not in log, f"told to have failed, and is written: {error}"
+                assert batch not in log, f"reported as failed, and is written: {error}"
 
-    def end_in_fair_weather(self) -> None:
-        """Everything ends, and what was good and had time is in the log."""
+    def finish_without_faults(self) -> None:
+        """Every batch completes, and valid batches with time left are in the log."""
         for _ in range(20 * len(self.given) + 60):
             self.now_s += 1.0
             self.write()
@@ -183,7 +182,7 @@ class World:
             self.check()
             if not len(self.window):
                 break
-        assert len(self.window) == 0, "something waits permanently"
+        assert len(self.window) == 0, "a batch never completes"
         assert set(self.ended) == set(self.given)
         for batch, error in self.ended.items():
             if batch < 0:
@@ -194,20 +193,20 @@ class World:
                 assert error is None or batch in self.hurried or isinstance(error, OutcomeUnknown)
 
 
-def test_every_batch_is_written_once_and_in_order_whatever_the_weather(profile, seed):
+def test_every_batch_is_written_once_and_in_order_despite_faults(profile, seed):
     for number in range(seed, seed + {"quick": 60, "dev": 300, "ci": 2_000, "release": 50_000}[profile]):
         world = World(number)
         try:
             for _ in range(150):
                 world.step()
-            world.end_in_fair_weather()
+            world.finish_without_faults()
         except AssertionError as error:
             raise AssertionError(f"seed {number}: {error}") from error
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.booleans())
-def test_out_of_time_ends_as_unknown_only_what_may_be_stored(stored, fixed):
-    """Whatever was sent and never answered is unknown when its time is over; the rest is not lost with it."""
+def test_only_batches_that_may_be_stored_time_out_as_unknown(stored, fixed):
+    """A batch that was sent and got no reply is unknown after its deadline. Other batches are not affected."""
     broker = Broker()
     window: Window[int] = Window(0, epoch_is_fixed=fixed)
     window.add(0, 5.0)

@@ -1,7 +1,7 @@
-"""The language of the transcripts: one line is one command. `docs` are the examples in the .txt files.
+"""The language of the transcripts: one line is one command. The .txt files are its examples.
 
 `verb name word word option=value`. A message is named `partition:offset` or `partition:first-end`. Values of produced
-records are the words. Nothing here judges: a line becomes a command value, which the desk takes.
+records are the words. This module only builds commands from lines; the broker decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Options = dict[str, str]
 
 
 class Line:
-    """A line, taken apart."""
+    """A parsed line: verb, words and options."""
 
     def __init__(self, text: str) -> None:
         words = shlex.split(text)
@@ -173,15 +173,16 @@ def _who(line: Line) -> tuple[str, str, str]:
 
 
 def _held(line: Line) -> tuple[c.Held, ...]:
-    found = []
+    runs = []
     for word in line.words[1:]:
         partition, _, run = word.partition(":")
         first, _, end = run.partition("-")
-        found.append(c.Held(int(partition), int(first), int(end) if end else int(first) + 1, line.text_of("token")))
-    return tuple(found)
+        runs.append(c.Held(int(partition), int(first), int(end) if end else int(first) + 1, line.text_of("token")))
+    return tuple(runs)
 
 
 def _claim(line: Line, now_ms: int) -> c.Command:
+    """claim t/g/w 0:1 0:4-6 token=t1: the messages are acked by the same command"""
     return c.Claim(
         *_who(line),
         line.count("max", 1),
@@ -189,6 +190,7 @@ def _claim(line: Line, now_ms: int) -> c.Command:
         _start(line.text_of("start", "earliest"), now_ms),
         line.options.get("task"),
         line.options.get("label"),
+        _held(line),
     )
 
 
@@ -228,13 +230,19 @@ def _cancel(line: Line, now_ms: int) -> c.Command:
 
 
 def _redrive(line: Line, now_ms: int) -> c.Command:
-    """redrive dlq.t/group partition:offset topic value only=group: the message goes to partition 0 of the topic"""
+    """redrive dlq.t/group partition:offset,offset topic value value / next part only=group: the messages go to
+    partition 0 of the topic"""
     dead, group = line.words[0].split("/")
-    partition, offset = map(int, line.words[1].split(":"))
-    batch, count, payload_bytes = packed(line.words[3])
-    marks = (f.RecordSchedule(0, group=line.options["only"]),) if "only" in line.options else ()
-    again = c.Produce(line.words[2], batch, count, payload_bytes, partition=0, marks=marks)
-    return c.Redrive(dead, group, partition, offset, again)
+    parts = []
+    for words in " ".join(line.words[1:]).split(" / "):
+        place, topic, *values = words.split()
+        partition, offsets = place.split(":")
+        batch, count, payload_bytes = packed(*values)
+        only = line.options.get("only", "")
+        marks = tuple(f.RecordSchedule(index, group=only) for index in range(count)) if only else ()
+        again = c.Produce(topic, batch, count, payload_bytes, partition=0, marks=marks)
+        parts.append(c.RedrivePart(int(partition), tuple(map(int, offsets.split(","))), again))
+    return c.Redrive(dead, group, tuple(parts))
 
 
 def _states(line: Line, now_ms: int) -> c.Command:
@@ -340,7 +348,7 @@ def _stage(line: Line, now_ms: int) -> c.Command:
 
 def _publish(line: Line, now_ms: int) -> c.Command:
     writer, number, *handles = line.words
-    return c.Publish(writer, int(number), tuple(handles))
+    return c.Publish(writer, int(number), tuple(handles), line.text_of("content"))
 
 
 BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
@@ -371,11 +379,10 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "read": lambda line, now_ms: ReadStream(line.words[0]),
     "list": lambda line, now_ms: ListStreams(line.words[0], line.text_of("after"), line.count("limit", 100)),
     "producer": lambda line, now_ms: ReadProducer(*line.words),
-    "look": lambda line, now_ms: ReadStream(line.words[0], renews=False),
+    "head": lambda line, now_ms: ReadStream(line.words[0], renews=False),
     "states": _states,
     "delete": _delete,
     "stage": _stage,
     "publish": _publish,
     "forget": lambda line, now_ms: c.ForgetStages(line.words[0], tuple(line.words[1:])),
-    "retain": lambda line, now_ms: c.Sweep(retention=True),
 }

@@ -1,6 +1,6 @@
-"""Every transcript is what the broker answers: at once, and with a restart before each command.
+"""Every transcript matches the broker: in one run, and with a restart before each command.
 
-`--rewrite` writes the answers anew; the diff is then read by a person against the semantics.
+`--rewrite` writes the replies again. Read the diff before you commit it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.language import BUILDERS
-from tests.scenarios.transcript import Stage
+from tests.scenarios.transcript import TranscriptPlayer
 from tests.support.broker_fixture import BrokerFixture
 
 FOLDER = Path(__file__).parent
@@ -18,11 +18,11 @@ FILES = sorted(FOLDER.glob("*/*.txt"))
 
 
 def played(text: str, **more: object) -> str:
-    return "\n".join(Stage(**more).play(text)) + "\n"  # type: ignore[arg-type]
+    return "\n".join(TranscriptPlayer(**more).play(text)) + "\n"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_the_transcript_is_what_the_broker_says(path, rewrite):
+def test_the_broker_replies_as_the_transcript_says(path, rewrite):
     text = path.read_text(encoding="utf-8")
     answer = played(text)
     if rewrite:
@@ -32,18 +32,18 @@ def test_the_transcript_is_what_the_broker_says(path, rewrite):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_restart_before_every_command_changes_no_answer(path):
-    def restart(desk: BrokerFixture) -> None:
-        desk.broker = desk.restarted()
+    def restart(fixture: BrokerFixture) -> None:
+        fixture.broker = fixture.restarted()
 
     text = path.read_text(encoding="utf-8")
     assert played(text, between=restart) == text
 
 
-def test_a_changed_answer_is_found():
+def test_a_changed_reply_is_noticed():
     text = "> topic t\n  TopicReady topic='t' partitions=2 created=yes\n"
     assert played(text) != text
 
 
-def test_every_command_is_spoken_in_some_transcript():
+def test_every_command_is_used_in_some_transcript():
     verbs = {line[2:].split(" ", 1)[0] for path in FILES for line in path.read_text().splitlines() if line[:2] == "> "}
     assert set(BUILDERS) <= verbs, set(BUILDERS) - verbs

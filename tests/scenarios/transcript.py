@@ -1,8 +1,8 @@
-"""Plays a transcript: every `> ` line is a command, what follows is the reply and the facts, exactly.
+"""Plays a transcript: every `> ` line is a command; the lines after it are the exact reply and facts.
 
 Times are shown as milliseconds since the scenario began (`@500`), batches as the values of their records. Besides
-commands there are `limits`, `chance`, `wait` (time passes, what is over is swept), `later` (time passes, nothing is
-swept), `clock` (an operator sets it), `show`, `letters` and `records`.
+commands there are `limits`, `chance`, `wait` (time passes, with sweeps), `advance` (time passes, without sweeps),
+`clock` (an operator sets it), `show` and `records`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import OutcomeRecorded
 from driftq.core.model.limits import BrokerLimits
-from driftq.core.model.replies import Rejected
+from driftq.core.model.replies import Rejected, Swept
 from driftq.testing.clock import START_MS
 from driftq.wire.message import RetryPolicy, decode_head
 from driftq.wire.records import unpack
@@ -31,21 +31,21 @@ RANGES = {"ranges"}
 HASHES = {"outcome", "digest"}
 
 
-class Stage:
-    """A desk and the text that it gives."""
+class TranscriptPlayer:
+    """A broker fixture, and the text of its replies and facts."""
 
     def __init__(self, between: Callable[[BrokerFixture], None] | None = None) -> None:
         self.limits = BrokerLimits()
-        self.desk = BrokerFixture(self.limits)
+        self.fixture = BrokerFixture(self.limits)
         self.between = between
 
     def play(self, text: str) -> Iterator[str]:
-        """The transcript as it ought to be: comments, blank lines and commands as they are, answers anew."""
+        """The transcript as it should be: comments, blank lines and commands are kept, replies are written again."""
         for line in text.splitlines():
             if line.startswith("> "):
                 yield line
                 if self.between is not None:
-                    self.between(self.desk)
+                    self.between(self.fixture)
                 yield from self._answer(line[2:])
             elif not line or line.startswith("#"):
                 yield line
@@ -56,11 +56,15 @@ class Stage:
             case "limits":
                 self._limit(line)
             case "chance":
-                self.desk.chance.fixed = float(line.words[0])
+                self.fixture.chance.fixed = float(line.words[0])
             case "wait":
                 yield from self._wait(int(line.words[0]))
-            case "later":
-                self.desk.advance(int(line.words[0]), sweep=False)
+            case "retain":
+                facts = self.fixture.regular_sweeps()
+                yield f"  {shown(Swept((), len(facts)))}"
+                yield from (f"  + {shown(fact)}" for fact in facts)
+            case "advance":
+                self.fixture.advance(int(line.words[0]), sweep=False)
             case "clock":
                 yield from self._set_clock(START_MS + int(line.words[0]))
             case "show":
@@ -68,45 +72,45 @@ class Stage:
             case "records":
                 yield from self._records(line)
             case _:
-                decision = self.desk.take(command_of(text, self.desk.now_ms))
+                decision = self.fixture.take(command_of(text, self.fixture.now_ms))
                 yield f"  {shown(decision.reply)}"
                 yield from (f"  + {shown(fact)}" for fact in decision.facts)
 
     def _set_clock(self, at_ms: int) -> Iterator[str]:
-        decision = self.desk.take(c.SetClock(at_ms))
-        self.desk.clock.set_to(at_ms)
+        decision = self.fixture.take(c.SetClock(at_ms))
+        self.fixture.clock.set_to(at_ms)
         yield from (f"  + {shown(fact)}" for fact in decision.facts)
 
     def _limit(self, line: Line) -> None:
-        """Limits are set before anything else is said."""
-        assert not self.desk.journal, "limits come first"
+        """Limits are set before the first command."""
+        assert not self.fixture.journal, "limits come first"
         values: dict[str, Any] = {name: float(text) for name, text in line.options.items() if name != "retry"}
         whole = {name: value if name == "retry_ratio" else int(value) for name, value in values.items()}
         if "retry" in line.options:
             attempts, backoff, cap, jitter = line.options["retry"].split("/")
             whole["retry"] = RetryPolicy(int(attempts), int(backoff), int(cap), jitter)  # type: ignore[arg-type]
         self.limits = msgspec.structs.replace(self.limits, **whole)
-        self.desk = BrokerFixture(self.limits)
+        self.fixture = BrokerFixture(self.limits)
 
     def _wait(self, milliseconds: int) -> Iterator[str]:
-        """Time passes as it does for an engine: it stops wherever something is due."""
-        end_ms = self.desk.now_ms + milliseconds
+        """Time passes as in an engine: it stops at each deadline to sweep."""
+        end_ms = self.fixture.now_ms + milliseconds
         while True:
-            next_ms = self.desk.broker.next_deadline_ms()
+            next_ms = self.fixture.broker.next_deadline_ms()
             if next_ms is None or next_ms > end_ms:
                 break
-            self.desk.clock.set_to(max(next_ms, self.desk.now_ms))
-            command = self.desk.broker.due(self.desk.now_ms)
+            self.fixture.clock.set_to(max(next_ms, self.fixture.now_ms))
+            command = self.fixture.broker.due(self.fixture.now_ms)
             if command is not None:
-                facts = self.desk.take(command).facts
+                facts = self.fixture.take(command).facts
                 if facts:
-                    yield f"  at @{self.desk.now_ms - START_MS}"
+                    yield f"  at @{self.fixture.now_ms - START_MS}"
                 yield from (f"  + {shown(fact)}" for fact in facts)
-        self.desk.clock.set_to(end_ms)
+        self.fixture.clock.set_to(end_ms)
 
     def _show(self, topic: str, group: str) -> Iterator[str]:
-        """Where every offset is, seen from a group."""
-        state = self.desk.broker.state
+        """The state of every offset for a group."""
+        state = self.fixture.broker.state
         for progress in state.topics[topic].groups[group].progress:
             end = state.logs[progress.log_id].end
             places = [f"{offset}:{progress.state_of(offset)[0].name.lower()}" for offset in range(progress.floor, end)]
@@ -115,7 +119,7 @@ class Stage:
 
     def _records(self, line: Line) -> Iterator[str]:
         """What is in a partition, or in a stream with everything it inherited."""
-        state = self.desk.broker.state
+        state = self.fixture.broker.state
         name = line.words[0]
         if name.startswith("/"):
             stream = state.streams.by_path[name]
@@ -125,14 +129,14 @@ class Stage:
             ranges = [(log.log_id, log.start, log.end)]  # type: ignore[list-item]
         for log_id, first, end in ranges:
             for offset in range(first, end):
-                record = self.desk.reader.record(log_id, offset)
+                record = self.fixture.reader.record(log_id, offset)
                 letter = decode_head(record.head).dlq
                 head = f" {decode_head(record.head)!r}" if record.head and letter is None else ""
                 yield f"  {offset}: {record.value.decode()}{head}{' ' + shown(letter) if letter else ''}"
 
 
 def shown(value: Any) -> str:
-    """A struct as its name and the fields that say something."""
+    """A struct as its name and the fields that differ from their defaults."""
     if isinstance(value, Rejected):
         details = "".join(f" {name}={detail}" for name, detail in value.details.items())
         return f"no: {value.code}{details} ({value.message})"
@@ -142,7 +146,7 @@ def shown(value: Any) -> str:
         if field.default is not msgspec.NODEFAULT and content == field.default:
             continue
         if isinstance(value, OutcomeRecorded) and field.name == "result":
-            continue  # packed; a repeat shows what it holds
+            continue  # packed; a repeat of the outcome shows its content
         fields.append(f"{field.name}={_content(field.name, content)}")
     return " ".join((type(value).__name__, *fields))
 

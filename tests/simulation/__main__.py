@@ -1,7 +1,7 @@
 """`python -m tests.simulation SEED [--count N] [--ops N] [--trace] [--processes N] [--report FILE]`
 
-One seed is replayed with what happened in it; many seeds run on all processors, failing ones from `seeds.txt` first.
-Ends with 1 if a promise was broken or something that must happen never happened.
+One seed is replayed with its trace; many seeds run on all processors, the failing ones from `seeds.txt` first. The exit
+code is 1 if a promise was broken or an event that must happen never happened.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-from tests.simulation.many import Tally, known_seeds, run_many
 from tests.simulation.run import OPERATIONS, run_seed
+from tests.simulation.seed_runs import Tally, known_seeds, run_many
 from tests.simulation.swarm import draw
 
 
@@ -78,8 +78,8 @@ def _progress(total: int):
 
 
 def _commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    completed = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return completed.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""The clients that write: producers of several kinds, jobs, streams, stagers, effects, admins; and one that reads.
+"""Clients that write: producers of several kinds, jobs, streams, stages, effects and administration; and a reader.
 
-Each draws its next action from what it holds and knows, as a client does: from replies that reached it. A client that
-got no answer does not know what happened; it retries, continues, or retries later with what it had. None of them
-looks into the broker, except the reader, who reads.
+Each chooses its next action from what a client knows: the replies that it received. A client without a reply does not
+know what happened; it retries now or later, or continues. Only the reader looks into the store.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from msgspec.structs import replace
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
@@ -26,7 +27,7 @@ from driftq.core.state.producers import SERVER_EPOCH
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy, encode_head
 from driftq.wire.records import Record, pack, pack_one, unpack
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.world import World
 
 TASKS = ("", "", "a", "b")
@@ -52,23 +53,23 @@ class Actor:
     def act(self) -> None:
         raise NotImplementedError
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         pass
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         pass
 
-    def ask(self, command: c.Command, note: Any = None) -> Op:
+    def ask(self, command: c.Command, note: Any = None) -> Operation:
         return self.world.submit(command, self, note)
 
     def topic(self) -> str:
         return f"t{int(self.random.random() * self.world.swarm.topics)}"
 
-    def batch(self, most: int = 3, head: bytes = b"") -> tuple[bytes, int, int]:
+    def batch(self, count_max: int = 3, head: bytes = b"") -> tuple[bytes, int, int]:
         """A packed batch of unique values: (batch, count, payload bytes)."""
         self.sent += 1
         chance = self.random.random
-        count = 1 + int(chance() * most)
+        count = 1 + int(chance() * count_max)
         size = int(chance() * self.world.swarm.value_bytes)
         if chance() < 0.01:
             size += 1_500
@@ -80,7 +81,7 @@ class Actor:
 
 
 class PlainProducer(Actor):
-    """Sends and forgets."""
+    """Sends without tracking replies."""
 
     kind = "plain"
 
@@ -109,7 +110,7 @@ class PlainProducer(Actor):
 
 
 class IdempotentProducer(Actor):
-    """(producer, epoch, seq), up to five in flight; repeats, restarts, and sometimes does what it must not."""
+    """(producer, epoch, seq), up to five in flight; repeats, restarts, and sometimes breaks the protocol."""
 
     kind = "idem"
 
@@ -160,7 +161,7 @@ class IdempotentProducer(Actor):
         else:
             self.ask(self.make(self.epoch, self.next_seq + 1 + int(self.random.random() * 4)), "gap")
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if not isinstance(op.note, tuple) or op.note[0] != self.epoch:
             return
         seq = op.note[1]
@@ -172,7 +173,7 @@ class IdempotentProducer(Actor):
             if reply.code in (Code.NOT_FOUND, Code.TOO_LARGE, Code.STALE_EPOCH, Code.SEQUENCE_MISMATCH) or (
                 reply.code is Code.SEQUENCE_GAP and reply.details["expected_seq"] not in self.waiting
             ):
-                self.epoch += 1  # the topic is not what it was, or this batch cannot go: begin anew
+                self.epoch += 1  # the topic changed, or this batch cannot be stored: start over
                 self.next_seq = 0
                 self.waiting.clear()
                 self.done.clear()
@@ -180,13 +181,13 @@ class IdempotentProducer(Actor):
             else:
                 self.resend = sorted(self.waiting)
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         if isinstance(op.note, tuple):
             self.resend = sorted(self.waiting)
 
 
 class KeyedProducer(Actor):
-    """Idempotency keys from a small pool, some with a short life; tries again when it got no answer."""
+    """Idempotency keys from a small pool, some with a short TTL; retries without a reply."""
 
     kind = "keyed"
 
@@ -208,7 +209,7 @@ class KeyedProducer(Actor):
         partition = int(chance() * self.world.swarm.partitions) if chance() < 0.5 else None
         self.ask(c.Produce(once.topic, batch, count, size, b"", partition, None, once))
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         if isinstance(op.command, c.Produce):
             self.retry.append(op.command)
 
@@ -256,7 +257,7 @@ class StreamWriter(Actor):
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
-        self.tails: dict[str, int] = {}  # the last end it was given
+        self.tails: dict[str, int] = {}  # the last end that it received
         self.seqs: dict[str, int] = {}
         self.numbers = 0
         self.retry: list[c.AppendStream] = []
@@ -303,14 +304,14 @@ class StreamWriter(Actor):
             producer = f"{self.name}/{path}/{'u' if epoch else 'd'}"
             by = f.ProducerSequence(producer, epoch, seq, self.sent)
             self.seqs[path] = seq + 1
-            # Continuing without an answer gives the old batches up; repeating them later would be a new session.
+            # Continuing without a reply abandons the old batches; repeating them later would be a new session.
             self.retry = [old for old in self.retry if old.producer is None or old.producer.producer != producer]
         command = c.AppendStream(path, KIND, batch, count, size, by, number, if_match, close)
         self.ask(command)
         if by is not None and chance() < 0.1:
-            self.ask(command)  # the first may still be under way
+            self.ask(command)  # the first may still be in flight
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         path = getattr(op.command, "path", "")
         if isinstance(reply, Rejected):
             if reply.code in (Code.NOT_FOUND, Code.GONE, Code.CLOSED):
@@ -322,7 +323,7 @@ class StreamWriter(Actor):
         elif isinstance(reply, StreamAppended) or hasattr(reply, "end_offset"):
             self.tails[path] = reply.end_offset
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         if isinstance(op.command, c.AppendStream) and op.command.producer is not None:
             self.retry.append(op.command)
 
@@ -376,10 +377,11 @@ class Stager(Actor):
         elif chance < 0.80:
             self.number += 1 + int(self.random.random() * 2)
             handles = tuple(self.random.sample(self.handles, 1 + int(self.random.random() * len(self.handles))))
-            self.publishing = c.Publish(self.writer, self.number, handles)
+            content = self.random.choice(("", f"{self.name}/{self.number}"))
+            self.publishing = c.Publish(self.writer, self.number, handles, content)
             self.ask(self.publishing)
         elif chance < 0.88 and self.published is not None:
-            self.ask(self.published)
+            self.ask(self.published if self.random.random() < 0.6 else replace(self.published, content="other"))
         elif chance < 0.93:
             self.ask(c.Publish(self.writer, max(0, self.number - 1), tuple(self.handles)))
         else:
@@ -400,7 +402,7 @@ class Stager(Actor):
             command = c.Stage(self.writer, handle, batch, count, size, self.topic(), b"", partition, ttl_ms=ttl_ms)
         self.ask(command)
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if isinstance(reply, StagedReply):
             if reply.handle not in self.handles:
                 self.handles.append(reply.handle)
@@ -418,7 +420,7 @@ def _is_final(reply: Reply) -> bool:
 
 
 class EffectsUser(Actor):
-    """Begins, commits and fails effects on shared keys; sometimes comes back with an old fence."""
+    """Begins, commits and fails effects on shared keys; sometimes returns with an old fence."""
 
     kind = "effects"
 
@@ -454,7 +456,7 @@ class EffectsUser(Actor):
         else:
             self.ask(c.BeginEffect(key, owner, None, None, None, token, fence), key)
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if isinstance(reply, EffectBegun):
             self.begun = [*self.begun[-6:], (op.note, reply.fence)]
 
@@ -488,7 +490,7 @@ class Admin(Actor):
         if chance() < 0.1:
             actions = [c.DeleteGroup(topic, group), c.DeleteTopic(topic)]
         elif chance() < 0.02:
-            # Only forward: what has expired once may be forgotten, and the models know one time only.
+            # Only forward: expired objects may be dropped, and the models have only one clock.
             actions = [c.SetClock(self.world.now_ms + int(chance() * 20_000))]
         self.ask(self.random.choice(actions))
 
@@ -527,5 +529,5 @@ class Reader(Actor):
         audit.streams.tail(log_id, end, world.steps)
         offset = log.start + int(chance() * (end - log.start + 1))
         upto = min(end, offset + 1 + int(chance() * 30))
-        found = store.read(log_id, offset, upto, 1 << 40)
-        audit.ledger.read(log_id, offset, upto, found, end)
+        batches = store.read(log_id, offset, upto, 1 << 40)
+        audit.ledger.read(log_id, offset, upto, batches, end)

@@ -2,7 +2,7 @@
 other end.
 
 A client reads in order of delivery. Some settle one message after the other, some work on several at once, some stall,
-some hang up. A connection ends with its process.
+some disconnect. A connection ends with its process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 from tests.simulation.actors import Actor
 from tests.simulation.checks.windows import Connection
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.world import World
 
 STYLES = ("serial", "serial", "parallel", "stalled", "changing")
@@ -36,7 +36,7 @@ class Consumer(Actor):
         self.lease_ms = 100 + int(chance() * self.world.swarm.lease_ms)
         self.prefetch = 1 + int(chance() * 12) if chance() < 0.5 else None
         self.inbox: list[c.Held] = []  # what the client read and has not settled
-        self.asked: Op | None = None
+        self.asked: Operation | None = None
         self.replied: Claimed | None = None
         self.windows = self.world.windows
         self.window = ConsumerWindow(
@@ -46,7 +46,7 @@ class Consumer(Actor):
         self.world.connections[self] = self.connection
         self.world.counts["connections"] += 1
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         assert self.windows is not None
         self.windows.close(self.window)
         self.world.connections.pop(self, None)
@@ -59,7 +59,7 @@ class Consumer(Actor):
         elif self.replied is not None:
             self.deliver()
         elif chance() < 0.004:
-            self.hang_up()
+            self.disconnect()
         elif self.inbox and self.style != "stalled" and chance() < 0.7:
             self.settle()
         elif self.asked is None:
@@ -72,8 +72,8 @@ class Consumer(Actor):
         room = self.window.room(now_ms)
         if room:
             self.connection.may_take(room, now_ms)
-            most = min(room, 1 + int(self.random.random() * 12))
-            self.asked = self.ask(c.Claim(self.topic_name, self.group, self.name, most, self.lease_ms))
+            count = min(room, 1 + int(self.random.random() * 12))
+            self.asked = self.ask(c.Claim(self.topic_name, self.group, self.name, count, self.lease_ms))
 
     def settle(self) -> None:
         index = int(self.random.random() * min(4, len(self.inbox))) if self.style == "parallel" else 0
@@ -89,7 +89,7 @@ class Consumer(Actor):
         else:
             self.ask(c.ReleaseMessages(*names, held))
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if isinstance(op.command, c.Keep) and isinstance(reply, Rejected):
             self.connection.refused = True  # the disk is full, or the topic is gone
         if op is self.asked:
@@ -97,9 +97,9 @@ class Consumer(Actor):
             if isinstance(reply, Claimed) and reply.deliveries:
                 self.replied = reply
                 if self.random.random() < 0.5:
-                    self.deliver()  # else other commits come in between
+                    self.deliver()  # otherwise other commits happen in between
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         self.windows = None
 
     def deliver(self) -> None:
@@ -110,17 +110,19 @@ class Consumer(Actor):
             return
         at_ms = min(claimed.until_ms - self.lease_ms, self.world.now_ms)
         until_ms = min(claimed.until_ms, at_ms + self.lease_ms)
-        for each in claimed.deliveries:
-            held = c.Held(each.partition, each.first, each.end, claimed.token)
-            progress = group.progress[each.partition]
-            end_ms = min(until_ms, each.until_ms or until_ms)
+        for delivery in claimed.deliveries:
+            held = c.Held(delivery.partition, delivery.first, delivery.end, claimed.token)
+            progress = group.progress[delivery.partition]
+            end_ms = min(until_ms, delivery.until_ms or until_ms)
             self.windows.deliver(self.window, progress, held, end_ms, at_ms)
             self.connection.delivered(progress, held, end_ms, at_ms)
-            self.inbox += [c.Held(each.partition, at, at + 1, claimed.token) for at in range(each.first, each.end)]
+            self.inbox += [
+                c.Held(delivery.partition, at, at + 1, claimed.token) for at in range(delivery.first, delivery.end)
+            ]
         self.world.counts["messages in windows"] += self.window.held
 
     def keep(self) -> None:
-        """What the engine does when messages of the window ended, or when its timer fires."""
+        """Called when messages of the window ended, or when its timer fires."""
         for until_ms, held in self.window.extensions(self.world.now_ms):
             self.connection.kept(held, until_ms, self.world.now_ms)
             self.world.counts["leases kept"] += sum(run.end - run.first for run in held)

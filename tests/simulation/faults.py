@@ -1,7 +1,7 @@
 """Faults of one run, drawn from its seed: crashes and errors at disk calls, a disk that fills, clocks that jump.
 
-Decides when and which; what a fault does to the bytes is `tests.support.simdisk`'s business, what it means for the
-process is the world's. Counts everything, because a fault that never came proves nothing.
+Decides when and which. `tests.support.simdisk` does the damage, and `world` handles the consequences for the process.
+Every fault is counted, because a fault that never happened proves nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from random import Random
 from tests.simulation.swarm import INFREQUENT, RARE, FaultPlan
 from tests.support.simdisk import Fault, SimDisk
 
-PATIENCE = 40  # strikes, after which they come half as often, then a third as often …
+PATIENCE = 40  # faults, after which they are half as frequent, then a third as frequent …
 KINDS = {"eio": Fault.EIO, "enospc": Fault.ENOSPC, "short": Fault.SHORT}
 JUMPS_MS = (-86_400_000, -3_600_000, -60_000, -700, 0, 0, 300, 5_000, 700_000, 3_600_000, 86_400_000)
 
 
 class Faults:
-    """Where the next one strikes."""
+    """Decides where the next fault strikes."""
 
     def __init__(self, plan: FaultPlan, seed: int) -> None:
         self.plan = plan
@@ -28,7 +28,7 @@ class Faults:
         self.at_labels: Counter[str] = Counter()
         self.enabled = True
         self._strikes = 0
-        self._cause = RARE.get(plan.label, "") if plan.crash_calls else ""  # crashes come only there
+        self._cause = RARE.get(plan.label, "") if plan.crash_calls else ""  # the only place of crashes
         self._crash_left = self._gap(plan.crash_calls)
         self._error_left = self._gap(plan.error_calls)
         self._label_left = self._label_gap()
@@ -37,8 +37,8 @@ class Faults:
         return 1 + int(self.random.expovariate(1 / mean) * self._calm()) if mean else 1 << 60
 
     def _calm(self) -> int:
-        """Where a checkpoint is long enough to be struck each time, every start replays the whole history: the
-        hundredth of those shows nothing new, and nothing is seen of what follows a checkpoint."""
+        """If a crash struck every checkpoint, every start would replay the whole history, and nothing after a
+        checkpoint would be tested. So faults become less frequent."""
         return 1 + self._strikes // PATIENCE
 
     def _label_gap(self) -> int:
@@ -49,7 +49,7 @@ class Faults:
         return self._calm() * self.random.choice((1, 2) if self.plan.label in RARE else (1, 1, 2, 3, 5, 9, 20, 60))
 
     def arm(self, disk: SimDisk) -> None:
-        """For a new life of the process: the disk forgets its hook when it crashes."""
+        """For a new process: a crash removes the hook of the disk."""
         if self.enabled:
             disk.on_call = self.on_call
 
@@ -83,7 +83,7 @@ class Faults:
         return fault
 
     def stop(self) -> None:
-        """No more of them: not in starts, not in the clock."""
+        """No more faults, neither in starts nor in the clock."""
         self.plan = dataclasses.replace(self.plan, in_recovery=0.0, jumps=False, full_steps=0, kill_steps=0)
 
     def in_recovery(self) -> bool:

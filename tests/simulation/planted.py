@@ -1,8 +1,8 @@
-"""Bugs on purpose: each is one line of the product made wrong, and the simulation must notice.
+"""Planted bugs: each changes one line of the product, and the simulation must notice it.
 
-A planted bug names a function, a piece of its text and what stands there instead; the function is compiled anew in its
-own module and put wherever the old one was known. When the product changes so that the text is gone, planting fails
-loudly and the table has to follow. Nothing is written to disk.
+A planted bug names a function, a part of its source and the replacement. The function is compiled again in its own
+module and replaces the original everywhere. If the product no longer contains the text, planting fails, and the table
+must be updated. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Bug(NamedTuple):
     new: str
 
 
-SYNC = 'self._file.sync("journal.sync")'
+SYNC = 'self.file.sync("journal.sync")'
 TWICE = f"try:\n        {SYNC}\n    except Exception:\n        {SYNC}"
 HELD = "_by_log([(group.progress[run.partition], (run.first, run.end)) for run in command.held]).items()"
 
 BUGS: dict[str, tuple[Bug, ...]] = {
     # --- the disk
-    "nosync": (Bug("storage.file_journal:FileJournal._write", SYNC, "pass"),),
+    "nosync": (Bug("storage.journal_writer:ActiveSegment.write", SYNC, "pass"),),
     "nodirsync": (
         Bug("storage.journal_files:name_segment", 'disk.sync_folder("journal.sync_folder", folder)', "pass"),
     ),
-    "retry_fsync": (Bug("storage.file_journal:FileJournal._write", SYNC, TWICE),),
+    "retry_fsync": (Bug("storage.journal_writer:ActiveSegment.write", SYNC, TWICE),),
     "crc_skip": (Bug("storage.blocks:scan", "!= crc:", "== -1:"),),
     "snapshot_no_rename": (
         Bug("storage.snapshots:save", '"snapshot.create", f"{path}.tmp"', '"snapshot.create", path'),
@@ -45,13 +45,29 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "log_names_not_synced": (
         Bug("storage.log_sync:LogSync._sync_folder", 'self._disk.sync_folder("log.sync_folder", path)', "pass"),
     ),
-    "journal_trimmed_too_far": (Bug("engine.checkpointer:first_needed_lsn", "lsns[0] + 1", "lsns[-1] + 10_000"),),
+    "journal_trimmed_too_far": (Bug("engine.snapshot_store:first_needed_lsn", "lsns[0] + 1", "lsns[-1] + 10_000"),),
     "collected_too_early": (
         Bug(
             "storage.file_log_store:FileLogStore.collect",
             "self._garbage[0].lsn <= safe_lsn",
             "True",
         ),
+    ),
+    "shared_entry_lost_by_compaction": (
+        Bug(
+            "storage.shared_segments:SharedSegments._copy",
+            "self.append(log_id, first, count, self.read(log_id, entry))",
+            "self.read(log_id, entry)",
+        ),
+    ),
+    "shared_segment_removed_before_the_sync": (
+        Bug("storage.shared_segments:SharedSegments._compact", "self._retired.append", "self._removable.append"),
+    ),
+    "shared_entries_dropped_at_the_start": (
+        Bug("storage.file_log_store:FileLogStore._is_in_snapshot", "first_offset < log.replayed_from", "False"),
+    ),
+    "shared_names_not_synced": (
+        Bug("storage.shared_segments:SharedSegments.begin_sync", "work.add_folder(self._folder)", "pass"),
     ),
     "checkpoint_over_a_gap": (
         Bug("storage.journal_files:frames_between", "min(upto_lsn, after_lsn + 1)", "upto_lsn"),
@@ -61,7 +77,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("repair.truncate:_write_prefix", "item.lsn <= plan.kept_lsn", "item.lsn < plan.kept_lsn"),
     ),
     "truncated_past_the_damage": (
-        Bug("repair.truncate:_fold_prefix", "item.lsn == kept_lsn + 1", "item.lsn > kept_lsn"),
+        Bug("repair.folder_reader:FolderFold.take", "if frame.lsn != self.lsn + 1:", "if 0:"),
     ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
@@ -95,6 +111,16 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),
+    # --- leases
+    "lease_forgets_what_was_extended": (
+        Bug("core.state.progress:Progress._renew", "old.at_ms, until_ms, run)", "old.at_ms, until_ms)"),
+    ),
+    "lease_forgets_after_a_restart": (
+        Bug("core.state.progress:Progress.restore_entry", "entry.lease.run = fact.offset, fact.offset + 1", "pass"),
+    ),
+    "expiry_ends_at_the_first_block": (
+        Bug("core.state.held_ranges:HeldRanges.overlapping", "len(self._lows)):", "1):"),
+    ),
     # --- dedup
     "dedup_not_persisted": (Bug("core.state.producers:ProducerTable.snapshot", "self.states.items()", "()"),),
     "stale_epoch_accepted": (Bug("core.state.producers:ProducerTable.judge", "if by.epoch < state.epoch:", "if 0:"),),
@@ -166,11 +192,18 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "in_flight_off_by_one": (
         Bug("core.rules.claim:_shares", "progress.in_flight + lost", "progress.in_flight + lost + 1"),
     ),
+    "large_message_never_claimed": (
+        Bug("core.transitions.claim_selection:ByteBudget.take", "first + self.is_first", "first"),
+    ),
+    "claim_without_its_acks": (Bug("core.rules.claim:claim", "if command.acks else", "if 0 else"),),
+    "acked_and_expired_at_once": (Bug("core.transitions.expiry:expire_leases", "    if acked:", "    if 0:"),),
+    "acked_late_and_delivered": (Bug("core.rules.claim:_due", "if acked else due", "if 0 else due"),),
+    "late_ack_frees_a_slot": (
+        Bug("core.rules.claim:_shares", "_held_count(progress, acked) if acked else 0", "acked.count"),
+    ),
     "max_attempts_off_by_one": (Bug("core.transitions.retry:is_exhausted", "<= attempts", "< attempts"),),
     "backoff_ignored": (Bug("core.transitions.retry:fail", "ctx.now_ms + delay", "ctx.now_ms"),),
-    "lease_lost_early": (
-        Bug("core.transitions.lease_expiry:expire_leases", "ctx.now_ms, limit", "ctx.now_ms + 30, limit"),
-    ),
+    "lease_lost_early": (Bug("core.transitions.expiry:expire_leases", "ctx.now_ms, limit", "ctx.now_ms + 30, limit"),),
     "deadline_ignored": (
         Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
         Bug("core.rules.claim:_take_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
@@ -183,19 +216,25 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "settled_without_dead_letter": (
         Bug(
             "core.transitions.dead_letter:dead_letter",
-            "ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))",
+            "ctx.append(_dead_log(ctx, log), pack_one(dead.value, dead.key, dead.head), 1, dead.size_bytes)",
             "pass",
         ),
     ),
+    "redrive_refused_and_appended": (
+        Bug("core.rules.redrive:_RedriveDecision.take", "self._ctx.roll_back(savepoint)", "pass"),
+    ),
+    "redriven_twice_in_one_frame": (
+        Bug("core.rules.redrive:_RedriveDecision._redrive", "not letters.isdisjoint(self._redriven)", "False"),
+    ),
     "redriven_to_all_groups": (Bug("core.rules.redrive:_direct", "if not mark.group:", "if 1:"),),
     "cancelled_for_some": (Bug("core.state.logs:Log.passed_over", "yield from self.cancelled", "pass"),),
-    "clock_shortens_leases": (Bug("core.state.clock_correction:_shift_progress", "lease.until_ms += step_ms", "pass"),),
-    "clock_ends_backoffs": (Bug("core.state.clock_correction:_shift_progress", "if entry.was_delivered():", "if 0:"),),
+    "clock_shortens_leases": (Bug("core.state.deadlines:_shift_progress", "lease.until_ms += step_ms", "pass"),),
+    "clock_ends_backoffs": (Bug("core.state.deadlines:_shift_progress", "if entry.was_delivered():", "if 0:"),),
     "lost_wake_up": (
         Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))", "pass"),
     ),
     "idle_too_early": (
-        Bug("core.rules.sweep:_find_idle_groups", "group.active_ms > since_ms", "group.active_ms > ctx.now_ms"),
+        Bug("core.rules.sweep:_find_idle_group", "group.active_ms > since_ms", "group.active_ms > ctx.now_ms"),
     ),
     "idle_group_counts": (
         Bug(
@@ -204,15 +243,15 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if (group := state.groups[group_id])",
         ),
     ),
-    "timeout_ignored_by_extend": (Bug("core.transitions.timeouts:extensions", "if not log.timeout_offsets:", "if 1:"),),
+    "timeout_ignored_by_extend": (Bug("core.transitions.expiry:extensions", "if not log.timeout_offsets:", "if 1:"),),
     "timeout_is_a_lost_lease": (
         Bug(
-            "core.transitions.lease_expiry:expire_leases",
+            "core.transitions.expiry:expire_leases",
             "timed_out = is_timeout(",
             "timed_out = False and is_timeout(",
         ),
     ),
-    "timeout_forgotten": (Bug("core.state.logs:Log.restore", 'array("q", fact.timeout_offsets)', 'array("q")'),),
+    "timeout_forgotten": (Bug("core.state.logs:Log.restore", "_numbers(fact.timeout_offsets)", "NO_NUMBERS"),),
     # --- what a connection holds
     "oldest_kept_too": (
         Bug(
@@ -236,21 +275,23 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("engine.consumer_window:ConsumerWindow.size", " if is_first_lease or is_idle else 1", ""),
     ),
     # --- streams, stages, effects
-    "if_match_ignored": (
-        Bug("core.transitions.preconditions:check_preconditions", "command.if_match != log.end", "False"),
-    ),
+    "if_match_ignored": (Bug("core.rules.streams:_check_preconditions", "command.if_match != log.end", "False"),),
     "close_lost": (
         Bug("core.state.streams:StreamTable.restore", "fact.closed, fact.closed_by", "False, fact.closed_by"),
     ),
-    "stream_seq_ignored": (
-        Bug("core.transitions.preconditions:check_preconditions", "if command.stream_seq and", "if 0 and"),
-    ),
+    "stream_seq_ignored": (Bug("core.rules.streams:_check_preconditions", "if command.stream_seq and", "if 0 and"),),
     "published_twice": (
         Bug(
             "core.rules.stages:publish",
             "command.batch_number <= last.batch_number",
             "command.batch_number < last.batch_number",
         ),
+    ),
+    "other_content_taken_for_a_repeat": (
+        Bug("core.rules.stages:_repeated", "command.content != last.content", "False"),
+    ),
+    "content_not_in_the_snapshot": (
+        Bug("core.state.stages:Stages.restore_writer", "fact.parts, fact.content", 'fact.parts, "of old"'),
     ),
     "staged_visible": (
         Bug(
@@ -266,7 +307,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "start = max(ctx.state.logs[f.STAGING_LOG].end,",
         ),
     ),
-    "event_untold": (Bug("core.rules.topic_history:_EventWriter._runs", "in ranges:", "in ranges[1:]:"),),
+    "history_event_missing": (Bug("core.rules.topic_history:_EventWriter._runs", "in ranges:", "in ranges[1:]:"),),
     "states_hide_the_delayed": (Bug("core.rules.queries:_pending", "progress.entries_in(first, stop)", "[]"),),
     "outcome_without_acks": (Bug("core.rules.outcome:outcome", "for ack in command.acks:", "for ack in ():"),),
     "outcome_without_commits": (
@@ -305,9 +346,15 @@ BUGS: dict[str, tuple[Bug, ...]] = {
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """The product with one bug in it."""
+    with planted_bugs(*BUGS[name]):
+        yield
+
+
+@contextmanager
+def planted_bugs(*bugs: Bug) -> Iterator[None]:
     undo: list[tuple[Any, Any, Any]] = []
     try:
-        for bug in BUGS[name]:
+        for bug in bugs:
             _plant(bug, undo)
         yield
     finally:
@@ -323,11 +370,11 @@ def _plant(bug: Bug, undo: list[tuple[Any, Any, Any]]) -> None:
     module = importlib.import_module(f"driftq.{module_name}")
     owner: Any = module
     *classes, function_name = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
+    for class_name in classes:
+        owner = getattr(owner, class_name)
     old = inspect.unwrap(getattr(owner, function_name))
     text = _SOURCES.get(old) or textwrap.dedent(inspect.getsource(old))
-    assert text.count(bug.old) >= 1, f"{bug.target} does not contain {bug.old!r} any more: the table must follow"
+    assert text.count(bug.old) >= 1, f"{bug.target} does not contain {bug.old!r} any more: update the table"
     text = text.replace(bug.old, bug.new, 1)
     scope: dict[str, Any] = {}
     exec(compile(text, f"<planted in {bug.target}>", "exec"), module.__dict__, scope)
@@ -340,11 +387,11 @@ def _plant(bug: Bug, undo: list[tuple[Any, Any, Any]]) -> None:
     _replace_everywhere(old, new, undo)
 
 
-_SOURCES: dict[Any, str] = {}  # so that one function can be made wrong in two places
+_SOURCES: dict[Any, str] = {}  # so that one function can have two changes
 
 
 def _replace_everywhere(old: Any, new: Any, undo: list[tuple[Any, Any, Any]]) -> None:
-    """In every module that knows the function by any name, and in the tables of such modules."""
+    """In every module that refers to the function by any name, and in the tables of such modules."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("driftq") or module is None:
             continue

@@ -1,7 +1,7 @@
-"""What readers ask of the state, through the product's read path: each question shows one part of it, whole.
+"""Queries of the state, through the read path of the product. Each shows one part of the state completely.
 
-A question is asked of the broker at any moment, and of the fold of all durable facts when its answer has left: the two
-must show the same. It is a command only to the simulation, which keeps operations and their replies.
+A query is sent to the broker at any moment, and to the fold of all durable facts when its reply is sent: the two must
+agree. The simulation treats it as a command, because it tracks operations and their replies.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from driftq.core.model.commands import Command
 from driftq.core.model.replies import Reply
 from driftq.core.state.state import State
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
 class Question(Command, frozen=True):
@@ -21,7 +21,7 @@ class Question(Command, frozen=True):
 
 
 class Shown(Reply, frozen=True):
-    """`value` compares equal if the same was shown."""
+    """`value` compares equal if the same state was shown."""
 
     value: Any
 
@@ -44,7 +44,7 @@ def _groups(state: State) -> object:
 
 
 def _messages(state: State) -> object:
-    """Where the first messages are that a group has not settled."""
+    """The states of the first messages that a group has not settled."""
     return [
         [progress.state_of(offset)[0] for offset in range(progress.floor, progress.floor + 8)]
         for group in state.groups.values()
@@ -59,7 +59,7 @@ PARTS: dict[str, Callable[[State], object]] = {
     "keys": lambda state: list(state.keys.snapshot()),
     "effects": lambda state: list(state.effects.snapshot()),
     "jobs": lambda state: list(state.job_attempts.snapshot()),
-    "streams": lambda state: list(state.streams.snapshot()),
+    "streams": lambda state: [stream.snapshot() for stream in state.streams.in_order()],
     "stages": lambda state: list(state.stages.snapshot()),
     "subscriptions": lambda state: list(state.subscriptions.snapshot()),
 }
@@ -69,8 +69,8 @@ def shown(question: Question, state: State) -> Shown:
     return Shown(PARTS[question.part](state))
 
 
-class Asker:
-    """Draws questions from a generator of its own, so that asking changes nothing else in a run."""
+class QueryClient:
+    """Draws queries from its own generator, so that they change nothing else in a run."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"questions {seed}")
@@ -81,8 +81,8 @@ class Asker:
     def question(self) -> Question | None:
         return Question(self._random.choice(tuple(PARTS))) if self._random.random() < 0.15 else None
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         pass
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The clients that follow: subscriptions to streams, their wakes, and questions about logs and producers."""
+"""Subscribers to streams, clients that query logs and producers, and one that redrives dead letters."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from driftq.core.model.replies import Reply
 from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
 from tests.simulation.actors import KIND, PATHS, Actor
 from tests.simulation.checks.ledger import WAKES
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.world import World
 
 
 class Subscriber(Actor):
-    """Creates subscriptions, claims wakes, acks them; sometimes with a generation that is over."""
+    """Creates subscriptions, claims wakes, acks them; sometimes with an old generation."""
 
     kind = "subscriber"
 
@@ -65,17 +65,17 @@ class Subscriber(Actor):
         chance = self.random.random
         index = int(chance() * len(self.wakes))
         wake = self.wakes[index] if chance() < 0.3 else self.wakes.pop(index)
-        acks = tuple((each.path, each.end_offset) for each in wake.streams if chance() < 0.8)
+        acks = tuple((stream.path, stream.end_offset) for stream in wake.streams if chance() < 0.8)
         end = chance()
         self.ask(w.AckWake(wake.subscription, wake.generation, wake.wake_id, acks, end < 0.5, 0.5 <= end < 0.6))
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if isinstance(reply, w.WakeView):
             self.wakes = [*self.wakes[-5:], reply]
 
 
-class Looker(Actor):
-    """Asks where logs end, where groups stand, what exists, what is remembered of a producer."""
+class Inspector(Actor):
+    """Queries the ends of logs, the positions of groups, the list of streams and the state of producers."""
 
     kind = "looker"
 
@@ -97,7 +97,7 @@ class Looker(Actor):
 
 
 class Redriver(Actor):
-    """Sends dead letters back, and repeats itself."""
+    """Redrives dead letters, and repeats some of its requests."""
 
     kind = "redriver"
 
@@ -111,11 +111,17 @@ class Redriver(Actor):
             self.ask(self.last)
             return
         topic = self.topic()
-        batch, count, size = self.batch(1)
+        group = "redrive" if chance() < 0.7 else "g0"
+        self.last = c.Redrive(f"dlq.{topic}", group, tuple(self.part(topic) for _ in range(1 + int(chance() * 3))))
+        self.ask(self.last)
+
+    def part(self, topic: str) -> c.RedrivePart:
+        """Some neighbouring letters. Parts of one command may name the same letter."""
+        chance = self.random.random
+        batch, count, size = self.batch(1 if chance() < 0.5 else 3)
         partition = int(chance() * self.world.swarm.partitions)
         only = self.random.choice(("", "g0", "g1"))
-        marks = (RecordSchedule(0, group=only),) if only else ()
+        marks = tuple(RecordSchedule(index, group=only) for index in range(count)) if only else ()
+        first = int(chance() * 30 * chance())
         produce = c.Produce(topic, batch, count, size, b"", partition, marks=marks)
-        group = "redrive" if chance() < 0.7 else "g0"
-        self.last = c.Redrive(f"dlq.{topic}", group, partition, int(chance() * 30), produce)
-        self.ask(self.last)
+        return c.RedrivePart(partition, tuple(range(first, first + count)), produce)

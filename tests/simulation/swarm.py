@@ -1,7 +1,7 @@
-"""What one seed means: which clients there are, how eager each is, how small the files, which faults and how often.
+"""The configuration of a seed: its clients and their weights, the file sizes, which faults and how often.
 
-Every seed leaves something out, because a run with everything in it never reaches the corners that a lopsided one does.
-Pure: a seed in, a `Swarm` out.
+Every seed leaves something out (swarm testing): a run with every feature rarely reaches the states that an unbalanced
+one does. Pure: a seed in, a `Swarm` out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 import msgspec
 
 from driftq.core.model.limits import BrokerLimits
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
 from driftq.wire.message import RetryPolicy
 
 KINDS = ("plain", "flips", "lies")
@@ -26,7 +26,7 @@ class FaultPlan:
     crash_calls: int
     error_calls: int
     full_steps: int
-    kill_steps: int  # the process alone is killed or stopped in order
+    kill_steps: int  # only the process is killed or stopped cleanly
     label: str  # "" or the one label that faults prefer
     kinds: tuple[str, ...]  # of injected errors: eio, enospc, short
     in_recovery: float
@@ -69,19 +69,20 @@ LABELS = (
     "journal.cut.sync", "journal.torn.create", "journal.torn.write", "journal.torn.sync", "journal.leftover.remove",
     "log.folder", "log.create", "log.header", "log.append", "log.sync", "log.sync_folder", "log.root.sync_folder",
     "log.parent.sync_folder", "log.cut", "log.remove", "log.folder.remove", "index.create", "index.write",
-    "index.remove", "snapshot.create", "snapshot.header", "snapshot.write", "snapshot.end", "snapshot.sync",
+    "index.remove", "shared.folder", "shared.create", "shared.append", "shared.remove", "shared.index.remove",
+    "snapshot.create", "snapshot.header", "snapshot.write", "snapshot.end", "snapshot.sync",
     "snapshot.rename", "snapshot.sync_folder", "snapshot.parent.sync_folder", "snapshot.remove",
     "snapshot.leftover.remove",
 )  # fmt: skip
 
-# Calls that another call's crash brings about.
+# Calls that only happen after a crash at another call.
 RARE = {
     "journal.cut": "journal.sync", "journal.cut.sync": "journal.sync", "journal.torn.create": "journal.sync",
     "journal.torn.write": "journal.sync", "journal.torn.sync": "journal.sync", "journal.rewrite": "journal.sync",
     "snapshot.leftover.remove": "snapshot.end",
 }  # fmt: skip
 
-INFREQUENT = ("log.folder.remove",)  # a few calls in a whole run: strike at the first of them
+INFREQUENT = ("log.folder.remove",)  # a few calls in a whole run: strike the first one
 
 
 def draw(seed: int, operations: int) -> Swarm:
@@ -100,6 +101,7 @@ def draw(seed: int, operations: int) -> Swarm:
         log_segment_bytes=chance.choice((600, 600, 1500, 4000, 20_000)),
         cache_bytes=chance.choice((2_000, 50_000, 1 << 20)),
         open_files=chance.choice((4, 16, 64)),
+        **_shares(seed),
     )
     swarm = Swarm(
         seed=seed,
@@ -121,10 +123,10 @@ def draw(seed: int, operations: int) -> Swarm:
         coalesces=_coalesces(seed),
     )
     if kind == "plain" and RARE.get(swarm.faults.label) == "journal.sync":
-        # Only a block of several sectors can be torn: commit much at once.
+        # Only a block of several sectors can be torn: commit large batches.
         swarm = dataclasses.replace(swarm, commit_chance=0.08, value_bytes=300)
     if swarm.faults.label in INFREQUENT:
-        # A folder goes when its log was dropped and two checkpoints have passed: drop much, and write much.
+        # A folder is removed two checkpoints after its log was dropped: drop and write a lot.
         swarm = dataclasses.replace(swarm, weights=weights | {"stream": 60, "admin": 15, "plain": 40}, value_bytes=300)
     return swarm
 
@@ -142,7 +144,7 @@ def _limits(chance: Random, segment_bytes: int) -> BrokerLimits:
         partition_messages=chance.choice((60, 400, 1_000_000)),
         in_flight_max=chance.choice((2, 5, 20, 1_000)),
         retry_ratio=chance.choice((0.2, 0.5)),
-        batch_bytes=chance.choice((2_000, segment_bytes // 4)),  # what one sweep buries must fit into a segment
+        batch_bytes=chance.choice((2_000, segment_bytes // 4)),  # the dead letters of one sweep must fit into a segment
         message_bytes=3_000,
         retry=retry,
         retry_floor_ms=20,
@@ -159,19 +161,28 @@ def _limits(chance: Random, segment_bytes: int) -> BrokerLimits:
 
 
 def _with_idle_groups(limits: BrokerLimits, seed: int) -> BrokerLimits:
-    """Drawn apart, so that it changes nothing else of a seed. In every fifth one idle groups meet full partitions."""
+    """Drawn apart, so that it changes nothing else of a seed. In every fifth seed there are idle groups and full
+    partitions."""
     small = seed % 5 == 0 and limits.partition_messages <= 400
     choices = (1_500,) if small else (0, 0, 1_500, 10_000)
     return msgspec.structs.replace(limits, groups_idle_ms=Random(f"idle {seed}").choice(choices))
 
 
+def _shares(seed: int) -> dict[str, int]:
+    """Drawn apart, so that it changes nothing else of a seed. Logs share small segments until they have a few batches,
+    so that they outgrow their share, and segments are compacted, often."""
+    chance = Random(f"shares {seed}")
+    share_bytes = chance.choice((0, 2_500, 6_000, 20_000, 1 << 20))
+    return {"share_bytes": share_bytes, "shared_segment_bytes": chance.choice((600, 2_000, 8_000))}
+
+
 def _coalesces(seed: int) -> bool:
-    """Drawn apart, so that it changes nothing else of a seed. Not where idle groups meet full partitions."""
+    """Drawn apart, so that it changes nothing else of a seed. Not with idle groups and full partitions."""
     return seed % 5 != 0 and Random(f"coalesces {seed}").random() < 0.4
 
 
 def _label(seed: int) -> str:
-    """Three seeds of five prefer a call; the calls take turns, so that a few hundred seeds strike at each of them."""
+    """Three seeds of five prefer a call; the calls take turns, so that a few hundred seeds strike each of them."""
     labels = (*LABELS, *RARE)
     turn, place = divmod(seed, 5)
     return labels[(3 * turn + place) % len(labels)] if place < 3 else ""

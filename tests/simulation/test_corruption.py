@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from driftq.core.model import commands as c
 from tests.simulation.corruption import begin_lying, end_lying
-from tests.simulation.fault_driver import story
-from tests.simulation.op import Op
+from tests.simulation.fault_driver import workload
+from tests.simulation.operation import Operation
 from tests.simulation.run import Drainer
 from tests.simulation.trace import Trace
 from tests.simulation.world import World
 from tests.support.broker_fixture import produce
 
 
-def half_committed(world: World) -> Op:
+def half_committed(world: World) -> Operation:
     """A command that a lying device has stored, or not, and that was not acknowledged."""
     client = Drainer(world)
     world.submit(c.CreateTopic("t"), client)
@@ -25,7 +25,7 @@ def half_committed(world: World) -> Op:
 
 
 def started() -> World:
-    world = World(story(), Trace())
+    world = World(workload(), Trace())
     world.faults.enabled = False
     world.start()
     return world

@@ -34,7 +34,7 @@ def test_two_seeds_give_two_traces():
     assert len(traces) == 8
 
 
-def test_a_trace_does_not_depend_on_who_listens():
+def test_a_trace_does_not_depend_on_printing():
     lines: list[str] = []
     assert run_seed(3, 300, lines.append).trace == run_seed(3, 300).trace
     assert len(lines) > 300

@@ -1,7 +1,7 @@
-"""Seeds, many of them: no promise is broken, and everything that should have happened did.
+"""Many seeds: no promise is broken, and every expected event happened.
 
-The sizes follow the profile: a look while writing, 500 seeds and 2 million operations at every change, 20,000 seeds
-before a release. Seeds that once failed run first and always.
+The sizes follow the profile: a few seeds while writing, 500 seeds and 2 million operations at every change, 20,000
+seeds before a release. Seeds that once failed run first and always.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 
 import pytest
 
-from tests.simulation.many import known_seeds, run_many
 from tests.simulation.planted import planted
 from tests.simulation.run import run_seed
+from tests.simulation.seed_runs import known_seeds, run_many
 
 SEEDS = {"quick": 6, "dev": 40, "ci": 500, "release": 20_000}
-UNTRIED_FROM = 250  # so many seeds strike at every labelled call
+UNTRIED_FROM = 250  # enough seeds to strike every labelled call
 OPERATIONS = {
     "quick": 500,
     "dev": 1_500,
@@ -33,17 +33,17 @@ def test_a_seed_that_once_failed_passes_now(number):
 
 @pytest.mark.patient
 @pytest.mark.timeout(12 * 3_600)
-def test_no_seed_breaks_a_promise_and_nothing_is_left_untried(profile, seed):
+def test_no_seed_breaks_a_promise_and_every_expected_event_happens(profile, seed):
     tally = run_many(range(seed, seed + SEEDS[profile]), OPERATIONS[profile], os.cpu_count() or 1)
     broken = [f"seed {number}: {error}" for number, error in tally.broken]
-    assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and note it in seeds.txt"
-    assert tally.operations >= ALTOGETHER[profile], "some seeds did less than they were asked to"
+    assert not broken, "\n\n".join(broken[:5]) + "\n\nreplay with: make sim SEED=… and add it to seeds.txt"
+    assert tally.operations >= ALTOGETHER[profile], "some seeds ran fewer operations than requested"
     if SEEDS[profile] >= UNTRIED_FROM:
-        assert not tally.never(), "something that should have happened never did"
+        assert not tally.never(), "an expected event never happened"
 
 
-def test_the_canary_dies():
-    """A seed that must fail: if it does not, nothing that passed above means anything."""
+def test_a_seed_that_must_fail_fails():
+    """If this seed does not fail, the checks above prove nothing."""
     with planted("nosync"):
         result = run_seed(1)
     assert result.promise == "L1"

@@ -1,7 +1,7 @@
-"""What happened, as one number and, if wanted, as lines a person can read.
+"""The trace of a run: one hash and, on request, readable lines.
 
-The number covers every frame that was written, every reply that left, every restart. Two runs of one seed must give the
-same number, in any process. Knows nothing about what the events mean.
+The hash covers every frame that was written, every reply that was sent and every restart. Two runs of one seed must
+have the same hash, in any process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Trace:
         self.talks = printer is not None
 
     def say(self, text: str) -> None:
-        """One line; it counts for the hash too."""
+        """Add a line to the hash, and print it on request."""
         self._hash.update(text.encode())
         if self._printer is not None:
             self._printer(text)
 
     def show(self, text: str) -> None:
-        """For a listener only."""
+        """Only printed, not part of the hash."""
         if self._printer is not None:
             self._printer(text)
 

@@ -1,7 +1,8 @@
-"""The clients that work: they claim, then ack, nack, give back, reject, extend, or die and come back too late.
+"""Workers: they claim, then ack, nack, release, reject, extend, or die and return too late. Some ack with their next
+claim.
 
-A worker knows what it was handed and under which token, nothing else. What it forgets stays leased until the lease
-ends; what it remembers too long it tries to settle with a stale token.
+A worker knows only its deliveries and their tokens. What it drops stays leased until the lease expires; what it keeps
+too long it tries to settle with a stale token.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Rejected, Reply, Settlement
 from driftq.wire.errors import Code
 from tests.simulation.actors import KIND, PATHS, TASKS, Actor
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.world import World
 
 
 class Item(NamedTuple):
-    """A run of messages as it was handed out."""
+    """A delivered run of messages."""
 
     topic: str
     group: str
@@ -40,7 +41,7 @@ class Worker(Actor):
         self.group = f"g{number % 2}"
         self.owner = self.name
         self.items: list[Item] = []
-        self.ghosts: list[Item] = []  # what it held before it died or lost interest
+        self.ghosts: list[Item] = []  # what it held before it died or stopped working
         self.retry: list[c.Command] = []
         self.concluded: list[c.CommitOutcome] = []  # the last ones, to be sent again
         self.claiming = 0
@@ -57,7 +58,7 @@ class Worker(Actor):
                 self.conclude(ghost, (ghost.topic, ghost.group, ghost.owner), (self.held(ghost),))
             else:
                 self.settle(ghost)
-        elif self.items and (self.claiming or len(self.items) > 4 or chance() < 0.65):
+        elif self.items and (self.claiming or len(self.items) > 4 or chance() < 0.6):
             self.work()
         elif self.claiming < 2:
             self.claim()
@@ -68,8 +69,28 @@ class Worker(Actor):
         task = self.random.choice(TASKS) or None if chance() < 0.2 else None
         label = "l" if chance() < 0.05 else None
         self.claiming += 1
-        most = 1 + int(chance() * 8)
-        self.ask(c.Claim(self.topic_name, self.group, self.owner, most, lease_ms, "earliest", task, label), "claim")
+        count = 1 + int(chance() * 8)
+        acks = self.finished() if chance() < 0.4 else ()
+        max_bytes = 600 if count % 3 == 0 else 0  # two or three messages, or a few more if they are small
+        claim = c.Claim(
+            self.topic_name, self.group, self.owner, count, lease_ms, "earliest", task, label, acks, max_bytes
+        )
+        self.ask(claim, "claim")
+
+    def finished(self) -> tuple[c.Held, ...]:
+        """What it acks with its next claim: some of its items, and now and then one that it lost long ago."""
+        chance = self.random.random
+        items = [self.items.pop() for _ in range(min(len(self.items), int(chance() * 4)))]
+        if self.ghosts and chance() < 0.4:
+            items.append(self.ghosts.pop(int(chance() * len(self.ghosts))))
+        taken: set[tuple[int, int]] = set()
+        acks = []
+        for item in items:
+            offsets = {(item.partition, offset) for offset in range(item.first, item.end)}
+            if not offsets & taken:
+                acks.append(self.held(item))
+                taken |= offsets
+        return tuple(acks)
 
     def work(self) -> None:
         chance = self.random.random
@@ -124,7 +145,7 @@ class Worker(Actor):
             self.conclude(item, names, held)
 
     def conclude(self, item: Item, names: tuple[str, str, str], held: tuple[c.Held, ...]) -> None:
-        """Everything the work did, in one command."""
+        """Settle the work with one outcome."""
         chance = self.random.random
         produces: tuple[c.Produce, ...] = ()
         appends: tuple[c.AppendStream, ...] = ()
@@ -145,31 +166,33 @@ class Worker(Actor):
         self.ask(outcome, item)
 
     def conclude_again(self, outcome: c.CommitOutcome) -> None:
-        """The reply was lost, perhaps with the broker; or a confused client asks for something else."""
+        """Repeat an outcome whose reply was lost, or send another one under the same tokens."""
         if self.random.random() < 0.2:
             batch, count, size = self.batch()
             produces = (c.Produce(self.topic(), batch, count, size),)
             outcome = c.CommitOutcome(outcome.acks, produces, digest=f"{self.name}.{self.sent}".encode())
         self.ask(outcome)
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         if op.note == "claim":
             self.claiming -= 1
         if isinstance(reply, Claimed):
             command = op.command
             assert isinstance(command, c.Claim)
-            for each in reply.deliveries:
+            self.world.counts["acks with a claim"] += len(command.acks)
+            self.world.counts["stale settles refused"] += len(reply.refused)
+            for delivery in reply.deliveries:
                 names = (command.topic, command.group, command.owner)
-                self.items.append(Item(*names, each.partition, each.first, each.end, reply.token))
+                self.items.append(Item(*names, delivery.partition, delivery.first, delivery.end, reply.token))
         elif isinstance(reply, Settlement) and reply.refused:
             self.world.counts["stale settles refused"] += len(reply.refused)
         elif isinstance(reply, Rejected) and reply.code is Code.DISK_FULL and isinstance(op.note, Item):
             self.items.append(op.note)
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         if op.note == "claim":
             self.claiming -= 1
         elif self.random.random() < 0.5 and (
             not isinstance(op.command, c.CommitOutcome) or op.command in self.concluded
         ):
-            self.retry.append(op.command)  # an outcome without a token could say its messages twice
+            self.retry.append(op.command)  # an outcome without a token is not recognised as a repeat

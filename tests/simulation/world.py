@@ -1,8 +1,8 @@
-"""One simulated machine: the real sequencer, broker, journal, log store and checkpoint over a disk that forgets.
+"""One simulated machine: the real sequencer, broker, journal, log store and checkpoint on a simulated disk.
 
-A run is a sequence of steps. A step lets a client ask for something, moves a commit or a checkpoint one phase on, or
-does a chore; a crash at any disk call ends the process, and it starts again from what the disk kept. The world knows
-time, order and processes; clients are `actors`, judgement is `checks`.
+A run is a sequence of steps. A step lets a client send a command, advances a commit or a checkpoint by one phase, or
+does maintenance. A crash at any disk call ends the process, and a new one starts from what the disk kept. The world
+knows time, order and processes; the clients are in `actors`, the checks in `checks`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ from driftq.core.model import commands as c
 from driftq.core.model.facts import Fact
 from driftq.core.model.frames import decode
 from driftq.core.model.replies import Reply
-from driftq.engine import checkpointer
+from driftq.engine import snapshot_store
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
+from driftq.engine.folder_storage import Opened, open_folder
+from driftq.engine.frame_queue import CommitBatch
 from driftq.engine.group_commit import DELAY_MAX_S, GroupCommit, PlainMessage
+from driftq.engine.journal_room import NEW_WORK
 from driftq.engine.queries import Queries
-from driftq.engine.recovery import Opened, open_folder
-from driftq.engine.sequencer import NEW_WORK, CommitBatch, OnReply, Sequencer
+from driftq.engine.sequencer import OnReply, Sequencer
+from driftq.engine.snapshot_store import snapshot_frames
 from driftq.storage.corruption import Damaged
 from driftq.storage.disk import DiskFailed, DiskFull
-from driftq.storage.journal import JournalUnavailable
+from driftq.storage.journal import AppendUnknown, JournalUnavailable
 from driftq.testing.clock import START_MS
 from driftq.wire.errors import Code
 from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.windows import Connection
 from tests.simulation.faults import Faults
-from tests.simulation.op import PLAIN, Op
+from tests.simulation.operation import PLAIN, Operation
 from tests.simulation.queries import Question, shown
 from tests.simulation.swarm import Swarm
 from tests.simulation.trace import Trace
@@ -68,9 +71,9 @@ class OpReply:
 
     __slots__ = ("inbox", "op")
 
-    op: Op
+    op: Operation
 
-    def __init__(self, inbox: list[tuple[Op, Reply]], op: Op | None = None) -> None:
+    def __init__(self, inbox: list[tuple[Operation, Reply]], op: Operation | None = None) -> None:
         self.inbox = inbox
         if op is not None:
             self.op = op
@@ -82,12 +85,14 @@ class OpReply:
 class NotedSequencer(Sequencer):
     """The real sequencer. It reports which operation was decided with which command."""
 
-    on_decided: Callable[[c.Command, list[Op], int], None]
+    on_decided: Callable[[c.Command, list[Operation], int], None]
 
     def submit(self, command: c.Command, now_ms: int, on_reply: OnReply) -> None:
         before_lsn = self.decided_lsn
         super().submit(command, now_ms, on_reply)
-        callbacks = on_reply.args[0] if isinstance(on_reply, partial) else (on_reply,)  # a coalesced append has many
+        callbacks = (
+            on_reply.args[0] if isinstance(on_reply, partial) else (on_reply,)
+        )  # a coalesced append has many operations
         self.on_decided(command, [callback.op for callback in callbacks], before_lsn)
 
 
@@ -112,23 +117,26 @@ class World:
         self.passed_ms = 0
         self.now_ms = START_MS
         self.frames: list[bytes] = []  # every frame that was given to the journal and may exist
-        self.op_at: dict[int, Op] = {}  # the operation that made a frame
-        self.open_ops: deque[Op] = deque()
-        self.durable_lsn = 0  # what was reported to the sequencer as durable
-        self.promised_lsn = 0  # what the journal returned as durable
+        self.op_at: dict[int, Operation] = {}  # the operation that made a frame
+        self.open_ops: deque[Operation] = deque()
+        self.durable_lsn = 0  # the lsn that was reported to the sequencer as durable
+        self.promised_lsn = 0  # the lsn that the journal returned as durable
         self.full_until = 0
         self.connections: dict[Keeps, Connection] = {}
         self._moved: dict[Keeps, None] = {}  # connections whose windows changed in this commit
-        self._append_times = Random(f"append times {swarm.seed}")  # apart, so that other seeds stay as they were
+        self._append_times = Random(
+            f"append times {swarm.seed}"
+        )  # its own generator, so that other seeds keep their runs
         quick_disk = self._append_times.random() < 0.5
         self._append_choices = (0.0,) if quick_disk else (0.0, DELAY_MAX_S, 5 * DELAY_MAX_S)  # seconds
-        self._inbox: list[tuple[Op, Reply]] = []
+        self._inbox: list[tuple[Operation, Reply]] = []
         self._new_frames: deque[tuple[int, list[Fact]]] = deque()
 
-    # ------------------------------------------------------------------------------------------------ a process's life
+    # ------------------------------------------------------------------------------------------------ the life of a
+    # process
 
     def start(self) -> None:
-        """Begin a process on whatever the disk holds. Starting can itself be cut short."""
+        """Start a process on the content of the disk. A crash can interrupt the start too."""
         for attempt in range(STARTS_MAX):
             if attempt < STARTS_MAX - 2 and self.faults.in_recovery():
                 self.faults.arm(self.disk)
@@ -159,7 +167,10 @@ class World:
     def _begin(self, opened: Opened) -> None:
         self.opened = opened
         tail = opened.journal.tail_lsn()
-        hook, self.disk.on_call = self.disk.on_call, None  # looking may open logs, and nothing fails while we look
+        hook, self.disk.on_call = (
+            self.disk.on_call,
+            None,
+        )  # the checks may open logs, and no fault strikes in the meantime
         self._take_over(opened, tail)
         self.disk.on_call = hook
         self.now_ms = max(self.now_ms, opened.broker.state.last_ms)
@@ -167,10 +178,7 @@ class World:
             opened.broker,
             opened.store,
             tail,
-            opened.journal.room_bytes(),
-            block_bytes=opened.options.block_bytes(),
-            reserve_bytes=opened.options.reserve_bytes(),
-            segment_bytes=opened.options.segment_room_bytes(),
+            opened.options.journal_room(opened.journal.room_bytes()),
         )
         self.sequencer.on_decided = self._decided
         self.group = GroupCommit(self.sequencer, lambda: self.now_ms)
@@ -187,7 +195,7 @@ class World:
         self.faults.arm(self.disk)
 
     def _take_over(self, opened: Opened, tail: int) -> None:
-        """Settle what happened before the stop: frames that are in the journal happened, all others never did."""
+        """Decide what happened before the stop: frames in the journal happened, all others did not."""
         ends = {self.promised_lsn, len(self.frames)}
         if tail not in ends:
             raise Violation("L1", f"the journal ends at {tail}; it may end only at one of {sorted(ends)}")
@@ -200,7 +208,7 @@ class World:
             f"{', torn' if opened.report.journal.torn else ''}"
         )
         self.counts["torn tails"] += opened.report.journal.torn is not None
-        # Logs are opened when they are first touched; leave that to the clients often enough.
+        # A log is opened at its first use. Often enough, leave that to the clients.
         self.audit.restarted(opened, self.frames, self.now_ms, reads=self.random.random() < 0.6)
         unknown, self.open_ops = list(self.open_ops), deque()
         for op in unknown:
@@ -221,7 +229,7 @@ class World:
             self.disk.restart()
 
     def die(self, why: str) -> None:
-        """The process ends here. Replies that did not leave never will."""
+        """The process ends here. Replies that were not sent are lost."""
         self.counts["crashes"] += 1
         self.trace.say(f"{self.steps}: dies: {why}")
         self._inbox.clear()
@@ -235,13 +243,13 @@ class World:
         if not self.errors_injected():
             raise Violation("disk", f"a disk that never failed stopped the engine: {error}")
         self.counts["stops"] += 1
-        if isinstance(error, DiskFailed) and error.label in ("journal.append", "journal.sync"):
+        if isinstance(error, AppendUnknown):
             try:
                 self.opened.journal.append(self.opened.journal.tail_lsn(), [b"x"])
-            except DiskFailed:
+            except AppendUnknown:
                 pass
             else:
-                raise Violation("fail-stop", f"the journal went on after {error}")
+                raise Violation("fail-stop", f"the journal still accepted frames after {error}")
         self.die(f"disk error: {error}")
 
     def errors_injected(self) -> int:
@@ -254,11 +262,11 @@ class World:
         self.windows.observe(facts, self.now_ms)
 
     def note_moved(self, consumer: Keeps) -> Callable[[], None]:
-        """What the window of a consumer calls."""
+        """Called by the window of a consumer."""
         return lambda: self._moved.update({consumer: None})
 
     def keep_leases(self) -> None:
-        """At the end of each turn of the loop: connections keep what they must."""
+        """At the end of each turn of the loop: connections renew the leases that they must."""
         moved, self._moved = self._moved, {}
         for consumer in list(self.connections):
             next_ms = consumer.window.next_ms()
@@ -268,14 +276,14 @@ class World:
             connection.judge(self.opened.broker.state, self.now_ms)
 
     def clean_stop(self) -> None:
-        """What `Engine.close` does: finish, leave a short journal, save the watermark."""
+        """What `Engine.close` does: finish, trim the journal, save the watermark."""
         self.commit_all()
         opened = self.opened
         if self.checkpoint_phase not in (1, 2):
             try:
                 opened.store.sync()
                 lsn = self.sequencer.durable_lsn
-                checkpointer.save(opened.disk, opened.folder, opened.broker, lsn, opened.journal.crc_at(lsn) or 0)
+                opened.snapshots.save(lsn, opened.journal.crc_at(lsn) or 0, snapshot_frames(opened.broker))
             except DiskFull:
                 pass
         opened.journal.close()
@@ -293,12 +301,12 @@ class World:
     # ------------------------------------------------------------------------------------------------------- one step
 
     def guarded(self, work: Callable[[], object]) -> None:
-        """Do something that may end the process."""
+        """Run something that may end the process."""
         try:
             work()
         except Crash as crash:
             self.die(f"crash at {crash}")
-        except (DiskFailed, DiskFull, JournalUnavailable) as error:
+        except (DiskFailed, DiskFull, AppendUnknown, JournalUnavailable) as error:
             self.stop(error)
 
     def pass_time(self) -> None:
@@ -310,7 +318,7 @@ class World:
         self.now_ms += passed
 
     def work(self) -> None:
-        """Everything of a step that is not a client's."""
+        """The part of a step that no client does."""
         chance = self.random.random
         if chance() < self.swarm.commit_chance:
             self.commit(at_once=chance() >= self.swarm.slow_commit)
@@ -339,8 +347,8 @@ class World:
     def is_quiet(self) -> bool:
         return self.sequencer.decided_lsn == self.durable_lsn and not self._inbox
 
-    def submit(self, command: c.Command, actor: object, note: object = None) -> Op:
-        op = Op(command, actor, note, self.now_ms, self.steps, self.durable_lsn)
+    def submit(self, command: c.Command, actor: object, note: object = None) -> Operation:
+        op = Operation(command, actor, note, self.now_ms, self.steps, self.durable_lsn)
         self._note(op)
         self.group.submit(command, self.now_ms, OpReply(self._inbox, op))
         if isinstance(command, c.SetClock) and op.own:
@@ -352,24 +360,24 @@ class World:
         return op
 
     def produce(self, topic: str, value: bytes, key: bytes, partition: int | None, actor: object) -> None:
-        """A plain message, as the server produces it: it may share an append with others."""
+        """A plain message, as the server produces it: it may be coalesced with others."""
         callback = OpReply(self._inbox)
         message = PlainMessage(topic, value, key, callback, partition)
-        callback.op = op = Op(message.command(), actor, PLAIN, self.now_ms, self.steps, self.durable_lsn)
+        callback.op = op = Operation(message.command(), actor, PLAIN, self.now_ms, self.steps, self.durable_lsn)
         self._note(op)
         self.group.produce(message)
         self.counts["plain messages"] += 1
         if self._inbox:
             self._hand_out()
 
-    def _note(self, op: Op) -> None:
+    def _note(self, op: Operation) -> None:
         self.open_ops.append(op)
         self.operations += 1
         self.commands[type(op.command).__name__] += 1
         if self.trace.talks:
             self.trace.show(f"{self.steps}: {op.actor} {_short(op.command)}")
 
-    def _decided(self, command: c.Command, ops: list[Op], before_lsn: int) -> None:
+    def _decided(self, command: c.Command, ops: list[Operation], before_lsn: int) -> None:
         """A command was decided, for one operation or for many plain messages together."""
         lsn = self.sequencer.decided_lsn
         for op in ops:
@@ -377,14 +385,14 @@ class World:
         if lsn > before_lsn:
             joined = ops[0]
             if len(ops) > 1:
-                joined = Op(command, self, None, self.now_ms, self.steps, self.durable_lsn)
+                joined = Operation(command, self, None, self.now_ms, self.steps, self.durable_lsn)
                 joined.lsn, joined.own = lsn, True
                 self.counts["coalesced appends"] += 1
             self.op_at[lsn] = joined
 
     def query(self, question: Question, actor: object) -> None:
-        """A read of the state, as the server does it. It is no operation: it leaves no trace in what is decided."""
-        op = Op(question, actor, None, self.now_ms, self.steps, self.durable_lsn)
+        """A read of the state, as the server does it. It is not an operation and changes nothing."""
+        op = Operation(question, actor, None, self.now_ms, self.steps, self.durable_lsn)
         op.lsn = self.sequencer.decided_lsn
         inbox = self._inbox
         self.open_ops.append(op)
@@ -394,7 +402,7 @@ class World:
             self._hand_out()
 
     def _hand_out(self) -> None:
-        """Judge frames and replies in the one order there is, then let the clients have the replies."""
+        """Check frames and replies in the order of decision, then give the replies to the clients."""
         inbox, frames = self._inbox, self._new_frames
         for op, reply in inbox:
             while frames and frames[0][0] <= op.lsn:
@@ -420,8 +428,8 @@ class World:
         for op, reply in answered:
             op.actor.on_reply(op, reply)
 
-    def _count_while_full(self, op: Op, reply: Reply) -> None:
-        """A full disk refuses new work; what ends old work continues."""
+    def _count_while_full(self, op: Operation, reply: Reply) -> None:
+        """A full disk refuses new work; settlements continue."""
         if type(op.command) in NEW_WORK:
             self.counts["new work refused while full"] += getattr(reply, "code", None) is Code.DISK_FULL
         elif op.own:
@@ -433,7 +441,7 @@ class World:
             lsn, facts = frames.popleft()
             self.audit.frame(lsn, facts, self.op_at.pop(lsn))
 
-    # ---------------------------------------------------------------------------------------- what the engine would do
+    # ---------------------------------------------------------------------------------------- the work of the engine
 
     def commit(self, *, at_once: bool) -> None:
         """One phase of a commit, or all of them: take, append, report. It may be delayed before it starts."""
@@ -462,7 +470,7 @@ class World:
         if self.batch is not None:
             self.stored_lsn = self.opened.journal.append(self.batch.expected_lsn, self.batch.frames)
             self.promised_lsn = self.stored_lsn
-            self.sequencer.room_bytes = self.opened.journal.room_bytes()
+            self.sequencer.room.free_bytes = self.opened.journal.room_bytes()
             self.batch = None
             self.counts["commits"] += 1
             if not at_once:
@@ -489,25 +497,30 @@ class World:
             self.commit(at_once=True)
 
     def sweep(self) -> None:
-        command = self.opened.broker.due(self.now_ms)
-        if command is not None:
+        if (command := self.opened.broker.due(self.now_ms)) is not None:
             self.submit(command, self)
 
     def tend(self) -> None:
-        """Once in a while: what a full disk refused, the watermark, the spare segment, retention."""
+        """Regular maintenance: work that a full disk refused, the watermark, the spare segment, retention."""
         self.opened.store.make_room()
+        self.opened.store.tidy()
+        if self.steps % 7 == 0:
+            self.opened.journal.close_segment()
         self.opened.journal.save_watermark()
         self.audit.watermark_lsn = self.opened.journal.tail_lsn()
         self.opened.journal.make_room()
-        self.sequencer.room_bytes = self.opened.journal.room_bytes()
-        if self.random.random() < 0.3:
-            self.submit(c.Sweep(retention=True), self)
+        self.sequencer.room.free_bytes = self.opened.journal.room_bytes()
+        for command in self.opened.broker.regular_sweeps() if self.random.random() < 0.3 else ():
+            self.submit(command, self)
 
     def advance_checkpoint(self) -> None:
         """One phase of a checkpoint, in the order in which `engine.checkpointer` does them."""
         opened = self.opened
+        removed = self.disk.counts.get("shared.remove", 0)
+        if self.checkpoint_phase:
+            opened.store.tidy()  # steps of the upkeep fall into a checkpoint: it takes much longer than one of them
         if self.checkpoint_phase == 0:
-            if opened.journal.closed_lsn() <= self.snapshot_lsn:
+            if not self.snapshot_lsn < opened.journal.closed_lsn() <= self.sequencer.durable_lsn:
                 return
             self.checkpoint_lsn = opened.journal.closed_lsn()
             try:
@@ -517,7 +530,7 @@ class World:
             self.checkpoint_phase = 1
         elif self.checkpoint_phase == 1:
             for stage in self.sync_work.stages():
-                self.random.shuffle(stage)  # they may run side by side
+                self.random.shuffle(stage)  # they may run at the same time
                 for call in stage:
                     call()
             self.checkpoint_phase = 2
@@ -525,7 +538,7 @@ class World:
             self._fold()
         else:
             self.checkpoint_phase = 0
-            needed_lsn = checkpointer.first_needed_lsn(opened.disk, opened.folder)
+            needed_lsn = snapshot_store.first_needed_lsn(opened.disk, opened.folder)
             tail_lsn = opened.journal.tail_lsn()
             if self.random.random() < 0.5:
                 opened.journal.trim(needed_lsn)
@@ -534,14 +547,15 @@ class World:
                 opened.store.collect(tail_lsn, needed_lsn - 1)
                 opened.journal.trim(needed_lsn)
             self.counts["checkpoints"] += 1
-            if self.swarm.faults.crash_calls and self.faults.enabled and self.random.random() < 0.1:
+            crash_chance = 0.5 if self.disk.counts.get("shared.remove", 0) > removed else 0.1
+            if self.swarm.faults.crash_calls and self.faults.enabled and self.random.random() < crash_chance:
                 raise Crash("the end of a checkpoint")
 
     def _fold(self) -> None:
-        """In the engine this is a process of its own: it can fail alone, and then nothing has happened."""
+        """In the engine this is a separate process. If it fails alone, nothing has changed."""
         self.checkpoint_phase = 0
         try:
-            checkpointer.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
+            snapshot_store.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
         except Crash:
             if self.random.random() < 0.5:
                 raise
@@ -567,18 +581,18 @@ class World:
         self.full_until = 0
 
     def heal(self) -> None:
-        """No more faults: whatever is left to do must now get done."""
+        """No more faults: all remaining work must complete now."""
         self.faults.enabled = False
         self.faults.stop()
         self.disk.on_call = None
         self.relieve()
 
-    # ------------------------------------------------------------------------------------- the world is a client, too
+    # ------------------------------------------------------------------------------------- the world as a client
 
-    def on_reply(self, op: Op, reply: Reply) -> None:
+    def on_reply(self, op: Operation, reply: Reply) -> None:
         pass
 
-    def on_unknown(self, op: Op) -> None:
+    def on_unknown(self, op: Operation) -> None:
         pass
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""What several kinds of tests share: simulated parts and suites that every implementation of a seam must pass."""
+"""Shared by several kinds of tests: simulated parts, fixtures, real servers and clients."""

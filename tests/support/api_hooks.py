@@ -1,7 +1,7 @@
-"""For the fuzzer of the API (schemathesis): how bodies of our own types are sent, and names that exist.
+"""Hooks of the API fuzzer (schemathesis): it sends bodies of our own media types, and names that exist.
 
-Random names lead to "not found" and nowhere else. Most topics, groups and owners are therefore replaced by the few that
-the test has made; the rest stays random. What is replaced depends on the value alone, so that a run can be repeated.
+Random names only lead to "not found". Most topics, groups and owners are therefore replaced by the few that the test
+has created; the rest stays random. What is replaced depends only on the value, so that a run can be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KNOWN = {
 def as_bytes(context: Any, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    return value if isinstance(value, bytes) else b"\xff"  # of the wrong type on purpose: nothing that means something
+    return value if isinstance(value, bytes) else b"\xff"  # the wrong type, on purpose
 
 
 def known(value: Any) -> Any:
@@ -41,15 +41,15 @@ def known(value: Any) -> Any:
 
 def chosen(name: str, value: Any) -> Any:
     digest = zlib.crc32(repr(value).encode())
-    if name in KNOWN and digest % 4 and is_decent(value):
+    if name in KNOWN and digest % 4 and is_well_formed(value):
         options = KNOWN[name]
         if type(options[0]) is type(value):
             return options[digest % len(options)]
     return known(value)
 
 
-def is_decent(value: Any) -> bool:
-    """What is wrong on purpose stays wrong."""
+def is_well_formed(value: Any) -> bool:
+    """Values that are invalid on purpose are not replaced."""
     if isinstance(value, str):
         return NAME.fullmatch(value) is not None
     return type(value) is int and 0 <= value < 2**53
@@ -57,7 +57,7 @@ def is_decent(value: Any) -> bool:
 
 @schemathesis.hook
 def map_path_parameters(context: Any, path_parameters: Any) -> Any:
-    # What others need is not deleted.
+    # Do not delete what other requests need.
     return path_parameters if context.operation.method.upper() == "DELETE" else known(path_parameters)
 
 
@@ -73,8 +73,8 @@ def map_body(context: Any, body: Any) -> Any:
 
 @schemathesis.hook
 def filter_case(context: Any, case: Any) -> bool:
-    """Where fields may come as query parameters instead of a body, a body makes the query meaningless: it is not read,
-    and what is wrong in it is no reason to refuse."""
+    """Some routes take fields as query parameters or as a body. With a body the query is not read, so an invalid query
+    is no reason for a refusal."""
     body = case.operation.definition.raw.get("requestBody")
     instead = body is not None and not body.get("required", False)
     return not (instead and case.query and not isinstance(case.body, NotSet))

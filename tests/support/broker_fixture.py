@@ -1,4 +1,4 @@
-"""A broker without an engine: a test submits commands and looks at the facts, the reply and the state.
+"""A broker without an engine: a test submits commands and checks the facts, the reply and the state.
 
 A `BrokerFixture` decides, applies and gives appended records to the reader, as an engine does, but with a clock that
 the test moves and seeded randomness. With `held_back=True`, appends become durable only at `commit()`. It contains no
@@ -95,6 +95,9 @@ class MemoryReader:
         piece = self._piece(log_id, offset)
         return unpack(piece.batch, first=offset - piece.first, count=1)[0]
 
+    def head(self, log_id: int, offset: int) -> bytes:
+        return self.record(log_id, offset).head
+
     def batch_end(self, log_id: int, offset: int) -> int:
         return self._piece(log_id, offset).end
 
@@ -113,7 +116,7 @@ class MemoryReader:
 
 
 class BrokerFixture:
-    """A broker and all that it needs, in memory."""
+    """A broker and its parts, in memory."""
 
     def __init__(
         self, limits: BrokerLimits | None = None, *, seed: int = 1, chance: float | None = None, held_back: bool = False
@@ -167,7 +170,11 @@ class BrokerFixture:
             if command is None:
                 return facts
             facts += self.take(command).facts
-        raise AssertionError("a thousand sweeps at one moment: something stays due")
+        raise AssertionError("a thousand sweeps at the same time: something is always due")
+
+    def regular_sweeps(self) -> list[f.Fact]:
+        """A round of sweeps of what has no deadline, as an engine does every ten seconds; returns the facts."""
+        return [fact for command in self.broker.regular_sweeps() for fact in self.take(command).facts]
 
     def advance(self, milliseconds: int, *, sweep: bool = True) -> None:
         self.clock.move(milliseconds)
@@ -229,7 +236,7 @@ def packed(*values: str | bytes, key: bytes = b"", head: Head | None = None) -> 
     raw = [value.encode() if isinstance(value, str) else value for value in values]
     text = encode_head(head) if head is not None else b""
     batch = pack([Record(value, key, text) for value in raw])
-    return batch, len(raw), sum(len(value) + len(key) for value in raw)
+    return batch, len(raw), sum(len(value) + len(key) + len(text) for value in raw)
 
 
 def offsets(claimed: Claimed) -> list[int]:

@@ -1,7 +1,7 @@
 """A real browser for tests: Chromium without a window, and a web server for the pages that it opens.
 
-Pages report by themselves: what a page posts to `/report` of its own origin is what the test gets. So no driver is
-needed, and what the page sees is what a page sees.
+A page reports its results itself: it posts to `/report` of its own origin, and the test receives that. No browser
+driver is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FLAGS = (
 
 
 def binary(profile: str) -> str:
-    """Where the browser is. Without one the test is skipped; a release insists."""
+    """The path of the browser. Without one the test is skipped; in a release it fails."""
     for name in NAMES:
-        found = shutil.which(name)
-        if found is not None:
-            return found
+        path = shutil.which(name)
+        if path is not None:
+            return path
     reason = "no Chromium on this machine: apt-get install chromium, as root, or `make browser`"
     if profile == "release":
         pytest.fail(reason)
@@ -97,4 +97,4 @@ def report_of(browser: str, site: Site, url: str, folder: Path) -> Any:
             return site.reports.get(timeout=REPORT_S)
         except queue.Empty:
             log = (folder / "browser.log").read_text(errors="replace")
-            raise AssertionError(f"the page reported nothing; the browser said:\n{log[-3_000:]}") from None
+            raise AssertionError(f"the page reported nothing; output of the browser:\n{log[-3_000:]}") from None

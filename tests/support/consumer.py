@@ -1,4 +1,4 @@
-"""Readers of `/v1/consume` as real clients are: they read lines on one connection and settle over another."""
+"""Consumers of `/v1/consume`: they read lines on one connection and settle on another, as real clients do."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Consumption:
         return json.loads(line) if line.strip() else None
 
     def until_idle(self) -> list[dict[str, Any]]:
-        """Everything that comes before a bare newline."""
-        found: list[dict[str, Any]] = []
+        """All messages before a bare newline."""
+        messages: list[dict[str, Any]] = []
         while (message := self.next()) is not None:
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
     def settle(self, verb: str, message: dict[str, Any]) -> int:
-        """Without the token, as the first clients do it."""
+        """Settle without a token, as the first clients did."""
         body = {**self.names, "partition": message["partition"], "offset": message["offset"]}
         self._settling.request("POST", f"/v1/{verb}", json.dumps(body))
         reply = self._settling.getresponse()
@@ -51,7 +51,7 @@ class Consumption:
 
 
 def handle_serially(stream: Consumption, count: int, work_s: float) -> Counter[str]:
-    """Read, work, ack, one after the other, until `count` messages were seen and an idle newline came after them."""
+    """Read, work and ack one by one, until `count` messages and an idle newline have arrived."""
     handled: Counter[str] = Counter()
     working = threading.Event()
     while True:

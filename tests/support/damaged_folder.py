@@ -7,8 +7,7 @@ from random import Random
 
 from driftq.core.model.frames import decode, encode
 from driftq.engine.projection import project
-from driftq.repair.folder_reader import new_broker
-from driftq.repair.journal_scan import JournalFrame, scan_journal
+from driftq.repair.folder_reader import JournalFrame, new_broker, scan_journal
 from driftq.storage import snapshots
 from driftq.storage.data_folder import DataFolder, finish_folder, new_folder
 from driftq.storage.file_journal import FileJournal

@@ -9,7 +9,7 @@
 
 Each process is a process like any other, with its own pid, arguments, environment, files and locks, to be stopped or
 killed. `ForkedProcess` looks like `subprocess.Popen`, `AsyncForkedProcess` like `asyncio.subprocess.Process`. When the
-server's socket is closed, it kills what still runs.
+server's socket is closed, it kills the processes that still run.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ForkServer:
         )
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         if self._orders is not None and self._process is not None:
             self._orders.close()
             self._process.wait()
@@ -164,7 +164,7 @@ def main() -> None:
     os.set_blocking(to_wake, False)
     signal.set_wakeup_fd(to_wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the test run
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test run
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads must not fork"
     children: dict[int, int] = {}  # where to write the exit code of each
     while True:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
+from driftq.server.handlers.codec import bad_request
 from driftq.server.handlers.context import Context
-from driftq.server.handlers.responses import bad_request
-from driftq.server.http import BadRequest, Deferred, Request, Response
+from driftq.server.http import BadRequest, Deferred, PieceResponse, Request, Response
 from driftq.server.http.request import RequestHead
+from driftq.server.http.response import made
 from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.router.caller import RouterCaller
-from driftq.server.router.protocol import Router
+from driftq.server.router.routers import Router
 from driftq.server.settings import Settings
 from driftq.testing.clock import HandClock
 
@@ -65,6 +66,9 @@ class HandlerFixture:
                 response = await response
         except BadRequest as error:
             response = bad_request(error.status, error.message)
+        response = made(response)
+        if isinstance(response, PieceResponse):
+            response = Response(response.status, list(iter(response.source.next_piece, b"")))
         raw = bytes(response.body) if isinstance(response.body, bytes) else b"".join(response.body)
         try:
             return HandlerReply(response.status, json.loads(raw) if raw else None)

@@ -1,10 +1,10 @@
-"""Decides whether a history of calls could have happened one after the other (Wing and Gong, with Lowe's memory).
+"""Decides whether a history of calls is linearizable (the algorithm of Wing and Gong, with Lowe's cache).
 
 A history is a list of calls, each with the time it was invoked, the time it returned, the request and the response.
 It is linearizable if some order of all calls agrees with every response and never puts a call before one that had
 returned when it was invoked. A model decides what a response means: anything hashable with `after(request, response)`.
 
-Exponential in the number of calls under way at once, linear otherwise: meant for many short histories.
+The time is exponential in the number of concurrent calls and linear otherwise: use it for many short histories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Model(Hashable, Protocol):
-    """A state of the thing that was called."""
+    """A state of the model."""
 
     def after(self, request: Any, response: Any) -> Model | None:
         """The state after a call with this response; None if this state would have responded otherwise."""
@@ -80,7 +80,7 @@ def _unlift(link: _Link) -> None:
 
 
 def is_linearizable(calls: Sequence[Call[Any, Any]], begin: Model) -> bool:
-    """Whether some order of all calls, starting from a state, explains every answer."""
+    """Whether some order of all calls, starting from a state, explains every response."""
     if not calls:
         return True
     head = _linked(calls)
@@ -103,7 +103,7 @@ def is_linearizable(calls: Sequence[Call[Any, Any]], begin: Model) -> bool:
             else:
                 link = link.next
             continue
-        # A call returned and could not be placed: the last placed one goes back, and the next is tried in its stead.
+        # A call returned and could not be placed: remove the last placed call and try the next one instead.
         if not path:
             return False
         link, state = path.pop()

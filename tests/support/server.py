@@ -1,4 +1,4 @@
-"""A real `driftq serve` process for tests: started on a free port, spoken to over real sockets, killed or stopped."""
+"""A real `driftq serve` process for tests: started on a free port, called over real sockets, killed or stopped."""
 
 from __future__ import annotations
 
@@ -29,8 +29,20 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
+def request(port: int, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
+    """One request to a server on this machine. Anything but bytes is sent as JSON."""
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20.0)
+    try:
+        connection.request(method, path, data, headers or {})
+        response = connection.getresponse()
+        return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+    finally:
+        connection.close()
+
+
 def from_scratch(arguments: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
-    """As a shell would start it."""
+    """Start a new process, as a shell does, without the fork server."""
     command = [sys.executable, "-m", "driftq.cli.main", *arguments]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
 
@@ -58,9 +70,9 @@ class Server:
             if not line:
                 break
             self.lines.append(line)
-            found = _ADDRESS.search(line)
-            if found:
-                return int(found[1])
+            match = _ADDRESS.search(line)
+            if match:
+                return int(match[1])
         self.kill()
         raise AssertionError("the server did not start:\n" + "".join(self.lines))
 
@@ -73,14 +85,7 @@ class Server:
 
     def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
         """One request on a connection of its own. Anything but bytes is sent as JSON."""
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = self.connect()
-        try:
-            connection.request(method, path, data, headers or {})
-            response = connection.getresponse()
-            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        finally:
-            connection.close()
+        return request(self.port, method, path, body, headers)
 
     def kill(self) -> None:
         self.process.kill()

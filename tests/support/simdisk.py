@@ -1,11 +1,11 @@
-"""A disk that forgets, deterministically from a seed.
+"""A simulated disk that loses unsynced writes, deterministically from a seed.
 
 Each file has what the page cache shows (`shown`), what the device holds (`durable`) and the writes between the two. A
 power cut keeps none, all or some of those writes, some of them only in part; names that were not synced stay or vanish.
 A failed sync loses the writes permanently while the cache still shows them, and reports success the next time.
 
 Sectors (512 bytes) are written whole or not at all: a lost sector keeps its old content, which is zeros where nothing
-was ever durable. Nothing here knows what the bytes mean.
+was ever durable. This module does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from collections.abc import Callable
 from enum import Enum
 
 from driftq.storage.disk import DiskFailed, DiskFull
-from tests.support.simcontent import Bytes, Folder, apply_move, put, resize, sectors, settle
+from tests.support.simdisk_content import Bytes, Folder, apply_move, put, resize, sectors, settle
 
-LARGE_BYTES = 4_096  # from here on copying once is worth a view
+LARGE_BYTES = 4_096  # from this size on a memoryview is faster than a copy
 
 
 class Crash(BaseException):
-    """The machine stops here. Not an `Exception`, so that nothing but the test can catch it."""
+    """The machine stops here. It is no `Exception`, so that only the test catches it."""
 
 
 class Fault(Enum):
-    """What can be done to one call."""
+    """A fault of one disk call."""
 
     EIO = "eio"  # the call fails; a write may have happened in part; a sync loses what it should have saved
-    ENOSPC = "enospc"  # no room: nothing happens (a sync fails as with EIO)
-    SHORT = "short"  # a write happens in part, then there is no room
+    ENOSPC = "enospc"  # no space: nothing is written (a sync fails as with EIO)
+    SHORT = "short"  # a write happens in part, then there is no space
     CRASH_BEFORE = "crash_before"
     CRASH_AFTER = "crash_after"
 
@@ -121,9 +121,9 @@ class SimDisk:
         self.fault_counts: dict[str, int] = {}
         self.on_call: Callable[[str], Fault | None] | None = None
         self._root = Folder()
-        self._known: dict[str, Bytes | Folder] = {}  # what was found by its path, as long as that is there
+        self._known: dict[str, Bytes | Folder] = {}  # cache of lookups by path
 
-    # ---------------------------------------------------------------------------------------------- failing on purpose
+    # ---------------------------------------------------------------------------------------------- injected faults
 
     def fail_nth(self, nth: int, fault: Fault, label: str | None = None) -> None:
         """Do this to the nth call from now that carries a label (or this label)."""
@@ -199,7 +199,7 @@ class SimDisk:
         beside, new_name = self._parent(label, target)
         assert folder is beside, "only renames within one folder"
         if name not in folder.shown or isinstance(folder.shown.get(new_name), Folder):
-            raise DiskFailed(label, source, "there is nothing to rename, or a folder in the way")
+            raise DiskFailed(label, source, "nothing to rename, or the target is a folder")
         self.used_bytes -= _size(folder.shown.get(new_name))
         self._known.clear()  # a folder's paths change with its own
         folder.move(name, new_name, folder.shown[name])
@@ -226,7 +226,7 @@ class SimDisk:
                 folder.move("", name, Folder())
             below = folder.shown[name]
             if not isinstance(below, Folder):
-                raise DiskFailed(label, path, "a file is in the way")
+                raise DiskFailed(label, path, "the path is a file")
             folder = below
         if fault is not None:
             raise Crash(label)
@@ -291,7 +291,7 @@ class SimDisk:
             raise DiskFailed(label, path, "no such simulated folder")
         return folder, name
 
-    # ------------------------------------------------------------------------------------------- losing and ruining
+    # ------------------------------------------------------------------------------------------- loss and corruption
 
     def restart(self) -> None:
         """The process was killed. What the page cache shows is still there, and what it holds may still be lost."""
@@ -351,7 +351,7 @@ class SimDisk:
                 put(durable, at, piece)
 
     def flip(self, path: str, bit: int) -> None:
-        """Turn one bit around, on the device and in the cache."""
+        """Flip one bit, on the device and in the cache."""
         self._count("flip")
         content = self._find(path)
         assert isinstance(content, Bytes)
@@ -361,20 +361,20 @@ class SimDisk:
 
     def files(self) -> dict[str, bytes]:
         """Every file as the cache shows it, by path."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
 
         def look(folder: Folder, path: str) -> None:
             for name, node in sorted(folder.shown.items()):
                 if isinstance(node, Folder):
                     look(node, f"{path}{name}/")
                 else:
-                    found[path + name] = bytes(node.shown)
+                    contents[path + name] = bytes(node.shown)
 
         look(self._root, "")
-        return found
+        return contents
 
     def put(self, path: str, data: bytes | None) -> None:
-        """Replace, add or (None) take away a file behind everybody's back, durably."""
+        """Replace, add or (None) remove a file durably, without going through the disk seam."""
         folder, name = self._parent("put", path)
         content = Bytes()
         content.shown, content.durable = bytearray(data or b""), bytearray(data or b"")
@@ -385,7 +385,7 @@ class SimDisk:
                 names[name] = content
 
     def copy(self, seed: int) -> SimDisk:
-        """The same disk again, with chance of its own: to try several ends of one story."""
+        """A copy of the disk with its own random generator, to try several continuations."""
         twin = SimDisk(seed, capacity_bytes=self.capacity_bytes)
         twin.used_bytes, twin.life, twin.lie, twin.calls = self.used_bytes, self.life, self.lie, self.calls
         twin.counts, twin.fault_counts = dict(self.counts), dict(self.fault_counts)

@@ -2,7 +2,7 @@
 
 `make test` starts pytest several times. Each run appends one JSON line to the file that DRIFTQ_TIERS names;
 `python -m tests.support.tiers FILE` adds them up. Seconds are those of the tests themselves: tests that ran at the same
-time in several processes are added, so a column may sum up to more than the clock on the wall shows.
+time in several processes are added, so a sum may be larger than the elapsed time.
 """
 
 from __future__ import annotations

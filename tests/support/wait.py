@@ -10,16 +10,16 @@ PAUSE_S = 0.01
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Look again and again until it is so; fails when the time is over."""
+    """Poll until the condition holds; fail after the deadline."""
     deadline = time.monotonic() + seconds
     while not await condition():
-        assert time.monotonic() < deadline, f"{condition.__qualname__} was not so within {seconds} s"
+        assert time.monotonic() < deadline, f"{condition.__qualname__} did not hold within {seconds} s"
         await asyncio.sleep(PAUSE_S)
 
 
 def until_now(condition: Callable[[], bool], seconds: float, *, pause_s: float = PAUSE_S) -> None:
-    """The same where there is no loop. A look that costs something is taken less often."""
+    """The same without an event loop. `pause_s` is longer for conditions that cost something."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{condition.__qualname__} was not so within {seconds} s"
+        assert time.monotonic() < deadline, f"{condition.__qualname__} did not hold within {seconds} s"
         time.sleep(pause_s)

@@ -10,8 +10,8 @@ engine, or the simulation) must do the following:
 4. **Sync, then reply.** Send a reply only after every frame up to its lsn is durable, also if the reply has no facts of
    its own: it may show what an earlier frame did.
 5. **Publish the ends.** Move `LogReader.end` of each log when its records are durable. Claims and reads stop there.
-6. **Keep time.** When `next_deadline_ms` has passed, call `due(now_ms)` and decide the sweep that it returns. A late
-   call delays an expiry and breaks nothing.
+6. **Keep time.** When `next_deadline_ms` has passed, call `due(now_ms)` and decide the sweep that it returns. Every ten
+   seconds or so decide the `regular_sweeps`. A late call delays an expiry and breaks nothing.
 7. **Snapshot.** Write `snapshot()` to disk now and then, between two commands; the journal before it can be trimmed.
 
     command --decide--> facts + reply --append--> journal --sync--> reply to the caller
@@ -35,7 +35,7 @@ from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.queries import read_states
 from driftq.core.rules.redrive import redrive
-from driftq.core.rules.sweep import set_clock, sweep
+from driftq.core.rules.sweep import regular_sweeps, set_clock, sweep
 from driftq.core.state.fold import Fold
 from driftq.core.state.snapshot import SnapshotRestore, snapshot_facts
 from driftq.core.state.state import State
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from driftq.core.model.limits import BrokerLimits
 
 SWEEP_AGAIN_MS = 100  # what a sweep had no room for is swept again after this time
+SUBJECTS_MAX = 200  # of one sweep
 
 Rule = Callable[[DecisionContext, Any], Reply]
 
@@ -144,11 +145,11 @@ class Broker:
         return self.state.deadlines.next_ms()
 
     def due(self, now_ms: int) -> c.Sweep | None:
-        """The sweep that is necessary at this time. A subject whose time has moved is scheduled anew. A sweep is
+        """The sweep that is necessary at this time. A subject whose time has moved is scheduled again. A sweep is
         bounded and may be refused, so what is due is looked at again soon."""
         state = self.state
         subjects: list[Subject] = []
-        for subject in state.deadlines.take(now_ms):
+        for subject in state.deadlines.take(now_ms, SUBJECTS_MAX):
             at_ms = self._time_of(subject)
             if at_ms is None:
                 continue
@@ -159,13 +160,19 @@ class Broker:
             state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))
         return c.Sweep(tuple(subjects)) if subjects else None
 
+    def regular_sweeps(self) -> Iterator[c.Sweep]:
+        """A round of sweeps of what has no deadline: retention, idle groups, effect keys. Decide them one after the
+        other, with other work between them."""
+        return regular_sweeps(self.state, self.limits)
+
     def _sweep_again_ms(self, subject: Subject, now_ms: int) -> int | None:
         """A group without expired leases needs no sweep: its due messages wake claims once, then it waits for its next
         time."""
         kind, number, log_id = subject
         if kind == "group":
             progress = self.state.progress_of(number, log_id)
-            if not progress.lease_heap or progress.lease_heap[0][0] > now_ms:
+            lease_ms = progress.lease_timers.next_ms()
+            if lease_ms is None or lease_ms > now_ms:
                 return next_ms(progress, now_ms)
         return now_ms + SWEEP_AGAIN_MS
 

@@ -7,7 +7,7 @@ command, such as the new ends of logs: one command can append to the same log tw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from driftq.core.model.facts import Appended, AppendMetadata, Fact
 from driftq.wire.records import Record, stamp
@@ -30,6 +30,9 @@ class LogReader(Protocol):
 
     def record(self, log_id: int, offset: int) -> Record:
         """Raises `Unreadable` if it is damaged."""
+
+    def head(self, log_id: int, offset: int) -> bytes:
+        """The head of a record, without its value. Raises `Unreadable` if it is damaged."""
 
     def batch_end(self, log_id: int, offset: int) -> int:
         """The end of the append that holds this offset."""
@@ -56,6 +59,14 @@ class Chance(Protocol):
 
     def token(self) -> str:
         """A new unguessable string."""
+
+
+class Savepoint(NamedTuple):
+    """How far a decision had come, to return to if a part of its command is refused."""
+
+    facts: int
+    ends: dict[int, int]
+    batch_bytes: int
 
 
 class DecisionContext:
@@ -91,8 +102,18 @@ class DecisionContext:
 
     def decide(self, command: Command) -> Reply:
         """Run the rule of another command as a part of this one: its facts go into the same frame. If it is refused,
-        the rule that asked must refuse too, because facts recorded before the refusal stay in this context."""
+        the rule that asked must refuse too or roll back, because facts recorded before the refusal stay in this
+        context."""
         return self.rules[type(command)](self, command)
+
+    def savepoint(self) -> Savepoint:
+        return Savepoint(len(self.facts), dict(self.ends), self.batch_bytes)
+
+    def roll_back(self, savepoint: Savepoint) -> None:
+        """Forget the facts and appends since a savepoint. Dead letters and streams are not covered."""
+        del self.facts[savepoint.facts :]
+        self.ends = savepoint.ends
+        self.batch_bytes = savepoint.batch_bytes
 
     def append(
         self, log: Log, batch: bytes, count: int, payload_bytes: int, along: AppendMetadata | None = None
@@ -114,4 +135,4 @@ class DecisionContext:
 
     def is_full(self) -> bool:
         """Whether the frame has reached its limit: the remaining dead letters wait for the next command."""
-        return self.batch_bytes >= self.limits.batch_bytes
+        return self.batch_bytes >= min(self.limits.slice_bytes, self.limits.batch_bytes)

@@ -28,7 +28,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.facts import ClockSet
 from driftq.core.model.ranges import Range, runs
-from driftq.core.transitions.timeouts import TIMEOUT
+from driftq.core.transitions.expiry import TIMEOUT
 
 if TYPE_CHECKING:
     from driftq.core.state.leases import Lease
@@ -64,7 +64,7 @@ class Run:
 class ConsumerWindow:
     """The unsettled messages of one connection. With `prefetch` its size is fixed. Without it the size adapts: 32 or
     more during the first lease, and after that what the connection settled during the last one, at least 1 and at most
-    `in_flight_max`. A connection that held nothing for a whole lease starts anew."""
+    `in_flight_max`. A connection that held nothing for a whole lease starts over."""
 
     __slots__ = (
         "_began_ms", "_check_ms", "_emptied_ms", "_in_flight_max", "_lease_ms", "_lowest_until_ms", "_oldest",
@@ -144,7 +144,7 @@ class ConsumerWindow:
             self._recent_count += settled
 
     def set_clock(self, step_ms: int, now_ms: int) -> None:
-        """The clock was corrected. What was left of each lease is left still; the silence begins anew."""
+        """The clock was corrected. What was left of each lease is left still; the silence starts over."""
         for run in self._runs:
             run.until_ms = min(run.until_ms + step_ms, now_ms + self._lease_ms)
         self._oldest_until_ms = min(self._oldest_until_ms + step_ms, now_ms + self._lease_ms)

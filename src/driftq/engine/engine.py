@@ -8,6 +8,8 @@ elsewhere.
             ├─ GroupCommit, CommitLoop      which commands share a sync; runs the syncs (`Journal`, on the committer)
             ├─ DeadlineTimer                wakes up for leases, delays and expiries
             ├─ Maintenance, Checkpointer    once a second: watermark, spare room, retention, checkpoints
+            ├─ LoopMonitor                  which work held the loop for how long
+            ├─ Lifetime                     whether it still runs; the calls that a failure must end
             ├─ Queries                      reads of the state, answered when they are durable
             └─ Watch                        consumers and readers that wait for something to happen
 """
@@ -25,26 +27,30 @@ from driftq.core.broker import Broker
 from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Rejected, Reply, Swept
-from driftq.engine.checkpointer import Checkpointer, FolderSnapshots, NoSnapshots, SnapshotStore
+from driftq.engine.checkpointer import Checkpointer
 from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
-from driftq.engine.commit_loop import CommitLoop
-from driftq.engine.committer import Committer, InlineCommitter, OnFailure, Post, ThreadCommitter
-from driftq.engine.errors import EngineStopped
+from driftq.engine.committer import CommitLoop, Committer, InlineCommitter, OnFailure, Post, ThreadCommitter
+from driftq.engine.folder_storage import RecoveryReport, StorageOptions, open_folder
 from driftq.engine.group_commit import GroupCommit, PlainMessage
+from driftq.engine.lifetime import Lifetime
+from driftq.engine.loop_monitor import LoopMonitor
 from driftq.engine.maintenance import Maintenance
-from driftq.engine.projection import StoreReader
+from driftq.engine.projection import BODIES_BYTES, BodyCache, StoreReader
 from driftq.engine.queries import Queries
-from driftq.engine.recovery import Progress, RecoveryReport, StorageOptions, open_folder
 from driftq.engine.sequencer import Sequencer
+from driftq.engine.snapshot_store import NoSnapshots, SnapshotStore
 from driftq.engine.timers import DeadlineTimer
 from driftq.engine.waiters import Watch, claim_or_wait
 from driftq.storage.data_folder import FolderLock
 from driftq.storage.disk import Disk, OsDisk
 from driftq.storage.journal import Journal, MemoryJournal
 from driftq.storage.log_store import LogStore, MemoryLogStore
+from driftq.wire.records import unpack
 
 if TYPE_CHECKING:
     from driftq.core.state.state import State
+    from driftq.engine.recovery import Progress
+    from driftq.wire.records import Header, Record
 
 logger = logging.getLogger("driftq.engine")
 
@@ -64,43 +70,38 @@ class Engine:
         new_committer: Callable[[Post, OnFailure], Committer] = ThreadCommitter,
         folder: str | None = None,
         report: RecoveryReport | None = None,
+        monitor: LoopMonitor | None = None,
     ) -> None:
         """`journal` is open and replayed; `broker` and `store` hold the result of the replay."""
-        self._loop = asyncio.get_running_loop()
         sizes = options or StorageOptions()
-        committer = new_committer(self._loop.call_soon_threadsafe, self._fail)
+        self.monitor = monitor or LoopMonitor()  # accounts for the time of the loop
+        committer = new_committer(asyncio.get_running_loop().call_soon_threadsafe, self._fail)
         self.journal = journal  # where every decided frame goes
         self.folder = folder  # the data folder; None in memory
         self.report = report  # what the start found; None in memory
         # The middle ring: the order of commands, and which reply waits for which frame.
-        self.sequencer = Sequencer(
-            broker,
-            store,
-            journal.tail_lsn(),
-            journal.room_bytes(),
-            block_bytes=sizes.block_bytes(),
-            reserve_bytes=sizes.reserve_bytes(),
-            segment_bytes=sizes.segment_room_bytes(),
-        )
+        self.sequencer = Sequencer(broker, store, journal.tail_lsn(), sizes.journal_room(journal.room_bytes()))
         self.sequencer.on_caller_error = _log_caller_error
+        self.sequencer.monitor = self.monitor
         # Reads of the state; waiters and what connections hold.
         self.queries = Queries(self.sequencer, clock.now_ms)
         self.watch = Watch(broker.state, clock.now_ms)
         self.sequencer.observers.append(self.watch.observe)
-        self.stopped: asyncio.Future[None] = self._loop.create_future()  # done when closed, raises when failed
-        self._is_stopped = False  # cached `stopped.done()`: checked on every submit
-        self._open_calls: set[asyncio.Future[Reply]] = set()  # futures of `submit` that a failure must end
+        self._bodies = BodyCache(BODIES_BYTES)  # of the compressed batches that were read last
+        self._life = Lifetime()  # whether it still runs, and the calls that a failure must end
         self._clock = clock  # the broker's time
-        self._committer = committer  # where the journal's calls run
         self._group = GroupCommit(self.sequencer, clock.now_ms)  # what a commit holds and when it starts
         clock.start_at(broker.state.last_ms)
         # Wakes up for deadlines; runs the commits; keeps the journal short.
-        self._timer = DeadlineTimer(broker, clock, self._submit_sweep)
-        self.commits = CommitLoop(self.sequencer, self._group, journal, committer, self._fail, self._timer.arm)
-        self._checkpointer = Checkpointer(journal, store, snapshots)
+        self._timer = DeadlineTimer(broker, clock, self._submit_sweep, self.monitor)
+        self.commits = CommitLoop(
+            self.sequencer, self._group, journal, committer, self._fail, self._timer.arm, self.monitor
+        )
+        checkpointer = Checkpointer(journal, store, snapshots, broker.state, lambda: self.sequencer.durable_lsn)
         self._maintenance = Maintenance(
-            journal, store, committer, self._checkpointer, clock,
-            submit=self._submit_sweep, on_room=self._set_room, on_failure=self._fail,
+            journal, store, committer, checkpointer, clock,
+            submit=self._submit_sweep, regular_sweeps=broker.regular_sweeps,
+            on_room=self._set_room, on_failure=self._fail, monitor=self.monitor,
         )  # fmt: skip
         self._timer.arm()
 
@@ -116,6 +117,7 @@ class Engine:
         clock: Clock | None = None,
         disk: Disk | None = None,
         progress: Progress | None = None,
+        monitor: LoopMonitor | None = None,
     ) -> Engine:
         """Open a data folder, or create one. Raises `FolderInUse` or what `storage.corruption` defines."""
         disk = disk or OsDisk()
@@ -139,41 +141,50 @@ class Engine:
         except BaseException:
             lock.release()
             raise
-        snapshots = FolderSnapshots(disk, opened.folder, opened.report.snapshot_lsn)
         return cls(
             opened.broker,
             opened.journal,
             opened.store,
-            snapshots,
+            opened.snapshots,
             clock or SystemClock(),
             options=options,
             folder=path,
             report=opened.report,
+            monitor=monitor,
         )
 
     @classmethod
-    def in_memory(cls, *, limits: BrokerLimits | None = None, clock: Clock | None = None) -> Engine:
+    def in_memory(
+        cls, *, limits: BrokerLimits | None = None, clock: Clock | None = None, monitor: LoopMonitor | None = None
+    ) -> Engine:
         """Everything works, nothing is kept."""
         store = MemoryLogStore()
         broker = Broker(limits or BrokerLimits(), StoreReader(store), SystemChance())
         journal = MemoryJournal(retains=False)
-        return cls(broker, journal, store, NoSnapshots(), clock or SystemClock(), new_committer=InlineCommitter)
+        return cls(
+            broker,
+            journal,
+            store,
+            NoSnapshots(),
+            clock or SystemClock(),
+            new_committer=InlineCommitter,
+            monitor=monitor,
+        )
 
     # --- commands ---
 
     def submit(self, command: c.Command) -> asyncio.Future[Reply]:
         """Submit a command. The reply arrives when everything that it depends on is durable."""
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self.submit_to(command, partial(_resolve, future))
-        if not future.done():
-            self._open_calls.add(future)
-            future.add_done_callback(self._open_calls.discard)
-        return future
+        call = self._life.new_call()
+        self.submit_to(command, partial(_resolve, call))
+        if not call.done():
+            self._life.watch(call)
+        return call
 
     def submit_to(self, command: c.Command, on_reply: Callable[[Reply], None]) -> None:
         """`submit` with a callback instead of a future. It is not called if the engine fails: see `stopped`."""
-        if self._is_stopped:
-            self._raise_stopped()
+        if self._life.is_over:
+            self._life.raise_stopped()
         self._group.submit(command, self._clock.now_ms(), on_reply)
         if not self.commits.is_busy:
             self.commits.wake()
@@ -182,11 +193,22 @@ class Engine:
         self, topic: str, value: bytes, key: bytes, on_reply: Callable[[Reply], None], partition: int | None = None
     ) -> None:
         """`submit_to` for a message with nothing but a key and a value: it may share an append with others."""
-        if self._is_stopped:
-            self._raise_stopped()
+        if self._life.is_over:
+            self._life.raise_stopped()
         self._group.produce(PlainMessage(topic, value, key, on_reply, partition))
         if not self.commits.is_busy:
             self.commits.wake()
+
+    def claim_to(self, command: c.Claim, on_reply: Callable[[Claimed | Rejected], None]) -> None:
+        """`submit_to` for a claim that does not wait for messages."""
+
+        def on_claimed(reply: Reply) -> None:
+            assert isinstance(reply, Claimed | Rejected)
+            if isinstance(reply, Claimed) and reply.deliveries:
+                self.watch.wake_group(reply.group_id, 1)  # there may be more for the next claimer
+            on_reply(reply)
+
+        self.submit_to(command, on_claimed)
 
     async def claim(self, command: c.Claim, wait_ms: int = 0) -> Claimed | Rejected:
         """Claim messages; if there are none, wait for up to `wait_ms` until there are."""
@@ -203,11 +225,17 @@ class Engine:
     @property
     def room_bytes(self) -> int:
         """What the journal can take before it needs more of the disk."""
-        return self.sequencer.room_bytes
+        return self.sequencer.room.free_bytes
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches that cover a range of a log. The log store holds only what is durable."""
         return self.sequencer.store.read(log_id, offset, end_offset, max_bytes)
+
+    def unpack(self, log_id: int, batch: bytes, header: Header, first_offset: int, end_offset: int) -> list[Record]:
+        """The records [first_offset, end_offset) of a batch that `read` returned. Many small claims of one compressed
+        batch decompress it once."""
+        first, raw = first_offset - header.first_offset, self._bodies.get(log_id, batch, header)
+        return unpack(batch, header, first=first, count=end_offset - first_offset, raw=raw)
 
     def durable_end(self, log_id: int) -> int:
         return max(self.sequencer.store.end(log_id), self.latest_state.logs[log_id].start)
@@ -238,43 +266,36 @@ class Engine:
                 self.watch.wake_group(group_id, 1)
 
     def _set_room(self, room_bytes: int) -> None:
-        self.sequencer.room_bytes = room_bytes
+        self.sequencer.room.free_bytes = room_bytes
 
     # --- stop ---
 
+    @property
+    def stopped(self) -> asyncio.Future[None]:
+        """Done when the engine is closed; raises `EngineStopped` when it failed."""
+        return self._life.stopped
+
     async def close(self) -> None:
-        """Answer and make durable what was submitted, and leave a short journal."""
+        """Answer and make durable what was submitted, and leave a short journal. What is due is left to the next start:
+        a stop does not wait for a hundred thousand leases to expire."""
+        self._timer.stop()
         await self._maintenance.stop()
         await self.commits.drain()
-        self._timer.stop()
-        self._is_stopped = True
-        failed = self.stopped.done() and self.stopped.exception() is not None
-        if not self.stopped.done():
-            self.stopped.set_result(None)
-        self._committer.stop()
-        if not failed:
-            self._checkpointer.finish(self.sequencer.broker, self.sequencer.durable_lsn)
+        is_clean = self._life.close()
+        self.commits.close()
+        if is_clean:
+            self._maintenance.finish(self.sequencer.broker, self.sequencer.durable_lsn)
         self.sequencer.store.close()
         self.journal.close()
 
     def _fail(self, error: BaseException) -> None:
         """Stop at once: no waiting reply may leave, and nothing may be written any more."""
-        if self.stopped.done():
+        if self._life.is_over:
             return
         logger.critical("stopped: %s", error)
-        self._is_stopped = True
         self.commits.stop()
         self._timer.stop()
-        for call in list(self._open_calls):
-            if not call.done():  # a cancelled one leaves the set a little later
-                call.set_exception(EngineStopped(str(error)))
-        stopped = EngineStopped(str(error))
-        stopped.__cause__ = error
-        self.stopped.set_exception(stopped)
-        self.stopped.exception()  # mark it as retrieved: asyncio must not log it if nothing awaits it
-
-    def _raise_stopped(self) -> None:
-        raise EngineStopped("the engine has stopped") from self.stopped.exception()
+        self._life.fail(error)
 
 
 def _log_caller_error(error: Exception) -> None:

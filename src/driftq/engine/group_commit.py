@@ -27,7 +27,7 @@ Five rules decide what is in a commit, and where it runs:
   driver appends by itself when one caller waits, the last commit answered no other, the batch is small, and the last
   `QUICK_APPENDS` appends were quick. A second caller or one slow append moves the work back to the thread.
 
-What the driver must do (`engine.commit_loop` with asyncio and a thread, the simulation with a disk that forgets):
+What the driver must do (`engine.committer` with asyncio and a thread, the simulation with a disk that forgets):
 
 1. Pass commands to `submit` and plain messages to `produce`.
 2. While `has_work()` and no commit runs: ask `is_delayed(now_s)` now and then. When it is False, call `take_batch()`.
@@ -50,7 +50,8 @@ from driftq.wire.partitions import partition_of
 from driftq.wire.records import pack_columns, pack_one
 
 if TYPE_CHECKING:
-    from driftq.engine.sequencer import CommitBatch, OnReply, Sequencer
+    from driftq.engine.frame_queue import CommitBatch
+    from driftq.engine.sequencer import OnReply, Sequencer
 
 DELAY_MAX_S = 0.001  # a caller that takes longer to send its next request is not waited for
 COMMIT_FRAMES_MAX = 2_048  # the replies of one commit are released in one go, and nothing else runs until then

@@ -1,27 +1,30 @@
-"""What a running engine does once a second: watermark, spare room, retention, checkpoints, and two checks: of the
-clock, and of whether the journal still belongs to this process.
+"""What a running engine does once a second: the upkeep of the journal (`Journal.maintain`), retention,
+checkpoints, and a check of the clock.
 
-Owns the interval and the one checkpoint that may be under way. Everything that touches the journal runs on the
-committer. A failure of the disk ends the engine, through `on_failure`.
+Owns the interval, the one checkpoint and the one round of sweeps that may be under way. Everything that touches the
+journal runs on the committer. A failure of the disk ends the engine, through `on_failure`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from driftq.core.model import commands as c
 from driftq.core.rules.sweep import RETENTION_PACE_MS
 from driftq.engine.clock import Clock, ClockMonitor
 
 if TYPE_CHECKING:
+    from driftq.core.broker import Broker
+    from driftq.core.model import commands as c
     from driftq.engine.checkpointer import Checkpointer
     from driftq.engine.committer import Committer
+    from driftq.engine.loop_monitor import LoopMonitor
     from driftq.storage.journal import Journal
     from driftq.storage.log_store import LogStore
 
 INTERVAL_S = 1.0
+TIDY_INTERVAL_S = 0.02  # between two small steps of the log store's upkeep
 RETENTION_INTERVAL_S = RETENTION_PACE_MS / 1_000
 
 
@@ -37,8 +40,10 @@ class Maintenance:
         clock: Clock,
         *,
         submit: Callable[[c.Command], object],
+        regular_sweeps: Callable[[], Iterator[c.Sweep]],
         on_room: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
+        monitor: LoopMonitor,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._journal = journal
@@ -46,20 +51,30 @@ class Maintenance:
         self._committer = committer
         self._checkpointer = checkpointer
         self._submit = submit  # raises once the engine has stopped
+        self._regular_sweeps = regular_sweeps
         self._on_room = on_room  # gets the journal's room, in bytes
         self._on_failure = on_failure
+        self._monitor = monitor
         self._checkpoint: asyncio.Task[None] | None = None  # the one that is under way
-        self._retention_at_s = self._loop.time()  # the last retention sweep
+        self._tidy_timer: asyncio.TimerHandle | None = None  # the next step of the log store's upkeep
+        self._sweeps: asyncio.Task[None] | None = None  # the round of regular sweeps that is under way
+        self._retention_at_s = self._loop.time()  # the start of the last round
         self._clock_monitor = ClockMonitor(clock)
         self._clock_monitor.look()
-        self._task = self._loop.create_task(self._run())
+        self._task = self._loop.create_task(monitor.steps("maintenance", self._run()))
 
     async def stop(self) -> None:
         """Cancel what is under way, a checkpoint too: the next start folds a longer journal."""
-        running = [task for task in (self._task, self._checkpoint) if task is not None]
+        if self._tidy_timer is not None:
+            self._tidy_timer.cancel()
+        running = [task for task in (self._task, self._checkpoint, self._sweeps) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    def finish(self, broker: Broker, lsn: int) -> None:
+        """After `stop`, at a clean end: leave little to fold for the next start."""
+        self._checkpointer.finish(broker, lsn)
 
     async def _run(self) -> None:
         while True:
@@ -74,18 +89,47 @@ class Maintenance:
         self._clock_monitor.look()
         if self._loop.time() - self._retention_at_s >= RETENTION_INTERVAL_S:
             self._retention_at_s = self._loop.time()
-            self._submit(c.Sweep(retention=True))
+            if self._sweeps is None:
+                self._sweeps = self._loop.create_task(self._monitor.steps("sweep", self._sweep()))
+                self._sweeps.add_done_callback(self._swept)
         self._store.make_room()
+        if self._tidy_timer is None:
+            self._tidy()
         self._committer.call(self._maintain_journal, self._on_room)
+        if self._checkpoint is None and self._checkpointer.has_many_frames():
+            self._committer.call(self._close_segment, self._on_room)
         if self._checkpoint is None and self._checkpointer.is_due():
-            self._checkpoint = self._loop.create_task(self._checkpointer.run(self._committer))
+            checkpoint = self._monitor.steps("checkpoint", self._checkpointer.run(self._committer))
+            self._checkpoint = self._loop.create_task(checkpoint)
             self._checkpoint.add_done_callback(self._checkpointed)
+
+    def _tidy(self) -> None:
+        self._tidy_timer = None
+        try:
+            if self._store.tidy():
+                self._tidy_timer = self._loop.call_later(TIDY_INTERVAL_S, self._tidy)
+        except Exception as error:
+            self._on_failure(error)
+
+    async def _sweep(self) -> None:
+        """A round of regular sweeps, with a turn for other work after each."""
+        for command in self._regular_sweeps():
+            self._submit(command)
+            await asyncio.sleep(0)
+
+    def _swept(self, task: asyncio.Task[None]) -> None:
+        self._sweeps = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
 
     def _maintain_journal(self) -> int:
         """On the committer."""
-        self._journal.check_owner()
-        self._journal.save_watermark()
-        self._journal.make_room()
+        self._journal.maintain()
+        return self._journal.room_bytes()
+
+    def _close_segment(self) -> int:
+        """On the committer."""
+        self._journal.close_segment()
         return self._journal.room_bytes()
 
     def _checkpointed(self, task: asyncio.Task[None]) -> None:

@@ -6,13 +6,14 @@ give the same logs.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.core.context import Unreadable
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Published, PublishedBatch, Staged, StagesForgotten
-from driftq.core.model.snapshot_facts import LogState
+from driftq.core.model.snapshot_facts import LogState, NumbersState, PlainStreamsState
 from driftq.core.model.stream_facts import StreamDeleted
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records
@@ -38,6 +39,7 @@ def project(store: LogStore, facts: Iterable[f.Fact]) -> None:
             _append(store, appends)
             _project(store, fact)
     _append(store, appends)
+    store.flush()
 
 
 def _append(store: LogStore, appends: dict[int, list[Placed]]) -> None:
@@ -53,7 +55,9 @@ _PROJECTED = {
     f.RecordsLost,
     f.TopicDeleted,
     StreamDeleted,
+    NumbersState,
     LogState,
+    PlainStreamsState,
 }
 
 
@@ -74,8 +78,13 @@ def _project(store: LogStore, fact: f.Fact) -> None:
                 store.drop(log_id)
         case StreamDeleted(soft=False):
             store.drop(fact.log_id)
+        case NumbersState():
+            store.restore_numbers(fact.next_log_id)
         case LogState():
             store.restore(fact.log_id, fact.start_offset, fact.end_offset)
+        case PlainStreamsState():
+            for log_id, start, end in fact.logs():
+                store.restore(log_id, start, end)
         case _:
             pass
 
@@ -90,11 +99,18 @@ def _copy_staged(store: LogStore, part: PublishedBatch, at_ms: int) -> None:
 # --- how the core reads records ---
 
 
+BODIES_BYTES = 16 << 20
+
+
 class StoreReader:
-    """The core's `LogReader` over a log store, which holds only what is durable."""
+    """The core's `LogReader` over a log store, which holds only what is durable.
+
+    One record costs the same in a batch of one and in a batch of a hundred thousand: its ends are read at its index. A
+    compressed body must be decompressed as a whole, so the last ones are kept."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self._bodies = BodyCache(BODIES_BYTES)
 
     def end(self, log_id: int) -> int:
         return self._store.end(log_id)
@@ -102,7 +118,18 @@ class StoreReader:
     def record(self, log_id: int, offset: int) -> records.Record:
         batch, header = self._batch(log_id, offset)
         try:
-            return records.unpack(batch, header, first=offset - header.first_offset, count=1)[0]
+            raw = self._bodies.get(log_id, batch, header)
+            return records.unpack(batch, header, first=offset - header.first_offset, count=1, raw=raw)[0]
+        except records.BadBatch as error:
+            raise Unreadable(str(error)) from error
+
+    def head(self, log_id: int, offset: int) -> bytes:
+        batch, header = self._batch(log_id, offset)
+        if not header.attributes & records.HEADS:
+            return b""
+        try:
+            raw = self._bodies.get(log_id, batch, header)
+            return records.head_at(batch, header, offset - header.first_offset, raw)
         except records.BadBatch as error:
             raise Unreadable(str(error)) from error
 
@@ -132,3 +159,28 @@ class StoreReader:
         if not batches:
             raise Unreadable(f"log {log_id} has no record at offset {offset}")
         return batches[0], records.read_header(batches[0])
+
+
+class BodyCache:
+    """The decompressed bodies that were used last, up to a number of bytes; the very last one is always kept. A batch
+    never changes and log numbers are not reused, so a body stays right for as long as it is here."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._size_bytes = 0
+        self._bodies: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by log and first offset
+
+    def get(self, log_id: int, batch: bytes, header: records.Header) -> bytes | None:
+        """The decompressed body of a batch; None if it is not compressed. Raises `BadBatch`."""
+        if not header.attributes & records.ZSTD:
+            return None
+        key = log_id, header.first_offset
+        body = self._bodies.get(key)
+        if body is not None:
+            self._bodies.move_to_end(key)
+            return body
+        body = self._bodies[key] = records.body(batch, header)
+        self._size_bytes += len(body)
+        while self._size_bytes > self._limit_bytes and len(self._bodies) > 1:
+            self._size_bytes -= len(self._bodies.popitem(last=False)[1])
+        return body

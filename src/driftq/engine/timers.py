@@ -14,18 +14,24 @@ if TYPE_CHECKING:
     from driftq.core.broker import Broker
     from driftq.core.model.commands import Command
     from driftq.engine.clock import Clock
+    from driftq.engine.loop_monitor import LoopMonitor
+
+
+PAUSE_S = 0.01  # after a sweep that left something which is due: others are served, and the disk keeps up
 
 
 class DeadlineTimer:
     """Fires at the broker's next deadline."""
 
-    def __init__(self, broker: Broker, clock: Clock, submit: Callable[[Command], None]) -> None:
+    def __init__(self, broker: Broker, clock: Clock, submit: Callable[[Command], None], monitor: LoopMonitor) -> None:
         self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._clock = clock
         self._submit = submit
+        self._on_time = monitor.timed("sweep", self._fire)
         self._handle: asyncio.TimerHandle | None = None
         self._deadline_ms: int | None = None  # what the handle was set for
+        self._not_before_s = 0.0  # the loop's time; later than now in a pause
         self._stopped = False
 
     def arm(self) -> None:
@@ -51,11 +57,16 @@ class DeadlineTimer:
         self._handle = None
         if deadline_ms is not None:
             delay_s = max(0, deadline_ms - self._clock.now_ms()) / 1_000
-            self._handle = self._loop.call_later(delay_s, self._fire)
+            delay_s = max(delay_s, self._not_before_s - self._loop.time())
+            self._handle = self._loop.call_later(delay_s, self._on_time)
 
     def _fire(self) -> None:
         self._handle = self._deadline_ms = None
         command = self._broker.due(self._clock.now_ms())
         if command is not None and not self._stopped:
             self._submit(command)
+            deadline_ms = self._broker.next_deadline_ms()
+            if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
+                # A hint may be too early; then the pause delays the next deadline by no more than its length.
+                self._not_before_s = self._loop.time() + PAUSE_S
         self.arm()

@@ -25,7 +25,6 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Published
 from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.core.model.stream_facts import StreamClosed, StreamDeleted
-from driftq.core.transitions import claim_selection
 from driftq.engine.consumer_window import ConsumerWindows
 
 if TYPE_CHECKING:
@@ -276,8 +275,8 @@ def claimable(state: State, group: Group, now_ms: int) -> int:
     for progress in group.progress:
         unsettled = state.logs[progress.log_id].end - progress.floor - progress.settled.count
         count += unsettled - progress.in_flight - progress.resting
-        if progress.resting_heap:
-            count += sum(1 for _ in islice(claim_selection.until(progress.resting_heap, now_ms), DUE_COUNTED_MAX))
+        if progress.retry_timers:
+            count += sum(1 for _ in islice(progress.retry_timers.until(now_ms), DUE_COUNTED_MAX))
     return count
 
 

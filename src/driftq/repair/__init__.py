@@ -1,7 +1,6 @@
 """Offline work on a data folder: verify, dump, statistics, truncate the journal at the first damage, salvage records.
 
-    journal_scan   every readable frame of a journal that may be damaged, and every damage
-    folder_reader  reading a folder without changing it, also while a broker runs on it
+    folder_reader  reading a folder without changing it, damaged or in use: frames, damage, the state
     names          topic, partition, path and group for the numbers in facts
     verify         is every byte that matters as it was written?
     statistics     what is in the folder, in numbers

@@ -1,32 +1,53 @@
-"""Reads a data folder without changing it, also while a broker runs on it. Shared by verify, dump, statistics, salvage.
+"""Reads a data folder without changing it, damaged or in use. Shared by verify, dump, statistics, truncate and salvage.
 
 Nothing is locked and nothing is written. A running broker may append, trim the journal and remove files at any time, so
-a reader that misses a file starts again (`retry_if_moved`), and a torn write at the end of the journal is not damage:
-the next start cuts it. The rules of recovery are in `storage.tail_recovery`.
+a reader that misses a file starts again (`retry_if_moved`).
+
+    segment 1                        segment 2
+    [header][block][block][?????][block][padding]   [header][block]...
+              frames  frames  |     frames             frames
+                              Damage(first_lsn, last_lsn)
+
+A block of the journal has a checksum that is seeded with its segment's identity, so a valid block after a damage is
+recognised on its own (`find_block`), and its first lsn shows which frames are missing before it. A torn write at the
+end is not damage: the next start cuts it (`storage.tail_recovery`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from driftq.core.broker import Broker
-from driftq.core.model.frames import decode
+from driftq.core.model.frames import UnknownFact, decode
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import SystemChance
 from driftq.engine.projection import StoreReader
-from driftq.repair.journal_scan import Damage, JournalFrame, scan_journal
-from driftq.storage import snapshots
+from driftq.storage import blocks, snapshots
 from driftq.storage.corruption import CorruptJournal, CorruptLog, CorruptSnapshot
 from driftq.storage.data_folder import DataFolder, find_folder
 from driftq.storage.disk import Disk, ReadOnlyDisk
 from driftq.storage.file_log_store import FileLogStore
-from driftq.storage.journal_files import HEADER_BYTES, load_segment, load_watermark, segment_numbers, segment_path
+from driftq.storage.journal_files import (
+    HEADER_BYTES,
+    WATERMARK,
+    Segment,
+    SegmentHeader,
+    find_block,
+    load_segment,
+    load_watermark,
+    scan_segment,
+    segment_numbers,
+    segment_path,
+    used_end,
+)
 from driftq.storage.log_store import MemoryLogStore
 from driftq.wire import records
 
 if TYPE_CHECKING:
     from driftq.core.model import facts as f
+    from driftq.storage.disk import File
 
 _Result = TypeVar("_Result")
 OnBytes = Callable[[int], None]  # called with the number of bytes just read: progress bars
@@ -62,22 +83,50 @@ def retry_if_moved(read: Callable[[], _Result]) -> _Result:
     return read()
 
 
-# --- journal and snapshots ---
+def file_bytes(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+# --- the journal ---
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFrame:
+    """A readable frame, and the file and position of its block."""
+
+    file: str
+    position: int
+    lsn: int
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of the journal that are not as they were written."""
+
+    file: str
+    position: int
+    first_lsn: int  # the first frame that is missing
+    last_lsn: int  # the last one; 0: unknown, perhaps no frame was there
+    reason: str
+    is_torn: bool = False  # a write at the end of the journal that was not acknowledged
 
 
 def read_journal(disk: Disk, folder: DataFolder, known_lsn: int = 0) -> Iterator[JournalFrame | Damage]:
-    """`scan_journal` without the torn tail. Resumes where it was if a broker trims the journal in the meantime."""
+    """`scan_journal` without the torn write. Resumes where it was if a broker trims the journal in the meantime."""
     after_lsn = 0
     for tries_left in range(TRIES, 0, -1):
-        watermark = load_watermark(disk, folder.journal, folder.store)
-        durable_lsn = max(known_lsn, watermark.lsn if watermark else 0)
         try:
             for item in scan_journal(disk, folder.journal, folder.store, known_lsn):
-                if isinstance(item, JournalFrame):
-                    if item.lsn > after_lsn:
-                        after_lsn = item.lsn
+                if isinstance(item, Damage):
+                    if not item.is_torn:
                         yield item
-                elif not _is_torn_tail(disk, folder, item, durable_lsn):
+                elif item.lsn > after_lsn:
+                    after_lsn = item.lsn
                     yield item
             return
         except FileNotFoundError:
@@ -85,11 +134,105 @@ def read_journal(disk: Disk, folder: DataFolder, known_lsn: int = 0) -> Iterator
                 raise
 
 
-def _is_torn_tail(disk: Disk, folder: DataFolder, damage: Damage, durable_lsn: int) -> bool:
-    """Whether this is an unacknowledged block at the very end, after everything that is known to be durable."""
-    last = max(segment_numbers(disk, folder.journal), default=0)
-    at_the_end = damage.file == segment_path(folder.journal, last) and damage.position >= HEADER_BYTES
-    return at_the_end and damage.last_lsn == 0 and damage.first_lsn > durable_lsn
+def scan_journal(disk: Disk, folder: str, store: bytes, known_lsn: int = 0) -> Iterator[JournalFrame | Damage]:
+    """Every readable frame, in order, with every damage between them and the torn write at the end.
+
+    `known_lsn` was durable for certain (it is the newest snapshot's): a journal that ends before it is damaged.
+    """
+    watermark = load_watermark(disk, folder, store)
+    if watermark is None:
+        yield Damage(f"{folder}/{WATERMARK}", 0, 1, 0, "the watermark is missing or damaged")
+    numbers = [n for n in segment_numbers(disk, folder) if watermark is None or n >= watermark.first_segment]
+    first_number = watermark.first_segment if watermark else min(numbers, default=1)
+    last_number = max([watermark.last_segment if watermark else 0, *numbers])
+    durable_lsn = max(known_lsn, watermark.lsn if watermark else 0)
+    next_lsn, prev_crc = 0, 0  # 0: not known yet
+    for number in range(first_number, last_number + 1):
+        path = segment_path(folder, number)
+        if number not in numbers:
+            yield Damage(path, 0, next_lsn or 1, 0, "the segment is missing")
+            prev_crc = 0
+            continue
+        segment, reason = _identify(disk, folder, number, store, next_lsn or int(number == 1), prev_crc)
+        if reason:
+            yield Damage(path, 0, next_lsn or 1, 0, reason)
+        if segment is None:
+            prev_crc = 0
+            continue
+        first_lsn = segment.header.first_lsn
+        if next_lsn and first_lsn > next_lsn:
+            reason = f"the frames before this segment, which begins at lsn {first_lsn}, are missing"
+            yield Damage(path, 0, next_lsn, first_lsn - 1, reason)
+        file = disk.open(path)
+        try:
+            next_lsn, prev_crc = yield from _scan_segment(
+                file, segment, next_lsn, durable_lsn if number == last_number else None
+            )
+        finally:
+            file.close()
+    if 0 < next_lsn <= durable_lsn:
+        reason = f"the journal ends here, though lsn {durable_lsn} is known to have been durable"
+        yield Damage(segment_path(folder, last_number), 0, next_lsn, durable_lsn, reason)
+
+
+def _identify(
+    disk: Disk, folder: str, number: int, store: bytes, next_lsn: int, prev_crc: int
+) -> tuple[Segment | None, str]:
+    """A segment by its header; if that is damaged, by the header it must have had after the segment before it."""
+    try:
+        return load_segment(disk, folder, number, store), ""
+    except CorruptJournal as error:
+        reason = error.reason
+    if not next_lsn:
+        return None, reason
+    path = segment_path(folder, number)
+    file = disk.open(path)
+    try:
+        header = SegmentHeader(store, number, next_lsn, file.size(), prev_crc)
+        guess = Segment(path, header, header.seed())
+        _, scan = next(scan_segment(file, guess))
+        return (guess if scan.frames else None), reason
+    finally:
+        file.close()
+
+
+def _scan_segment(
+    file: File, segment: Segment, next_lsn: int, torn_after_lsn: int | None
+) -> Generator[JournalFrame | Damage, None, tuple[int, int]]:
+    """One segment, resuming after each damage. Returns the state of the chain at its end: next lsn, checksum."""
+    next_lsn = max(next_lsn, segment.header.first_lsn)
+    start = (HEADER_BYTES, segment.header.prev_crc, segment.header.first_lsn)
+    while True:
+        position, prev_crc, _ = start
+        for base, scan in scan_segment(file, segment, start):
+            yield from _frames(file, segment.path, base, scan, next_lsn)
+            position, prev_crc = base + scan.position, scan.prev_crc
+            next_lsn = max(next_lsn, scan.next_lsn)
+        if used_end(file, position, segment.header.size_bytes) == position:
+            return next_lsn, prev_crc
+        later = find_block(file, segment, position, next_lsn)
+        if later is None:
+            is_torn = torn_after_lsn is not None and next_lsn > torn_after_lsn
+            yield Damage(segment.path, position, next_lsn, 0, "the bytes after the last block are not a block", is_torn)
+            return next_lsn, prev_crc
+        yield Damage(segment.path, position, next_lsn, later.first_lsn - 1, "the block is damaged")
+        next_lsn = later.first_lsn
+        start = (later.position, later.prev_crc, later.first_lsn)
+
+
+def _frames(file: File, path: str, base: int, scan: blocks.Scan, from_lsn: int) -> Iterator[JournalFrame]:
+    """The frames of a scan, each with the position of its block."""
+    position, first_lsn = base, scan.first_lsn
+    while first_lsn < scan.next_lsn:
+        header = blocks.HEADER.unpack(file.read_at(position, blocks.HEADER_BYTES))
+        length, count = header[3], header[5]
+        for lsn in range(max(first_lsn, from_lsn), first_lsn + count):
+            yield JournalFrame(path, position, lsn, scan.frames[lsn - scan.first_lsn])
+        position += length
+        first_lsn += count
+
+
+# --- snapshots ---
 
 
 def snapshot_facts(disk: Disk, folder: DataFolder) -> Iterator[f.Fact]:
@@ -103,17 +246,6 @@ def snapshot_facts(disk: Disk, folder: DataFolder) -> Iterator[f.Fact]:
             continue
 
 
-def new_broker() -> Broker:
-    """An empty broker to fold facts into. Folding needs neither records nor random numbers."""
-    return Broker(BrokerLimits(), StoreReader(MemoryLogStore()), SystemChance())
-
-
-def fold_snapshot(disk: Disk, folder: DataFolder, snapshot: snapshots.Snapshot, broker: Broker) -> None:
-    for frame in snapshots.read_frames(disk, snapshot, folder.store):
-        for fact in decode(frame):
-            broker.apply(fact)
-
-
 def foreign_snapshots(disk: Disk, folder: DataFolder, readable: list[snapshots.Snapshot]) -> Iterator[CorruptSnapshot]:
     """Snapshots of another history than the journal's. Visible where a segment begins right after a snapshot."""
     by_lsn = {snapshot.lsn: snapshot for snapshot in readable if snapshot.chain_crc}
@@ -125,6 +257,46 @@ def foreign_snapshots(disk: Disk, folder: DataFolder, readable: list[snapshots.S
         snapshot = by_lsn.get(header.first_lsn - 1)
         if snapshot is not None and snapshot.chain_crc != header.prev_crc:
             yield CorruptSnapshot(snapshot.path, 0, "the snapshot and the journal belong to different histories")
+
+
+# --- the state ---
+
+
+def new_broker() -> Broker:
+    """An empty broker to fold facts into. Folding needs neither records nor random numbers."""
+    return Broker(BrokerLimits(), StoreReader(MemoryLogStore()), SystemChance())
+
+
+class FolderFold:
+    """The state of a folder: a snapshot, or nothing, and the frames of the journal after it."""
+
+    def __init__(self, disk: Disk, folder: DataFolder, base: snapshots.Snapshot | None) -> None:
+        self.broker = new_broker()
+        self.base_lsn = self.lsn = base.lsn if base is not None else 0  # `lsn`: the last one that is folded
+        self.is_spoilt = False  # a frame was folded in part: the state is not that of any lsn
+        if base is not None:
+            for frame in snapshots.read_frames(disk, base, folder.store):
+                for fact in decode(frame):
+                    self.broker.apply(fact)
+
+    def take(self, frame: JournalFrame) -> Damage | None:
+        """Fold a frame, unless the snapshot has it. Returns why neither it nor any later frame can be folded."""
+        if frame.lsn <= self.base_lsn:
+            return None
+        if frame.lsn != self.lsn + 1:
+            reason = f"lsn {frame.lsn} follows lsn {self.lsn}: the frames between them are missing"
+            return Damage(frame.file, frame.position, self.lsn + 1, frame.lsn - 1, reason)
+        try:
+            for fact in decode(frame.frame):
+                self.broker.apply(fact)
+        except UnknownFact:
+            raise
+        except Exception as error:  # a frame that is readable and makes no sense
+            self.is_spoilt = True
+            reason = f"the frame does not fit the state before it ({type(error).__name__}: {error})"
+            return Damage(frame.file, frame.position, frame.lsn, frame.lsn, reason)
+        self.lsn = frame.lsn
+        return None
 
 
 # --- log files ---
@@ -141,8 +313,8 @@ class LogFiles:
         )
 
     def ids(self) -> list[int]:
-        """The numbers of the logs that have a folder."""
-        return sorted(int(name) for name in self._disk.list(self._folder.logs) if name.isascii() and name.isdigit())
+        """The numbers of the logs that have a folder or batches in shared segments."""
+        return sorted(self._store.log_ids())
 
     def end(self, log_id: int) -> int:
         """The offset after the last record in the files, whatever the journal says; 0 if there is none."""

@@ -50,6 +50,8 @@ class Names:
                 self.paths[fact.log_id] = fact.path
             case i.StreamState():
                 self.paths[fact.created.log_id] = fact.created.path
+            case i.PlainStreamsState():
+                self.paths.update((log[0], path) for log, path in zip(fact.logs(), fact.paths, strict=True))
             case f.GroupCreated() | i.GroupState():
                 self.groups[fact.group_id] = fact.topic, fact.group
             case _:
@@ -85,6 +87,8 @@ def logs_of(fact: f.Fact) -> tuple[int, ...]:
             return fact.target_log_id, f.STAGING_LOG
         case Published():
             return tuple(part.log_id for part in fact.parts)
+        case i.PlainStreamsState():
+            return tuple(log[0] for log in fact.logs())
         case i.StreamState():
             return (fact.created.log_id,)
         case _:

@@ -8,7 +8,9 @@ takes it from wherever it is readable:
        the batches that step 1 did not find.
     3. `batches(log)` merges the two in the order of offsets; `write` makes one file for each log.
 
-Nothing is folded, so damage in the middle of the journal does not matter here. The data folder is not changed.
+Nothing is folded, so damage in the middle of the journal does not matter here. If the journal is whole, it decides what
+the broker has: log files may hold records that a truncation cut, until the broker next uses them. The data folder is
+not changed.
 A line of a file is an object that `driftq produce --ndjson` accepts.
 """
 
@@ -30,21 +32,23 @@ from driftq.core.model.effect_facts import Published, Staged
 from driftq.core.model.frames import decode
 from driftq.core.model.ranges import RangeSet
 from driftq.core.model.stream_facts import StreamDeleted
-from driftq.repair.folder_reader import LogFiles, read_journal, snapshot_facts
-from driftq.repair.journal_scan import Damage
+from driftq.repair.folder_reader import Damage, LogFiles, scan_journal, snapshot_facts
 from driftq.repair.names import Names
+from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.log_segment import walk
+from driftq.storage.shared_segment import is_shared_path
 from driftq.wire import records
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import Envelope, read_head
 
 if TYPE_CHECKING:
     from driftq.storage.data_folder import DataFolder
-    from driftq.storage.disk import Disk
+    from driftq.storage.disk import Disk, File
+    from driftq.storage.log_segment import Walked
 
+OFFSET_MAX = 1 << 62
 _FILE_NAME_MAX = 200  # characters; file systems allow 255 bytes
-_WRITE_BYTES = 1 << 20
 
 
 class ReadableRecords:
@@ -58,18 +62,21 @@ class ReadableRecords:
         self.ranges: dict[int, RangeSet] = {}  # readable offsets, by log
         self.last_lsn = 0  # the last frame that is readable
         self._starts: dict[int, int] = {}  # after retention and trims
+        self._ends: dict[int, int] = {}  # as far as facts show them
         self._deleted: set[int] = set()
         self._from_journal: dict[int, dict[int, bytes]] = {}  # batches that the log files do not hold, by first offset
         self._staged: dict[int, bytes] = {}  # batches in the journal that were not published yet, by staging offset
         try:
             self._read_files()
-            self._read_facts(disk, folder)
+            is_complete = self._read_facts(disk, folder)
         except BaseException:
             self.close()
             raise
-        for log_id in list(self.ranges):
-            self.ranges[log_id].discard(0, self._starts.get(log_id, 0))
-            if log_id in self._deleted or log_id == f.STAGING_LOG or not self.ranges[log_id]:
+        for log_id, ranges in list(self.ranges.items()):
+            ranges.discard(0, self._starts.get(log_id, 0))
+            if is_complete:
+                ranges.discard(self._ends.get(log_id, 0), OFFSET_MAX)
+            if log_id in self._deleted or log_id == f.STAGING_LOG or not ranges:
                 del self.ranges[log_id]
 
     def close(self) -> None:
@@ -82,35 +89,57 @@ class ReadableRecords:
             for header, _ in self._file_batches(log_id):
                 ranges.add(max(header.first_offset, first_offset), header.end_offset)
 
-    def _read_facts(self, disk: Disk, folder: DataFolder) -> None:
+    def _read_facts(self, disk: Disk, folder: DataFolder) -> bool:
+        """Whether the snapshots and the journal together are complete: the facts of every record were seen."""
         for fact in snapshot_facts(disk, folder):
             self._note(fact)
-        for item in read_journal(disk, folder):
-            if not isinstance(item, Damage):
-                self.last_lsn = item.lsn
-                for fact in decode(item.frame):
-                    self._note(fact)
+        base_lsn = snapshots.load_newest(disk, folder.snapshots, folder.store).base_lsn()
+        is_complete = True
+        for item in scan_journal(disk, folder.journal, folder.store, base_lsn):
+            if isinstance(item, Damage):
+                is_complete = False
+                continue
+            is_complete = is_complete and item.lsn <= max(base_lsn, self.last_lsn) + 1
+            self.last_lsn = item.lsn
+            for fact in decode(item.frame):
+                self._note(fact)
+        return is_complete
 
     def _note(self, fact: f.Fact) -> None:
         self.names.note(fact)
         match fact:
-            case i.LogState() | f.Trimmed():
-                self._starts[fact.log_id] = max(fact.start_offset, self._starts.get(fact.log_id, 0))
+            case i.LogState():
+                self._note_start(fact.log_id, fact.start_offset)
+                self._note_end(fact.log_id, fact.end_offset)
+            case i.PlainStreamsState():
+                for log_id, start, end in fact.logs():
+                    self._note_start(log_id, start)
+                    self._note_end(log_id, end)
+            case f.Trimmed():
+                self._note_start(fact.log_id, fact.start_offset)
             case f.TopicDeleted():
                 self._deleted.update(fact.log_ids)
             case StreamDeleted(soft=False):
                 self._deleted.add(fact.log_id)
             case f.Appended():
+                self._note_end(fact.log_id, fact.first_offset + fact.count)
                 self._note_batch(fact.log_id, records.stamp(fact.batch, fact.first_offset, fact.at_ms))
             case Staged():
                 self._staged[fact.first_offset] = fact.batch
             case Published():
                 for part in fact.parts:
+                    self._note_end(part.log_id, part.first_offset + part.count)
                     batch = self._staged.pop(part.staged_offset, None) or self._staged_batch(part.staged_offset)
                     if batch is not None:
                         self._note_batch(part.log_id, records.stamp(batch, part.first_offset, fact.at_ms))
             case _:
                 pass
+
+    def _note_start(self, log_id: int, offset: int) -> None:
+        self._starts[log_id] = max(offset, self._starts.get(log_id, 0))
+
+    def _note_end(self, log_id: int, offset: int) -> None:
+        self._ends[log_id] = max(offset, self._ends.get(log_id, 0))
 
     def _note_batch(self, log_id: int, batch: bytes) -> None:
         header = records.read_header(batch)
@@ -122,8 +151,12 @@ class ReadableRecords:
 
     def _staged_batch(self, offset: int) -> bytes | None:
         """A batch that was staged before the journal begins: only the staging log's files hold it."""
-        batch = next(self._files.batches(f.STAGING_LOG, offset, offset + 1), None)
-        return batch if isinstance(batch, bytes) else None
+        for item in self._files.batches(f.STAGING_LOG, offset, offset + 1):
+            for batch in self._intact_batches(item) if isinstance(item, CorruptLog) else (item,):
+                header = records.read_header(batch)
+                if header.first_offset <= offset < header.end_offset:
+                    return batch
+        return None
 
     def batches(self, log_id: int) -> Iterator[tuple[records.Header, bytes]]:
         """The readable batches of a log in the order of their offsets. The first may begin before the first offset."""
@@ -146,15 +179,13 @@ class ReadableRecords:
     def _intact_batches(self, damage: CorruptLog) -> Iterator[bytes]:
         """The batches of a damaged run around the one that is damaged. Their own checksums do not cover offsets, so
         only batches count whose offsets lead without a gap from the start of the run, or to its end."""
-        if not damage.position:
-            return  # records are missing; there is no run
+        if not damage.position or is_shared_path(damage.file):
+            return  # records are missing, or it is a single batch: there is no run
         file = self._disk.open(damage.file)
         try:
             size = file.size()
             position, offset = damage.position, damage.offset
-            for walked in takewhile(
-                lambda walked: walked.first_offset < damage.end_offset, walk(file, position, size, offset)
-            ):
+            for walked in _walk_run(file, position, offset, damage):
                 yield walked.batch
                 position, offset = position + len(walked.batch), walked.first_offset + walked.records
             data = file.read_at(position, size - position)
@@ -163,17 +194,17 @@ class ReadableRecords:
                 first_offset = int.from_bytes(data[at + 8 : at + 16], "little", signed=True)
                 if not offset < first_offset < damage.end_offset:
                     continue
-                tail = list(
-                    takewhile(
-                        lambda walked: walked.first_offset < damage.end_offset,
-                        walk(file, position + at, size, first_offset),
-                    )
-                )
+                tail = list(_walk_run(file, position + at, first_offset, damage))
                 if tail and tail[-1].first_offset + tail[-1].records == damage.end_offset:
                     yield from (walked.batch for walked in tail)
                     return
         finally:
             file.close()
+
+
+def _walk_run(file: File, position: int, offset: int, damage: CorruptLog) -> Iterator[Walked]:
+    """The batches from a position on, up to the end of the damaged run."""
+    return takewhile(lambda walked: walked.first_offset < damage.end_offset, walk(file, position, file.size(), offset))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +227,11 @@ def write(disk: Disk, readable: ReadableRecords, target: str) -> list[SalvagedLo
             path = f"{target}/{folder}/{name}~{log_id}.ndjson"
         file = disk.create("salvage.create", path)
         try:
-            count, position, pending = 0, 0, bytearray()
-            for line in _lines(readable, log_id):
-                pending += line
-                count += 1
-                if len(pending) >= _WRITE_BYTES:
-                    file.write_at("salvage.write", position, bytes(pending))
-                    position += len(pending)
-                    pending.clear()
-            file.write_at("salvage.write", position, bytes(pending))
+            count = position = 0
+            for lines in _lines(readable, log_id):
+                file.write_at("salvage.write", position, data := b"".join(lines))
+                position += len(data)
+                count += len(lines)
             file.sync("salvage.sync")
         finally:
             file.close()
@@ -228,19 +255,22 @@ def _file_name(names: Names, log_id: int) -> tuple[str, str]:
     return folder, name if len(name) <= _FILE_NAME_MAX else f"{name[:_FILE_NAME_MAX]}~{log_id}"
 
 
-def _lines(readable: ReadableRecords, log_id: int) -> Iterator[bytes]:
+def _lines(readable: ReadableRecords, log_id: int) -> Iterator[list[bytes]]:
+    """The lines of each batch."""
     ranges = readable.ranges[log_id]
     partition = readable.names.partitions[log_id][1] if log_id in readable.names.partitions else None
     written = 0  # a batch of the journal may overlap batches of the files
     for header, batch in readable.batches(log_id):
-        for offset, record in enumerate(records.unpack(batch, header), header.first_offset):
-            if offset >= written and offset in ranges:
-                yield _line(offset, header.at_ms, record, partition)
+        yield [
+            _line(offset, header.at_ms, record, partition)
+            for offset, record in enumerate(records.unpack(batch, header), header.first_offset)
+            if offset >= written and offset in ranges
+        ]
         written = max(written, header.end_offset)
 
 
 def _line(offset: int, at_ms: int, record: records.Record, partition: int | None) -> bytes:
-    """A record as one line of JSON. For a topic it has the fields of `wire.queue.ProduceItem`, and beside them what
+    """A record as one line of JSON. For a topic it has the fields of `wire.produce.ProduceItem`, and beside them what
     `driftq produce --ndjson` ignores: offset, timestamp_ms, key_base64, routing and dlq."""
     line: dict[str, Any] = {"offset": offset, "timestamp_ms": at_ms}
     if record.key:

@@ -7,25 +7,25 @@ up to the first damage. The result is plain data, ready for JSON.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.frames import decode
 from driftq.core.model.snapshot_facts import NumbersState
 from driftq.repair.folder_reader import (
+    Damage,
+    FolderFold,
     OnBytes,
-    fold_snapshot,
+    file_bytes,
     ignore_bytes,
-    new_broker,
     read_journal,
     require_folder,
     retry_if_moved,
 )
-from driftq.repair.journal_scan import Damage
 from driftq.storage import snapshots
 from driftq.storage.journal_files import SUFFIX as JOURNAL_SUFFIX
 
 if TYPE_CHECKING:
-    from driftq.core.broker import Broker
     from driftq.core.state.progress import Progress
     from driftq.core.state.state import State
     from driftq.storage.data_folder import DataFolder
@@ -35,29 +35,19 @@ if TYPE_CHECKING:
 def sizes(disk: Disk, path: str) -> dict[str, dict[str, int]]:
     """Files and bytes of each part of a folder."""
     folder = require_folder(disk, path)
-    parts = {
-        "journal": _sizes(disk, folder.journal, JOURNAL_SUFFIX),
-        "snapshots": _sizes(disk, folder.snapshots, snapshots.SUFFIX),
+    return {
+        "journal": _sizes(disk, [folder.journal], JOURNAL_SUFFIX),
+        "snapshots": _sizes(disk, [folder.snapshots], snapshots.SUFFIX),
+        "logs": _sizes(disk, [f"{folder.logs}/{name}" for name in disk.list(folder.logs)], ".log"),
     }
-    logs = {"files": 0, "bytes": 0}
-    for name in disk.list(folder.logs):
-        log = _sizes(disk, f"{folder.logs}/{name}", ".log")
-        logs = {key: logs[key] + log[key] for key in logs}
-    return {**parts, "logs": logs}
 
 
-def _sizes(disk: Disk, folder: str, suffix: str) -> dict[str, int]:
-    count = size = 0
-    for name in disk.list(folder):
-        if name.endswith(suffix):
-            try:
-                file = disk.open(f"{folder}/{name}")
-            except FileNotFoundError:
-                continue
-            size += file.size()
-            file.close()
-            count += 1
-    return {"files": count, "bytes": size}
+def _sizes(disk: Disk, folders: list[str], suffix: str) -> dict[str, int]:
+    file_sizes: list[int] = []
+    for path in (f"{folder}/{name}" for folder in folders for name in disk.list(folder) if name.endswith(suffix)):
+        with suppress(FileNotFoundError):  # the running broker removed it
+            file_sizes.append(file_bytes(disk, path))
+    return {"files": len(file_sizes), "bytes": sum(file_sizes)}
 
 
 def stats(disk: Disk, path: str, now_ms: int, on_bytes: OnBytes = ignore_bytes) -> dict[str, Any]:
@@ -67,44 +57,35 @@ def stats(disk: Disk, path: str, now_ms: int, on_bytes: OnBytes = ignore_bytes) 
 
 def _stats(disk: Disk, path: str, now_ms: int, on_bytes: OnBytes) -> dict[str, Any]:
     folder = require_folder(disk, path)
-    broker = new_broker()
     newest = snapshots.load_newest(disk, folder.snapshots, folder.store)
-    snapshot = _snapshot(disk, folder, newest, broker, now_ms)
+    fold = FolderFold(disk, folder, newest.snapshot)
     kinds: Counter[str] = Counter()
-    frames, last_lsn, damaged, foldable = 0, newest.base_lsn(), 0, True
+    frames, damaged, is_foldable = 0, 0, True
     for item in read_journal(disk, folder):
         if isinstance(item, Damage):
             damaged += 1
             continue
         on_bytes(len(item.frame) + 4)
-        facts = decode(item.frame)
-        kinds.update(type(fact).__name__ for fact in facts)
+        kinds.update(type(fact).__name__ for fact in decode(item.frame))
         frames += 1
-        if item.lsn > last_lsn and foldable:
-            foldable = item.lsn == last_lsn + 1
-            for fact in facts if foldable else ():
-                broker.apply(fact)
-            last_lsn = item.lsn if foldable else last_lsn
+        is_foldable = is_foldable and fold.take(item) is None
     return {
         "folder": path,
         "store": folder.store.hex(),
-        "as_of_lsn": last_lsn,
+        "as_of_lsn": fold.lsn,
         "sizes": sizes(disk, path),
         "journal": {"frames": frames, "damaged_places": damaged, "facts": dict(kinds.most_common())},
-        "snapshot": snapshot,
-        **_state(broker.state),
+        "snapshot": _snapshot(disk, folder, newest, now_ms),
+        **_state(fold.broker.state),
     }
 
 
-def _snapshot(
-    disk: Disk, folder: DataFolder, newest: snapshots.Newest, broker: Broker, now_ms: int
-) -> dict[str, Any] | None:
+def _snapshot(disk: Disk, folder: DataFolder, newest: snapshots.Newest, now_ms: int) -> dict[str, Any] | None:
     if newest.snapshot is None:
         return None
     at_ms = 0
     for fact in decode(next(snapshots.read_frames(disk, newest.snapshot, folder.store))):
         at_ms = max(at_ms, fact.at_ms if isinstance(fact, NumbersState) else 0)
-    fold_snapshot(disk, folder, newest.snapshot, broker)
     return {
         "lsn": newest.snapshot.lsn,
         "age_ms": max(0, now_ms - at_ms),

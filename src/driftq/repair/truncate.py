@@ -9,7 +9,8 @@ once had. Damage below the snapshot costs nothing. `plan` reads and changes noth
     1. Write the readable records among what is cut to `journal.salvaged-<n>/` (see `salvage`).
     2. Write the kept frames to a new journal, `journal.repaired/`.
     3. Rename `journal/` to `journal.damaged-<n>/`, then `journal.repaired/` to `journal/`.
-    4. Rename damaged snapshots to `*.damaged-<n>`, and open the folder once, which cuts the log files to the same end.
+    4. Rename damaged snapshots to `*.damaged-<n>`, and open the folder once to prove that it opens. A log file that is
+       longer than the kept journal is cut when the broker next uses it.
 
 A crash before step 3 leaves the folder as it was; one between the two renames is completed by the next `execute`.
 Nothing is deleted. The caller holds the folder's lock.
@@ -21,13 +22,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from driftq.core.model.frames import UnknownFact, decode
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import SystemChance
-from driftq.engine.recovery import StorageOptions, open_folder
+from driftq.engine.folder_storage import StorageOptions, open_folder
 from driftq.repair import salvage
-from driftq.repair.folder_reader import fold_snapshot, foreign_snapshots, new_broker, read_journal, require_folder
-from driftq.repair.journal_scan import Damage, JournalFrame
+from driftq.repair.folder_reader import (
+    Damage,
+    FolderFold,
+    JournalFrame,
+    foreign_snapshots,
+    read_journal,
+    require_folder,
+)
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptJournal, CorruptSnapshot, Damaged, FormatTooNew
 from driftq.storage.file_journal import FileJournal
@@ -109,7 +115,8 @@ def plan(disk: Disk, path: str) -> TruncatePlan:
     if newest.snapshot is not None:
         for error in foreign_snapshots(disk, folder, [newest.snapshot]):
             raise error
-    kept_lsn, damage, broker = _fold_prefix(disk, folder, newest.snapshot)
+    fold, damage = _fold_prefix(disk, folder, newest.snapshot)
+    kept_lsn, broker = fold.lsn, fold.broker
     if damage is None:
         return TruncatePlan(folder, None, newest.snapshot, newest.damaged, kept_lsn, kept_lsn)
     first_offsets = {log_id: log.end for log_id, log in broker.state.logs.items()}
@@ -138,31 +145,23 @@ def plan(disk: Disk, path: str) -> TruncatePlan:
 
 def _fold_prefix(
     disk: Disk, folder: DataFolder, base: snapshots.Snapshot | None, end_lsn: int | None = None
-) -> tuple[int, Damage | None, Broker]:
-    """Fold the snapshot and the frames after it up to the first damage, or to `end_lsn`. Returns the last lsn,
-    the first damage of the journal (perhaps below the snapshot), and the state."""
-    broker = new_broker()
-    if base is not None:
-        fold_snapshot(disk, folder, base, broker)
-    base_lsn = kept_lsn = base.lsn if base else 0
+) -> tuple[FolderFold, Damage | None]:
+    """The snapshot and the frames after it up to the first damage, or to `end_lsn`; and the first damage of the
+    journal, perhaps below the snapshot."""
+    fold = FolderFold(disk, folder, base)
     first_damage: Damage | None = None
-    for item in read_journal(disk, folder, base_lsn):
+    for item in read_journal(disk, folder, fold.base_lsn):
         if isinstance(item, Damage):
             first_damage = first_damage or item
-        elif item.lsn == kept_lsn + 1 and (end_lsn is None or item.lsn <= end_lsn):
-            try:
-                for fact in decode(item.frame):
-                    broker.apply(fact)
-            except UnknownFact:
-                raise
-            except Exception as error:  # a frame that is readable and makes no sense: the state is spoilt, fold again
-                reason = f"the frame does not fit the state before it ({type(error).__name__}: {error})"
-                kept_lsn, _, broker = _fold_prefix(disk, folder, base, item.lsn - 1)
-                return kept_lsn, Damage(item.file, item.position, item.lsn, 0, reason), broker
-            kept_lsn = item.lsn
-        elif item.lsn > kept_lsn and first_damage is None and end_lsn is None:
-            first_damage = Damage(item.file, item.position, kept_lsn + 1, item.lsn - 1, "frames are missing here")
-    return kept_lsn, first_damage, broker
+            continue
+        if item.lsn - 1 == end_lsn:
+            break
+        damage = fold.take(item)
+        if fold.is_spoilt:
+            return _fold_prefix(disk, folder, base, item.lsn - 1)[0], damage
+        if damage is not None:
+            return fold, first_damage or damage
+    return fold, first_damage
 
 
 def _cut_records(readable: salvage.ReadableRecords, first_offsets: dict[int, int]) -> Iterator[CutRecords]:

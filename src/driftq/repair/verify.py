@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from driftq.core.model.frames import UnknownFact, decode, encode
+from driftq.core.model.frames import encode
 from driftq.repair.folder_reader import (
     TRIES,
+    Damage,
+    FolderFold,
+    JournalFrame,
     LogFiles,
     OnBytes,
-    fold_snapshot,
+    file_bytes,
     foreign_snapshots,
     ignore_bytes,
     new_broker,
@@ -29,7 +32,6 @@ from driftq.repair.folder_reader import (
     require_folder,
     retry_if_moved,
 )
-from driftq.repair.journal_scan import Damage, JournalFrame
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptLog, CorruptSnapshot
 from driftq.storage.data_folder import DataFolder, holder_pid
@@ -111,7 +113,7 @@ def _verify_snapshots(
         path = f"{folder.snapshots}/{lsn:020d}{snapshots.SUFFIX}"
         try:
             readable.append(snapshots.verify(disk, path, folder.store))
-            on_bytes(_size(disk, path))
+            on_bytes(file_bytes(disk, path))
         except CorruptSnapshot as error:
             report.findings.append(Finding("snapshot", path, error.position, error.reason, last_lsn=lsn))
         except FileNotFoundError:
@@ -127,10 +129,7 @@ def _verify_journal(
     log ended at the newest snapshot: up to there its files must be readable."""
     known_lsn = readable[-1].lsn if readable else 0
     damages = [item for item in read_journal(disk, folder, known_lsn) if isinstance(item, Damage)]
-    report.findings.extend(
-        Finding("journal", damage.file, damage.position, damage.reason, damage.first_lsn, damage.last_lsn)
-        for damage in damages
-    )
+    report.findings.extend(map(_journal_finding, damages))
     report.findings.extend(
         Finding("snapshot", error.file, error.position, error.reason, 1)
         for error in foreign_snapshots(disk, folder, readable)
@@ -148,79 +147,44 @@ def _verify_journal(
         report.findings.append(Finding("journal", folder.journal, 0, reason, 1, first_lsn - 1))
         return {}
     # From the oldest base, so that snapshots are compared. With damage on the way, from the newest, past most of it.
-    fold = _Fold(disk, folder, report, readable, bases[-1] if damages else bases[0])
+    fold = FolderFold(disk, folder, bases[-1] if damages else bases[0])
+    report.broker = fold.broker
+    later = {snapshot.lsn: snapshot for snapshot in readable if snapshot.lsn > fold.base_lsn}
+    ends = _ends(fold.broker) if fold.lsn == known_lsn else {}
     for frame in [] if first is None else chain((first,), frames):
-        if not fold.take(frame, is_damaged=bool(damages)):
+        damage = fold.take(frame)
+        if damage is not None:
+            if fold.is_spoilt or not damages:
+                report.findings.append(_journal_finding(damage))
             break
         on_bytes(len(frame.frame) + 4)
-    return fold.ends
+        if frame.lsn == known_lsn:
+            ends = _ends(fold.broker)
+        if frame.lsn in later:
+            _compare(disk, folder, report, later[frame.lsn])
+    report.frames = fold.lsn - fold.base_lsn
+    report.last_lsn = max(report.last_lsn, fold.lsn)
+    return ends
 
 
-class _Fold:
-    """The journal folded from one snapshot on, or from nothing."""
+def _journal_finding(damage: Damage) -> Finding:
+    return Finding("journal", damage.file, damage.position, damage.reason, damage.first_lsn, damage.last_lsn)
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: DataFolder,
-        report: VerifyReport,
-        readable: list[snapshots.Snapshot],
-        base: snapshots.Snapshot | None,
-    ) -> None:
-        self._disk = disk
-        self._folder = folder
-        self._report = report
-        self.ends: dict[int, int] = {}  # the end of each log at the newest snapshot
-        self._base_lsn = base.lsn if base else 0
-        self._later = {snapshot.lsn: snapshot for snapshot in readable if snapshot.lsn > self._base_lsn}
-        self._newest_lsn = readable[-1].lsn if readable else 0
-        if base is not None:
-            fold_snapshot(disk, folder, base, report.broker)
-            report.last_lsn = base.lsn
-        self._note_ends(self._base_lsn)
 
-    def take(self, frame: JournalFrame, *, is_damaged: bool) -> bool:
-        """Fold one frame. False: nothing after it can be judged."""
-        report = self._report
-        if frame.lsn <= self._base_lsn:
-            return True
-        if frame.lsn != report.last_lsn + 1:
-            if not is_damaged:
-                reason = f"lsn {frame.lsn} follows lsn {report.last_lsn}"
-                report.findings.append(Finding("journal", frame.file, frame.position, reason, report.last_lsn + 1))
-            return False
-        try:
-            for fact in decode(frame.frame):
-                report.broker.apply(fact)
-        except UnknownFact:
-            raise
-        except Exception as error:
-            reason = f"the frame does not fit the state before it ({type(error).__name__}: {error})"
-            report.findings.append(Finding("journal", frame.file, frame.position, reason, frame.lsn, frame.lsn))
-            return False
-        report.last_lsn = frame.lsn
-        report.frames += 1
-        self._note_ends(frame.lsn)
-        snapshot = self._later.pop(frame.lsn, None)
-        if snapshot is not None:
-            self._compare(snapshot)
-        return True
+def _ends(broker: Broker) -> dict[int, int]:
+    return {log_id: log.end for log_id, log in broker.state.logs.items()}
 
-    def _note_ends(self, lsn: int) -> None:
-        if lsn == self._newest_lsn:
-            self.ends = {log_id: log.end for log_id, log in self._report.broker.state.logs.items()}
 
-    def _compare(self, snapshot: snapshots.Snapshot) -> None:
-        """Invariant 2: folding a snapshot equals folding the journal up to its lsn."""
-        from_snapshot = new_broker()
-        try:
-            fold_snapshot(self._disk, self._folder, snapshot, from_snapshot)
-        except FileNotFoundError:
-            return
-        if digest(from_snapshot.snapshot()) != digest(self._report.broker.snapshot()):
-            reason = "the snapshot holds another state than the journal up to its lsn"
-            self._report.findings.append(Finding("snapshot", snapshot.path, 0, reason, 1, snapshot.lsn))
-        self._report.compared.append(snapshot.lsn)
+def _compare(disk: Disk, folder: DataFolder, report: VerifyReport, snapshot: snapshots.Snapshot) -> None:
+    """Invariant 2: folding a snapshot equals folding the journal up to its lsn."""
+    try:
+        from_snapshot = FolderFold(disk, folder, snapshot).broker
+    except FileNotFoundError:
+        return
+    if digest(from_snapshot.snapshot()) != digest(report.broker.snapshot()):
+        reason = "the snapshot holds another state than the journal up to its lsn"
+        report.findings.append(Finding("snapshot", snapshot.path, 0, reason, 1, snapshot.lsn))
+    report.compared.append(snapshot.lsn)
 
 
 def digest(facts: Iterable[f.Fact]) -> tuple[int, int]:
@@ -250,11 +214,3 @@ def _verify_logs(
                     yield Finding("log", item.file, item.position, item.reason, offsets=offsets)
     finally:
         files.close()
-
-
-def _size(disk: Disk, path: str) -> int:
-    file = disk.open(path)
-    try:
-        return file.size()
-    finally:
-        file.close()

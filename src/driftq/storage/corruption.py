@@ -53,7 +53,11 @@ class CorruptSnapshot(Damaged):
         self.reason = reason
 
 
-class FilesMoved(Exception):
+class OwnershipLost(Exception):
+    """This process may no longer write: its journal was moved, replaced or taken over."""
+
+
+class FilesMoved(OwnershipLost):
     """A file of the data folder was removed or replaced while the broker has it open."""
 
     def __init__(self, path: str) -> None:
@@ -68,11 +72,11 @@ class FilesMoved(Exception):
 class FormatTooNew(Exception):
     """Written by a later version. Nothing is wrong with the bytes; this version cannot read them."""
 
-    def __init__(self, file: str, found: int, known: int) -> None:
+    def __init__(self, file: str, version: int, known: int) -> None:
         super().__init__(
-            f"{file} has format {found}; this version reads up to format {known}. Nothing was changed. "
+            f"{file} has format {version}; this version reads up to format {known}. Nothing was changed. "
             "Start the version that wrote it, or a later one."
         )
         self.file = file
-        self.found = found
+        self.version = version
         self.known = known

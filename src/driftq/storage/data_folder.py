@@ -19,7 +19,7 @@ from driftq.storage.corruption import Damaged, FilesMoved, FormatTooNew
 from driftq.storage.disk import Disk, leads_to
 from driftq.storage.journal_files import checksum
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: small logs share segments
 _FORMAT = "FORMAT"
 _OWN_NAMES = frozenset({"LOCK", "journal", "logs", "snapshots", "FORMAT", "lost+found"})  # up to the first dot
 _TITLE = "driftq data folder"
@@ -50,10 +50,11 @@ def check_free(path: str, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Where each part lives. `store` is the 16 bytes of the store's uuid."""
+    """Where each part lives. `store` is the 16 bytes of the store's uuid, `version` that of the FORMAT file."""
 
     path: str
     store: bytes
+    version: int = FORMAT_VERSION
 
     @property
     def journal(self) -> str:
@@ -87,7 +88,7 @@ def find_folder(disk: Disk, path: str) -> DataFolder | None:
         raise FormatTooNew(file_path, number, FORMAT_VERSION)
     if title != _TITLE:
         raise BadFormatFile(f"{file_path} does not describe a data folder of driftq")
-    return DataFolder(path, bytes.fromhex(store.removeprefix("store ")))
+    return DataFolder(path, bytes.fromhex(store.removeprefix("store ")), number)
 
 
 def new_folder(disk: Disk, path: str, store: bytes) -> DataFolder:
@@ -97,7 +98,7 @@ def new_folder(disk: Disk, path: str, store: bytes) -> DataFolder:
 
 
 def finish_folder(disk: Disk, folder: DataFolder) -> None:
-    """Write the FORMAT file, durably."""
+    """Write the FORMAT file of this version, durably."""
     target = f"{folder.path}/{_FORMAT}"
     if disk.exists(f"{target}.tmp"):
         disk.remove("folder.leftover.remove", f"{target}.tmp")
@@ -107,6 +108,12 @@ def finish_folder(disk: Disk, folder: DataFolder) -> None:
     file.sync("folder.sync")
     file.close()
     disk.rename("folder.rename", f"{target}.tmp", target)
+    sync_names(disk, folder)
+
+
+def sync_names(disk: Disk, folder: DataFolder) -> None:
+    """Make the names in the folder durable. Every start does it: the process that wrote the FORMAT file may have ended
+    because this sync failed, and without that file the journal of the next run would be refused."""
     disk.sync_folder("folder.sync_folder", folder.path)
     disk.sync_folder("folder.parent.sync_folder", folder.path.rpartition("/")[0] or "/")
 

@@ -7,11 +7,10 @@ forgets unsynced writes. Nothing here knows what the bytes mean. Calls that only
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import NoReturn, Protocol
-
-from driftq.storage.descriptors import DescriptorReserve
 
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -281,6 +280,43 @@ def _allocate(fd: int, size: int) -> None:
 
 
 # --- a read-only disk, for the folder of another process, perhaps of a running broker ---
+
+
+class DescriptorReserve:
+    """File descriptors set aside for files, so that sockets cannot use them up: a process has one limit for both.
+
+    Holds placeholders (`/dev/null`) for up to `size` open files. One is given up each time a file is opened and taken
+    back when it is closed, so a file can be opened however many clients are connected. Safe to use from several
+    threads: every step is one list operation.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._placeholders: list[int] = []
+        for _ in range(size):
+            self._hold_one()
+
+    def lend(self) -> bool:
+        """Free one descriptor for a file that is opened next. False if none is left."""
+        try:
+            placeholder = self._placeholders.pop()
+        except IndexError:
+            return False
+        os.close(placeholder)
+        return True
+
+    def take_back(self) -> None:
+        """A file was closed: hold its descriptor again, unless something else was quicker."""
+        if len(self._placeholders) < self._size:
+            self._hold_one()
+
+    def close(self) -> None:
+        while self.lend():
+            pass
+
+    def _hold_one(self) -> None:
+        with contextlib.suppress(OSError):
+            self._placeholders.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
 
 class ReadOnlyFile:

@@ -6,18 +6,23 @@
     journal/watermark           two slots: an lsn that is certainly durable, and which segments must exist
 
 Segments are preallocated, so an append never changes a file's size and cannot run out of space. Blocks are chained by
-checksum across segments (`storage.blocks`, `storage.journal_files`).
+checksum across segments (`storage.blocks`, `storage.journal_files`). The files that are open for writing are in
+`storage.journal_writer`; this module decides when they are written, and what a failure means.
 
 **One unsynced block.** A block is written only after the sync of the one before it returned. So at most the last block
 can be torn, and `storage.tail_recovery` can distinguish a torn tail from lost data.
 
 **Roll.** When a block does not fit, the spare gets its header, is synced and renamed, and the folder is synced. Only
-then is a block written to it; until then the old segment is the last one, and nothing has happened.
+then is a block written to it; until then the old segment is the last one, and nothing has happened. A segment that is
+closed early (`close_segment`) is followed by a new file and not by the spare: frames that are decided but not appended
+count on the room there was.
 
 **Trim.** First the watermark is saved, so that the segments need not exist any more; then they are removed.
 
 **Fail-stop.** After a failed write, sync, truncate or rename the object is dead and every later call raises: what a
-failed sync left on the device is unknowable, and a second sync may report success without having written anything.
+failed sync left on the device is unknowable, and a second sync may report success without having written anything. So a
+failed append is `AppendUnknown`. It is `JournalUnavailable` only if the disk had no room for a new segment: then no
+byte of the block was written.
 
 It knows neither threads nor time: calls come one at a time.
 """
@@ -29,8 +34,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from driftq.storage import blocks
 from driftq.storage.corruption import CorruptJournal, FilesMoved
-from driftq.storage.disk import Disk, DiskFailed, DiskFull, File
-from driftq.storage.journal import JournalUnavailable, WrongTail
+from driftq.storage.disk import Disk, DiskFailed, DiskFull
+from driftq.storage.journal import AppendUnknown, JournalUnavailable, WrongTail
 from driftq.storage.journal_files import (
     HEADER_BYTES,
     WATERMARK,
@@ -42,14 +47,14 @@ from driftq.storage.journal_files import (
     name_segment,
     replay_segments,
 )
+from driftq.storage.journal_writer import SPARE, ActiveSegment, SpareSegment, WatermarkFile
 from driftq.storage.tail_recovery import JournalTail, Recovery, cut_torn_tail, find_tail, remove_leftovers, survey
 
 if TYPE_CHECKING:
     from driftq.storage.data_folder import FolderLock
 
 SEGMENT_BYTES = 64 << 20
-_SPARE = "spare.tmp"
-_LARGE = "large.tmp"
+_EXTRA = "extra.tmp"  # a segment that is not made from the spare, before it has its name
 
 
 class FileJournal:
@@ -62,28 +67,18 @@ class FileJournal:
         store: bytes,
         segment_bytes: int,
         segments: list[Segment],
-        active: File,
-        tail: JournalTail,
-        watermark: Watermark,
-        watermark_file: File,
+        active: ActiveSegment,
+        watermark: WatermarkFile,
         recovery: Recovery,
         lock: FolderLock | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
         self._store = store  # the 16 bytes of the store's uuid: part of every header and checksum
-        self._segment_bytes = segment_bytes  # of a new segment, unless one block is larger
         self._segments = segments  # in order; the last one is active
-        self._file = active  # of the active segment
-        self._seed = tail.segment.seed  # what its block checksums start from
-        self._size = tail.segment.size_bytes
-        self._position = tail.position  # where the next block goes
-        self._prev_crc = tail.prev_crc  # the checksum of the last block: it stands for the whole history
-        self._tail_lsn = tail.tail_lsn  # the last durable frame
-        self._watermark = watermark  # as last saved
-        self._watermark_file = watermark_file
-        self._spare: File | None = None  # the preallocated next segment; None while the disk has no room for it
-        self._spare_bytes = 0  # its size; 0: there is none
+        self._active = active  # the last segment, and where the journal ends
+        self._spare = SpareSegment(disk, folder, segment_bytes)
+        self._watermark = watermark
         self._dead: Exception | None = None  # raised by every call after a failure, or after `close`
         self._lock = lock  # of the data folder: checked with the files, released by `close`
         self.recovery = recovery  # what opening found and did
@@ -108,20 +103,19 @@ class FileJournal:
         removed; a journal that holds frames is refused."""
         disk.make_folder("journal.folder", folder)
         clear_unused(disk, folder)
-        watermark = Watermark(0, first_lsn - 1, 1, 1)
         marks = disk.create("journal.watermark.create", f"{folder}/{WATERMARK}.tmp", WATERMARK_BYTES)
-        marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
-        marks.sync("journal.watermark.sync")
+        watermark = WatermarkFile(marks, store, Watermark(0, first_lsn - 1, 1, 1))
+        watermark.write(watermark.saved)
         disk.rename("journal.watermark.rename", marks.path, f"{folder}/{WATERMARK}")
         marks.path = f"{folder}/{WATERMARK}"
-        file = disk.create("journal.allocate", f"{folder}/{_SPARE}", segment_bytes)
+        file = disk.create("journal.allocate", f"{folder}/{SPARE}", segment_bytes)
         header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
         segment = name_segment(disk, folder, file, header)
         if parent is not None:
             disk.sync_folder("journal.parent.sync", parent)
-        tail = JournalTail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1)
+        active = ActiveSegment(file, JournalTail(segment, HEADER_BYTES, prev_crc, first_lsn - 1, -1))
         recovery = Recovery(first_lsn, first_lsn - 1, first_lsn - 1, 1)
-        return cls(disk, folder, store, segment_bytes, [segment], file, tail, watermark, marks, recovery, lock)
+        return cls(disk, folder, store, segment_bytes, [segment], active, watermark, recovery, lock)
 
     @classmethod
     def open(
@@ -156,8 +150,8 @@ class FileJournal:
             raise
         try:
             # The same holds for the watermark: segments may be removed only when no older slot of it can be read.
-            marks.write_at("journal.watermark.write", watermark.position(), watermark.encode(store))
-            marks.sync("journal.watermark.sync")
+            watermark_file = WatermarkFile(marks, store, watermark)
+            watermark_file.write(watermark)
             removed = remove_leftovers(disk, folder, watermark.first_segment)
             # A segment may have got its name just before a crash; the name must be durable before a frame relies on it.
             disk.sync_folder("journal.open.sync_folder", folder)
@@ -169,12 +163,13 @@ class FileJournal:
         recovery = Recovery(
             segments[0].header.first_lsn, tail.tail_lsn, watermark.lsn, len(segments), torn, shortened, removed
         )
-        return cls(disk, folder, store, segment_bytes, segments, file, tail, watermark, marks, recovery, lock)
+        active = ActiveSegment(file, tail)
+        return cls(disk, folder, store, segment_bytes, segments, active, watermark_file, recovery, lock)
 
     # --- the journal seam ---
 
     def tail_lsn(self) -> int:
-        return self._tail_lsn
+        return self._active.tail_lsn
 
     def first_lsn(self) -> int:
         """The first lsn of the oldest segment."""
@@ -184,39 +179,47 @@ class FileJournal:
         """The last lsn of the closed segments."""
         return self._segments[-1].header.first_lsn - 1
 
+    def close_segment(self) -> None:
+        self._check_alive()
+        segment_bytes = self._spare.size_bytes
+        if self._active.tail_lsn == self.closed_lsn() or self._active.room_bytes() > segment_bytes - HEADER_BYTES:
+            return
+        try:
+            self._roll(segment_bytes, keep_spare=True)
+        except DiskFull:
+            return  # nothing has happened; a full segment is closed later
+        except DiskFailed as error:
+            self._dead = error
+            raise
+
     def crc_at(self, lsn: int) -> int | None:
         """The checksum that stands for the history up to `lsn`, where a segment or the journal ends; else None."""
-        if lsn == self._tail_lsn:
-            return self._prev_crc
+        if lsn == self._active.tail_lsn:
+            return self._active.prev_crc
         return next(
             (segment.header.prev_crc for segment in self._segments if segment.header.first_lsn == lsn + 1), None
         )
 
     def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
         self._check_alive()
-        if expected_lsn != self._tail_lsn:
-            raise WrongTail(expected_lsn, self._tail_lsn)
+        if expected_lsn != self._active.tail_lsn:
+            raise WrongTail(expected_lsn, self._active.tail_lsn)
         if not frames:
-            return self._tail_lsn
+            return expected_lsn
         try:
-            needed = blocks.block_bytes(frames)
-            if needed > self._size - self._position:
-                self._roll(needed)
-            block, crc = blocks.encode(self._seed, self._prev_crc, self._tail_lsn + 1, frames)
-            self._write(block, crc, len(frames))
-        except DiskFull as error:
-            raise JournalUnavailable(str(error)) from error
-        except DiskFailed as error:
-            self._dead = error
-            raise
-        return self._tail_lsn
+            self._make_room_for(frames)
+            self._active.write(frames)
+        except (DiskFull, DiskFailed) as error:  # a full disk may have taken a part of the block, or all of it
+            self._dead = AppendUnknown(str(error))
+            raise self._dead from error
+        return self._active.tail_lsn
 
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
         """Every frame above `after_lsn` up to the present tail, verified as it is read."""
         if after_lsn + 1 < self.first_lsn():
             reason = f"lsn {after_lsn + 1} was requested; the journal begins at {self.first_lsn()}"
             raise CorruptJournal(self._segments[0].path, 0, after_lsn + 1, self.first_lsn() - 1, reason)
-        return replay_segments(self._disk, list(self._segments), after_lsn, self._tail_lsn)
+        return replay_segments(self._disk, list(self._segments), after_lsn, self._active.tail_lsn)
 
     def trim(self, before_lsn: int) -> None:
         self._check_alive()
@@ -239,16 +242,16 @@ class FileJournal:
             raise
 
     def room_bytes(self) -> int:
-        return self._size - self._position + max(0, self._spare_bytes - HEADER_BYTES)
+        return self._active.room_bytes() + self._spare.room_bytes()
 
     def close(self) -> None:
         """Save the watermark, so that the next open notices every lost byte; close the files and release the lock."""
         try:
-            if self._dead is None and self._watermark.lsn != self._tail_lsn:
+            if self._dead is None and self._watermark.saved.lsn != self._active.tail_lsn:
                 self._save_watermark()
         finally:
             self._dead = self._dead or ValueError("the journal is closed")
-            for file in (self._file, self._watermark_file, self._spare):
+            for file in (self._active.file, self._watermark.file, self._spare.file):
                 if file is not None:
                     file.close()
             if self._lock is not None:
@@ -256,25 +259,27 @@ class FileJournal:
 
     # --- maintenance: about once a second ---
 
+    def maintain(self) -> None:
+        self.check_owner()
+        self.save_watermark()
+        self.make_room()
+
     def make_room(self) -> bool:
         """Create the spare segment if there is none. False while the disk has no room for it."""
         self._check_alive()
-        if self._spare is not None:
-            return True
         try:
-            self._spare = self._disk.create("journal.allocate", f"{self._folder}/{_SPARE}", self._segment_bytes)
+            self._spare.allocate()
         except DiskFull:
             return False
         except DiskFailed as error:
             self._dead = error
             raise
-        self._spare_bytes = self._segment_bytes
         return True
 
     def save_watermark(self) -> None:
         """Store durably that everything up to the tail is durable."""
         self._check_alive()
-        if self._watermark.lsn == self._tail_lsn:
+        if self._watermark.saved.lsn == self._active.tail_lsn:
             return
         try:
             self._save_watermark()
@@ -290,7 +295,7 @@ class FileJournal:
         """Raises `FilesMoved` if a file that must be there is gone or replaced, or if the folder's lock no longer
         protects anything. Nothing is written after that."""
         self._check_alive()
-        for file in (self._file, self._watermark_file, self._spare):
+        for file in (self._active.file, self._watermark.file, self._spare.file):
             if file is not None and not file.is_in_place():
                 self._abandon(FilesMoved(file.path))
         for segment in self._segments[:-1]:
@@ -311,43 +316,39 @@ class FileJournal:
         if self._dead is not None:
             raise self._dead
 
-    def _write(self, block: bytes, crc: int, count: int) -> None:
-        self._file.write_at("journal.append", self._position, block)
-        self._file.sync("journal.sync")
-        self._position += len(block)
-        self._prev_crc = crc
-        self._tail_lsn += count
-
     def _save_watermark(self) -> None:
         first, last = self._segments[0].header.number, self._segments[-1].header.number
-        watermark = Watermark(self._watermark.turn + 1, self._tail_lsn, first, last)
-        self._watermark_file.write_at("journal.watermark.write", watermark.position(), watermark.encode(self._store))
-        self._watermark_file.sync("journal.watermark.sync")
-        self._watermark = watermark
+        self._watermark.save(self._active.tail_lsn, first, last)
 
-    def _roll(self, needed: int) -> None:
+    def _make_room_for(self, frames: Sequence[bytes]) -> None:
+        """Raises `JournalUnavailable` if they do not fit and the disk has no room for another segment."""
+        needed_bytes = blocks.block_bytes(frames)
+        if needed_bytes > self._active.room_bytes():
+            size_bytes = max(self._spare.size_bytes, HEADER_BYTES + needed_bytes)
+            try:
+                self._roll(size_bytes, keep_spare=size_bytes > self._spare.size_bytes)
+            except DiskFull as error:
+                raise JournalUnavailable(str(error)) from error
+
+    def _roll(self, size_bytes: int, *, keep_spare: bool) -> None:
         """Continue in a new segment. Until its name is durable, the old one stays the last and nothing has happened."""
         self.check_owner()
-        size = max(self._segment_bytes, HEADER_BYTES + needed)
-        if size <= self._segment_bytes and not self.make_room():
-            raise DiskFull(f"{self._folder}: no room for another journal segment of {size} bytes")
-        if size <= self._spare_bytes and self._spare is not None:
-            file, size = self._spare, self._spare_bytes
+        if keep_spare:
+            file = self._disk.create("journal.allocate", f"{self._folder}/{_EXTRA}", size_bytes)
         else:
-            file = self._disk.create("journal.allocate", f"{self._folder}/{_LARGE}", size)
+            file = self._spare.allocate()
         number = self._segments[-1].header.number + 1
-        header = SegmentHeader(self._store, number, self._tail_lsn + 1, size, self._prev_crc)
+        header = SegmentHeader(self._store, number, self._active.tail_lsn + 1, size_bytes, self._active.prev_crc)
         try:
             segment = name_segment(self._disk, self._folder, file, header)
         except DiskFull:
-            if file is not self._spare:
+            if keep_spare:
                 file.close()
-                self._disk.remove("journal.large.remove", file.path)
+                self._disk.remove("journal.extra.remove", file.path)
             raise
-        if file is self._spare:
-            self._spare, self._spare_bytes = None, 0
-        self._file.close()
+        if not keep_spare:
+            self._spare.file = None
         self._segments.append(segment)
-        self._file, self._seed, self._size, self._position = file, segment.seed, size, HEADER_BYTES
+        self._active.move_to(file, segment)
         self._save_watermark()
         self.make_room()

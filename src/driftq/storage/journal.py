@@ -9,16 +9,22 @@ A frame holds the encoded facts of one command. Its number is its lsn: dense, fr
         trim(before_lsn) removes        only checkpoints
         from this end                   up to here
 
+An append ends in one of four ways. Only the second and the fourth end the owner's turn.
+
+    returns the new tail       stored     every frame up to it is durable
+    raises WrongTail           not stored another owner has written; this one must stop
+    raises JournalUnavailable  not stored there is no room, or no quorum; the same append may be repeated later
+    raises AppendUnknown       unknown    all frames are stored or none is; only the next owner's replay can tell
+
 What the owner of a journal must do:
 
 1. Read everything above its snapshot with `replay`, once, before the first `append`.
-2. Call `append` with the tail it knows, one append at a time. The frames are durable when it returns. `WrongTail` and
-   `JournalUnavailable` mean that certainly nothing was stored. After any other exception the outcome is unknown: stop,
-   and let the next start find out.
-3. About once a second call `check_owner`, `save_watermark` and `make_room`, never while an append runs.
+2. Call `append` with the tail it knows, one append at a time. After `AppendUnknown`, never append again: stop, answer
+   nothing that waits, and let the next start find out.
+3. About once a second call `maintain`, never while an append runs.
 4. After a checkpoint, call `trim` with the first lsn that a kept snapshot still needs.
 
-Nothing outside `storage.file_journal` may assume that a journal is a local file.
+Nothing outside `storage` and `engine.folder_storage` may assume that a journal is a local file.
 """
 
 from __future__ import annotations
@@ -43,7 +49,11 @@ class WrongTail(Exception):
 
 
 class JournalUnavailable(Exception):
-    """Refused before a byte was written, for example because there is no space. Certainly not stored."""
+    """The journal cannot take this append now, for example because there is no space. Certainly not stored."""
+
+
+class AppendUnknown(Exception):
+    """The append failed part way: its frames may be stored, all of them, or not. This owner can append nothing more."""
 
 
 class Journal(Protocol):
@@ -58,6 +68,10 @@ class Journal(Protocol):
     def closed_lsn(self) -> int:
         """The last lsn that a checkpoint may fold up to: another process can read the frames up to here."""
 
+    def close_segment(self) -> None:
+        """Let the next checkpoint fold everything up to the tail, although there is room for more before it. May have
+        no effect: for lack of room, or because no checkpoint can fold this journal."""
+
     def crc_at(self, lsn: int) -> int | None:
         """A checksum over the whole history up to `lsn`; None where the journal does not know it. Two histories of the
         same length differ in it. Known at the tail, and at the closed lsn where there is one."""
@@ -65,7 +79,8 @@ class Journal(Protocol):
     def append(self, expected_lsn: int, frames: Sequence[bytes]) -> int:
         """Store all frames or none after `expected_lsn`. Returns the new tail; everything up to it is durable.
 
-        Raises `WrongTail` or `JournalUnavailable` if nothing was stored.
+        Raises `WrongTail` or `JournalUnavailable` if certainly nothing was stored, and `AppendUnknown` if that cannot
+        be known; after that, every call that writes raises.
         """
 
     def replay(self, after_lsn: int) -> Iterator[tuple[int, bytes]]:
@@ -75,20 +90,16 @@ class Journal(Protocol):
     def trim(self, before_lsn: int) -> None:
         """Frames below `before_lsn` are no longer needed. May keep some of them: whole segments go."""
 
-    def save_watermark(self) -> None:
-        """Store durably that everything up to the tail is durable, so that the next start notices a loss."""
-
-    def make_room(self) -> bool:
-        """Reserve space ahead of need. False while there is none: refuse new work then."""
+    def maintain(self) -> None:
+        """What must happen now and then: reserve space ahead of need, note how far the journal is durable, and check
+        that it still belongs to this process. Raises `OwnershipLost` if it was moved, replaced or taken over."""
 
     def room_bytes(self) -> int:
-        """How many more bytes of frames can be stored in space that is already reserved."""
-
-    def check_owner(self) -> None:
-        """Raises if this process may no longer write: the journal was moved, replaced or taken over."""
+        """How many more bytes of frames can be stored in space that is already reserved. While there is too little,
+        refuse new work."""
 
     def close(self) -> None:
-        """Save the watermark and release everything. Nothing can be appended afterwards."""
+        """Release everything. Nothing can be appended afterwards; the next owner finds every frame up to the tail."""
 
 
 class MemoryJournal:
@@ -115,6 +126,9 @@ class MemoryJournal:
     def closed_lsn(self) -> int:
         """No other process can read this memory, so there is nothing to fold."""
         return 0
+
+    def close_segment(self) -> None:
+        pass
 
     def crc_at(self, lsn: int) -> int | None:
         return self._tail_crc if self._retains and lsn == self._tail_lsn else None
@@ -145,17 +159,11 @@ class MemoryJournal:
             del self._frames[:count]
             self._first_lsn += count
 
-    def save_watermark(self) -> None:
+    def maintain(self) -> None:
         pass
-
-    def make_room(self) -> bool:
-        return True
 
     def room_bytes(self) -> int:
         return ROOM_BYTES
-
-    def check_owner(self) -> None:
-        pass
 
     def reopen(self) -> MemoryJournal:
         """The journal as the next owner finds it."""

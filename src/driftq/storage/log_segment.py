@@ -232,7 +232,7 @@ def load(
     disk: Disk, file: File, store: bytes, log_id: int, segment: LogSegment, end: int, *, is_last: bool = False
 ) -> bool:
     """Fill a segment whose records end at `end`. The last segment of a log is also cut there: the replay of the journal
-    appends the rest again. True if its index must be rewritten."""
+    appends the rest again. True if its index must be rewritten and the names in its folder synced."""
     segment.loaded = True
     segment.end_offset = segment.first_offset
     size = file.size()
@@ -249,6 +249,9 @@ def load(
     changed = False
     if segment.end_offset > end:
         _cut(file, segment, end)
+        # It describes bytes that are replaced. A power cut must not bring it back after they are.
+        disk.remove("index.remove", index)
+        changed = True
     elif segment.end_offset < end and size > segment.size_bytes:
         # The index is older than the snapshot, or gone: walk through what it does not cover.
         _walk(file, segment, size, end)

@@ -32,6 +32,9 @@ class SyncWork(Protocol):
     def run(self) -> None:
         """All of them, one after the other."""
 
+    def __len__(self) -> int:
+        """How many syncs there are."""
+
     def stages(self) -> Iterator[list[Callable[[], None]]]:
         """The same as calls. Those of one stage may run at the same time; the next stage starts when all are done."""
 
@@ -44,6 +47,10 @@ class LogStore(Protocol):
 
     def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
         """`append` of batches that follow each other, in fewer steps."""
+
+    def flush(self) -> None:
+        """What was appended is handed to the system: it survives this process, and others can read it. Appends may
+        gather until then."""
 
     def skip(self, log_id: int, end_offset: int) -> None:
         """Offsets up to here are lost: the log ends there at least, and the next batch follows. No batch covers them:
@@ -62,6 +69,10 @@ class LogStore(Protocol):
 
     def spans(self, log_id: int) -> list[SegmentSpan]:
         """What retention can drop, oldest first; the last one is being written."""
+
+    def restore_numbers(self, next_log_id: int) -> None:
+        """After a restart, before any `restore`: the snapshot has no log from this number on. Whatever is stored for
+        such a log is from frames after the snapshot, and is appended again."""
 
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
         """After a restart: this log holds [start, end) durably; the rest is cut off before the next append."""
@@ -83,6 +94,9 @@ class LogStore(Protocol):
         """Delete the files that frames up to `safe_lsn` trimmed or dropped. Called after every durable snapshot
         with the lsn of the older of the two kept: replaying from there still reads what later frames trimmed. `now_lsn`
         is at or after every frame that was projected so far."""
+
+    def tidy(self) -> bool:
+        """A small step of the upkeep that can wait. False if there is nothing to do now; a `collect` may start more."""
 
     def is_full(self) -> bool:
         """True while appended batches could not be written for lack of space (they are kept in memory and retried)."""
@@ -112,6 +126,9 @@ class MemoryLogStore:
     def extend(self, log_id: int, batches: Sequence[Placed]) -> None:
         for first_offset, count, batch in batches:
             self.append(log_id, first_offset, count, batch)
+
+    def flush(self) -> None:
+        pass
 
     def skip(self, log_id: int, end_offset: int) -> None:
         log = self._logs.setdefault(log_id, _MemoryLog(end_offset))
@@ -154,6 +171,9 @@ class MemoryLogStore:
             for first, end, batch in zip(log.firsts, ends, log.batches, strict=True)
         ]
 
+    def restore_numbers(self, next_log_id: int) -> None:
+        pass
+
     def restore(self, log_id: int, start_offset: int, end_offset: int) -> None:
         log = self._logs.setdefault(log_id, _MemoryLog(start_offset))
         keep = bisect_left(log.firsts, end_offset)
@@ -180,6 +200,9 @@ class MemoryLogStore:
             if count > 0:
                 del log.firsts[:count], log.batches[:count]
 
+    def tidy(self) -> bool:
+        return False
+
     def is_full(self) -> bool:
         return False
 
@@ -195,6 +218,9 @@ class _NoSync:
 
     def run(self) -> None:
         pass
+
+    def __len__(self) -> int:
+        return 0
 
     def stages(self) -> Iterator[list[Callable[[], None]]]:
         return iter(())

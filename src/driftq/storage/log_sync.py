@@ -39,6 +39,9 @@ class LogSync:
         """New logs have folders whose names must survive, too."""
         self._new_folders = True
 
+    def __len__(self) -> int:
+        return len(self._files) + len(self._folders)
+
     def run(self) -> None:
         for stage in self.stages():
             for call in stage:

@@ -4,8 +4,8 @@ Owns `snapshots/`: a header, blocks of frames (the same as the journal's, number
 count and the digest of all frames. A snapshot gets its name only when it is whole and durable; two generations stay,
 and none is ever deleted because it is damaged. The caller knows whether the journal can do without one.
 
-What a snapshot holds is in `core.state.snapshot`; when one is written, and what the journal drops then, in
-`engine.checkpointer`.
+What a snapshot holds is in `core.state.snapshot`; how one is folded, in `engine.snapshot_store`; when, and what the
+journal drops then, in `engine.checkpointer`.
 """
 
 from __future__ import annotations

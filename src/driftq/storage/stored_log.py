@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from driftq.storage.disk import Disk, File
-    from driftq.storage.log_segment import BatchRun, LogSegment
-    from driftq.storage.log_store import Placed
+    from driftq.storage.log_folder import LogFolder
+    from driftq.storage.log_segment import BatchRun
 
 
 class StoredLog:
-    """One log.
+    """One log. There may be a million, so it is small: a log that has not grown has no folder.
 
-    start             written            end
-      | in segment files | `unwritten` |
+    start                own part            end
+      | shared segments | files in `folder` |
     """
 
-    __slots__ = ("dirty", "end", "folder", "log_id", "new_names", "opened", "segments", "start", "unwritten", "written")
+    __slots__ = ("end", "folder", "kept_from", "log_id", "replayed_from", "shared_bytes", "start")
 
-    def __init__(self, log_id: int, folder: str, start: int, end: int) -> None:
+    def __init__(self, log_id: int, start: int, end: int, replayed_from: int) -> None:
         self.log_id = log_id
-        self.folder = folder
         self.start = start  # records below are never read again
         self.end = end  # the offset of the next record
-        self.written = end  # records below are in the files
-        self.opened = False  # False: the files were not looked at since the start, `segments` is not filled
-        self.segments: list[LogSegment] = []  # in order; the last one gets the next batch
-        self.unwritten: list[Placed] = []  # batches that a full disk refused
-        self.dirty: dict[str, LogSegment] = {}  # segments to sync, by path
-        self.new_names = False  # a file was created or removed, so the folder is to be synced
+        self.folder: LogFolder | None = None  # its own files; None: everything is in shared segments
+        self.shared_bytes = 0  # what it has put into shared segments since the start of the process
+        self.kept_from = start  # no snapshot that is kept needs records below
+        self.replayed_from = replayed_from  # what was stored from here on at the start, the replay writes again
 
-    def find(self, offset: int) -> int:
-        return bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
+    def shared_end(self) -> int:
+        """The end of the part in shared segments."""
+        return self.end if self.folder is None else self.folder.first_offset()
 
-    def next_batches(self, room_bytes: int) -> tuple[list[int], list[bytes], int]:
-        """The first offsets and bytes of the unwritten batches that fit, at least one, and the offset after them."""
-        firsts: list[int] = []
-        batches: list[bytes] = []
-        end_offset = 0
-        for first_offset, count, batch in self.unwritten:
-            room_bytes -= len(batch)
-            if room_bytes < 0 and batches:
-                break
-            firsts.append(first_offset)
-            batches.append(batch)
-            end_offset = first_offset + count
-        return firsts, batches, end_offset
+
+class IdleLogs:
+    """Logs of a snapshot that were not used since the start, as numbers in packed arrays, ascending by log id: most of
+    a million logs need no object."""
+
+    __slots__ = ("_ends", "_gone", "_ids", "_starts", "count")
+
+    def __init__(self) -> None:
+        self._ids = array("q")
+        self._starts = array("q")
+        self._ends = array("q")
+        self._gone = bytearray()  # 1: it was taken
+        self.count = 0
+
+    def add(self, log_id: int, start: int, end: int) -> bool:
+        """False if it does not come after all others."""
+        if self._ids and log_id <= self._ids[-1]:
+            return False
+        self._ids.append(log_id)
+        self._starts.append(start)
+        self._ends.append(end)
+        self._gone.append(0)
+        self.count += 1
+        return True
+
+    def bounds(self, log_id: int) -> tuple[int, int] | None:
+        """Start and end of a log; None if it is not here."""
+        index = self._find(log_id)
+        return None if index < 0 else (self._starts[index], self._ends[index])
+
+    def take(self, log_id: int) -> tuple[int, int] | None:
+        """The same; it is not here any more."""
+        index = self._find(log_id)
+        if index < 0:
+            return None
+        self._gone[index] = 1
+        self.count -= 1
+        return self._starts[index], self._ends[index]
+
+    def _find(self, log_id: int) -> int:
+        index = bisect_left(self._ids, log_id)
+        if index == len(self._ids) or self._ids[index] != log_id or self._gone[index]:
+            return -1
+        return index
 
 
 class Garbage(NamedTuple):
-    """Files that frames up to `lsn` made useless. They are deleted when no kept snapshot is older than that."""
+    """What frames up to `lsn` made useless. It is deleted when no kept snapshot is older than that."""
 
     lsn: int
     trimmed: list[tuple[StoredLog, int]]  # with the log's start at that time

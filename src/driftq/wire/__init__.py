@@ -6,5 +6,5 @@ Server, client and Spark share these modules; they import nothing else of DriftQ
     streams, subscriptions                                                                Durable Streams
     message, fields, errors                                                               what the bodies share
     records, partitions                                                                   packed batches
-    router, router_rules                                                                  routers and their rules
+    router                                                                                routers and their rules
 """

@@ -6,24 +6,46 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from driftq.wire.fields import Body, Name, Natural, Owner
+from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Body, Name, Natural, Owner
 from driftq.wire.message import DeadLetter, Envelope, Job, Routing
 
 Prefetch = Annotated[int, Meta(ge=1, le=1_000_000)]
+Filter = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]  # the task or the label that a consumer asks for
 
 
 class ConsumeRequest(Body, frozen=True):
     topic: str = ""
     group: str = ""
-    owner: str = ""
+    owner: Annotated[str, Meta(max_length=ID_LENGTH_MAX)] = ""
     lease_ms: Natural | None = None
     start: str = "earliest"
-    task: str | None = None
-    label: str | None = None
+    task: Filter | None = None
+    label: Filter | None = None
     prefetch: Prefetch | None = None
 
 
+class HeldItem(Body, frozen=True, omit_defaults=True):
+    """A claimed message, or with `end` the messages [offset, end) of one claim."""
+
+    partition: Natural
+    offset: Natural
+    end: Natural | None = None
+    token: str = ""
+
+
+class RefusedItem(Struct, frozen=True):
+    """A message that was not settled, and why."""
+
+    partition: int
+    offset: int
+    error: str
+    message: str
+
+
 class ClaimRequest(Body, frozen=True, omit_defaults=True):
+    """`acks` are messages of this group that the caller has done. They are settled in the same write. A claim with acks
+    does not wait for messages: its reply reports what was acked."""
+
     topic: Name
     group: Name
     owner: Owner
@@ -31,8 +53,9 @@ class ClaimRequest(Body, frozen=True, omit_defaults=True):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     lease_ms: Natural | None = None
     start: str = "earliest"
-    task: str | None = None
-    label: str | None = None
+    task: Filter | None = None
+    label: Filter | None = None
+    acks: tuple[HeldItem, ...] = ()
 
 
 class Delivered(Struct, frozen=True):
@@ -68,12 +91,14 @@ DELIVERED_ALWAYS = (
 )  # fmt: skip
 
 
-class ClaimReply(Struct, frozen=True):
-    """The claimed messages. `token` and `lease_until` hold for all of them."""
+class ClaimReply(Struct, frozen=True, omit_defaults=True):
+    """The claimed messages. `token` and `lease_until` hold for all of them. `refused` lists the acks that were refused;
+    all others were done."""
 
     messages: list[Delivered]
     token: str
     lease_until: str
+    refused: list[RefusedItem] = []
 
 
 class AckRequest(Body, frozen=True):
@@ -92,15 +117,6 @@ class NackRequest(AckRequest, frozen=True):
     delay_ms: Natural | None = None
 
 
-class HeldItem(Body, frozen=True, omit_defaults=True):
-    """A claimed message, or with `end` the messages [offset, end) of one claim."""
-
-    partition: Natural
-    offset: Natural
-    end: Natural | None = None
-    token: str = ""
-
-
 class SettleRequest(Body, frozen=True, omit_defaults=True):
     """Many messages of one group in one call; each succeeds or fails by itself."""
 
@@ -111,15 +127,6 @@ class SettleRequest(Body, frozen=True, omit_defaults=True):
     reason: str = ""
     delay_ms: Natural | None = None
     lease_ms: Natural | None = None
-
-
-class RefusedItem(Struct, frozen=True):
-    """A message that was not settled, and why."""
-
-    partition: int
-    offset: int
-    error: str
-    message: str
 
 
 class SettleReply(Struct, frozen=True, omit_defaults=True):

@@ -23,7 +23,7 @@ class EffectRequest(Body, frozen=True):
     topic: Name
     group: Name
     key: EffectId
-    tenant_id: str = ""
+    tenant_id: Annotated[str, Meta(max_length=ID_LENGTH_MAX)] = ""
 
 
 class BeginRequest(EffectRequest, frozen=True, kw_only=True, omit_defaults=True):

@@ -45,6 +45,7 @@ class Code(StrEnum):
     SEQUENCE_GAP = "SEQUENCE_GAP"
     SEQUENCE_MISMATCH = "SEQUENCE_MISMATCH"
     SEQUENCE_REGRESSION = "SEQUENCE_REGRESSION"
+    CONTENT_MISMATCH = "CONTENT_MISMATCH"
     TAIL_MOVED = "TAIL_MOVED"
     KEY_CONFLICT = "KEY_CONFLICT"
     BUSY = "BUSY"
@@ -107,6 +108,8 @@ CODES: dict[Code, ErrorCode] = {
         409, "SEQUENCE_MISMATCH", 422, 409, _FIX, "The sequence number was used with other bytes."),
     Code.SEQUENCE_REGRESSION: ErrorCode(
         409, "SEQUENCE_REGRESSION", 409, 409, _FIX, "`Stream-Seq` is not above the last one."),
+    Code.CONTENT_MISMATCH: ErrorCode(
+        409, "CONTENT_MISMATCH", 409, 409, _FIX, "The batch number was published with other content."),
     Code.GONE: ErrorCode(
         410, "GONE", 410, 409, _UP, "It was deleted, or is below `earliest_offset`, where the log starts."),
     Code.TAIL_MOVED: ErrorCode(

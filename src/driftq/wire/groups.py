@@ -11,8 +11,9 @@ class GroupPartition(Struct, frozen=True, omit_defaults=True):
     """A group's progress in one partition.
 
     `lag` counts unsettled messages, without the `unclaimed` ones: messages of tasks and labels that no consumer of the
-    group has asked for. `lag_ms` is the age of the oldest unsettled message. `gaps` counts the settled ranges above the
-    floor; each has unsettled messages below it.
+    group has asked for. `lag_ms` is the age of the oldest unsettled message. `resting` counts the waiting messages: in
+    backoff, released with a delay, or delayed by their producer. `gaps` counts the settled ranges above the floor; each
+    has unsettled messages below it.
     """
 
     partition: int

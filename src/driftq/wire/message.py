@@ -25,7 +25,11 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a producer states about its message. The envelope never changes the payload."""
+    """What a producer states about its message. The envelope never changes the payload.
+
+    Each text has at most 256 bytes. There are at most 64 labels, with names and values of at most 1,024 bytes. The JSON
+    of envelope, routing and job has at most 64 KiB. All of it counts towards the size of the message.
+    """
 
     run_id: str = ""
     step_id: str = ""

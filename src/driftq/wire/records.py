@@ -20,7 +20,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from operator import sub
 from typing import NamedTuple
 
 import google_crc32c
@@ -33,6 +34,8 @@ STAMP = struct.Struct("<qq")  # first_offset, at_ms: bytes 8..24
 _FRONT = struct.Struct("<4sIqqI")  # up to and including the checksum
 _CHECKED = struct.Struct("<HHIIqq")  # from `attributes` on
 _ONE = struct.Struct("<HHIIqqII")  # the same, followed by the ends of a column with one value
+_PAIR = struct.Struct("<II")  # two neighbouring ends of a column
+_LAST = struct.Struct("<I")
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
 CHECKED_FROM = _FRONT.size  # 28: the checksum covers everything after itself
 
@@ -59,6 +62,11 @@ class Record(NamedTuple):
     value: bytes
     key: bytes = b""
     head: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """What the record counts towards every limit: value, key and head."""
+        return len(self.value) + len(self.key) + len(self.head)
 
 
 class Header(NamedTuple):
@@ -223,11 +231,19 @@ def read_header(data: bytes | bytearray, position: int = 0) -> Header:
 
 def check(batch: bytes) -> Header:
     """Check a batch that a client encoded, before it is stored: shape, checksum, bounds, columns."""
-    return check_with_heads(batch)[0]
+    return check_with_heads(batch).header
 
 
-def check_with_heads(batch: bytes) -> tuple[Header, list[bytes]]:
-    """`check`, and return the head of each record; an empty list if the batch has no column of heads."""
+class CheckedBatch(NamedTuple):
+    """A batch that passed `check`."""
+
+    header: Header
+    heads: list[bytes]  # of each record; empty if the batch has no column of heads
+    longest_key_bytes: int
+
+
+def check_with_heads(batch: bytes) -> CheckedBatch:
+    """`check`, and return what the broker has to look into."""
     header = read_header(batch)
     if header.length != len(batch):
         raise BadBatch(f"the header says {header.length} bytes, {len(batch)} arrived")
@@ -242,11 +258,12 @@ def check_with_heads(batch: bytes) -> tuple[Header, list[bytes]]:
     if (header.epoch < 0) != (not header.producer) or header.epoch < NO_EPOCH or header.seq < 0:
         raise BadBatch("producer name, epoch and seq belong together")
     columns = _columns(batch, header)
-    ends = columns.heads
+    keys, ends = columns.keys, columns.heads
+    longest_key_bytes = max(map(sub, islice(keys, 1, None), keys)) if keys is not None else 0
     if ends is None:
-        return header, []
+        return CheckedBatch(header, [], longest_key_bytes)
     text = columns.raw[columns.heads_at : columns.heads_at + ends[-1]]
-    return header, [text[start:end] for start, end in pairwise(ends)]
+    return CheckedBatch(header, [text[start:end] for start, end in pairwise(ends)], longest_key_bytes)
 
 
 def verify(batch: bytes) -> bool:
@@ -269,20 +286,18 @@ def body(batch: bytes, header: Header) -> bytes:
 
 
 class _Columns(NamedTuple):
-    raw: bytes
+    raw: bytes  # the uncompressed body
     keys: list[int] | None
     keys_at: int
     heads: list[int] | None
     heads_at: int
-    values: list[int]
-    values_at: int
 
 
 def _columns(batch: bytes, header: Header) -> _Columns:
     """Locate the columns, and check that their ends are in order and cover the body."""
     raw = body(batch, header)
     size = 4 * (header.count + 1)
-    columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
+    columns = _column_count(header)
     at = size * columns
     if at > len(raw):
         raise BadBatch(f"{header.count} records do not fit into {len(raw)} bytes")
@@ -298,36 +313,78 @@ def _columns(batch: bytes, header: Header) -> _Columns:
     rest = iter(located)
     keys, keys_at = next(rest) if header.attributes & KEYS else (None, 0)
     heads, heads_at = next(rest) if header.attributes & HEADS else (None, 0)
-    values, values_at = next(rest)
-    return _Columns(raw, keys, keys_at, heads, heads_at, values, values_at)
+    return _Columns(raw, keys, keys_at, heads, heads_at)
 
 
-def unpack(batch: bytes, header: Header | None = None, *, first: int = 0, count: int | None = None) -> list[Record]:
-    """The records of a batch, or `count` of them from index `first`."""
+def unpack(
+    batch: bytes, header: Header | None = None, *, first: int = 0, count: int | None = None, raw: bytes | None = None
+) -> list[Record]:
+    """The records of a batch, or `count` of them from index `first`. A part of a batch costs what the part costs: only
+    its own ends are read and checked. `raw` is the body of a compressed batch, if the caller has it."""
     header = header or read_header(batch)
-    raw, keys, keys_at, heads, heads_at, values, values_at = _columns(batch, header)
     end = header.count if count is None else min(header.count, first + count)
-    return [
-        Record(
-            raw[values_at + values[i] : values_at + values[i + 1]],
-            raw[keys_at + keys[i] : keys_at + keys[i + 1]] if keys else b"",
-            raw[heads_at + heads[i] : heads_at + heads[i + 1]] if heads else b"",
-        )
-        for i in range(first, end)
-    ]
+    if first >= end:
+        return []
+    text, located = _locate(batch, header, raw)
+    columns: list[list[bytes]] = []
+    for column in located:
+        if column is None:
+            columns.append([b""] * (end - first))
+            continue
+        ends_at, text_at = column
+        ends = array("I", text[ends_at + 4 * first : ends_at + 4 * (end + 1)]).tolist()
+        if ends != sorted(ends) or text_at + ends[-1] > len(text):
+            raise BadBatch("a column's ends are not in order")
+        columns.append([text[text_at + start : text_at + stop] for start, stop in pairwise(ends)])
+    keys, heads, values = columns
+    return list(map(Record, values, keys, heads))
+
+
+def head_at(batch: bytes, header: Header, index: int, raw: bytes | None = None) -> bytes:
+    """The head of one record. A batch without heads is not even decompressed."""
+    if not header.attributes & HEADS:
+        return b""
+    text, (_, column, _) = _locate(batch, header, raw)
+    assert column is not None
+    start, stop = _PAIR.unpack_from(text, column[0] + 4 * index)
+    return text[column[1] + start : column[1] + stop]
+
+
+_Located = tuple[int, int]  # where the ends of a column begin, and where its bytes do
+
+
+def _locate(
+    batch: bytes, header: Header, raw: bytes | None = None
+) -> tuple[bytes, tuple[_Located | None, _Located | None, _Located]]:
+    """Where the columns of keys, heads and values are, and in which bytes. Reads only the last end of a column."""
+    text, ends_at = (raw or body(batch, header), 0) if header.attributes & ZSTD else (batch, header.body_at)
+    size = 4 * (header.count + 1)  # of the ends of a column
+    text_at = ends_at + size * _column_count(header)
+    if text_at > len(text):
+        raise BadBatch(f"{header.count} records do not fit into {len(text)} bytes")
+    keys: _Located | None = None
+    heads: _Located | None = None
+    if header.attributes & KEYS:
+        keys = ends_at, text_at
+        ends_at += size
+        text_at += _LAST.unpack_from(text, ends_at - 4)[0]
+    if header.attributes & HEADS:
+        heads = ends_at, text_at
+        ends_at += size
+        text_at += _LAST.unpack_from(text, ends_at - 4)[0]
+    return text, (keys, heads, (ends_at, text_at))
+
+
+def _column_count(header: Header) -> int:
+    return 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
 
 
 def value_column(batch: bytes, header: Header) -> tuple[list[int], memoryview]:
     """The ends of the values, and their bytes in one piece: for readers that need nothing else. The batch must have
     passed `check` before."""
-    raw = memoryview(body(batch, header)) if header.attributes & ZSTD else memoryview(batch)[header.body_at :]
-    size = 4 * (header.count + 1)
-    columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
-    at = size * columns
-    for column in range(1, columns):
-        at += int.from_bytes(raw[column * size - 4 : column * size], "little")
-    ends = array("I", bytes(raw[(columns - 1) * size : columns * size])).tolist()
-    return ends, raw[at : at + ends[-1]]
+    text, (_, _, (ends_at, text_at)) = _locate(batch, header)
+    ends = array("I", text[ends_at : ends_at + 4 * (header.count + 1)]).tolist()
+    return ends, memoryview(text)[text_at : text_at + ends[-1]]
 
 
 def split(data: bytes) -> Iterator[bytes]:

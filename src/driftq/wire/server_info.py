@@ -63,8 +63,9 @@ class MessageFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupExplanation(Struct, frozen=True, omit_defaults=True):
-    """A message as one group sees it. `ahead` counts the messages that are delivered before it, `gaps` the settled
-    ranges above the group's floor."""
+    """A message as one group sees it. `state` is "ready", "paused" (the group is), "held", "delayed" (by its producer),
+    "resting" (waiting: in backoff, or released with a delay) or "settled", or the gate that keeps it from all groups.
+    `ahead` counts the messages that are delivered before it, `gaps` the settled ranges above the group's floor."""
 
     group: str
     state: str

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
 
-from driftq.wire.fields import Body, Natural, Owner
+from msgspec import Meta, Struct
+
+from driftq.wire.fields import ID_LENGTH_MAX, Body, Natural, Owner
+
+ContentId = Annotated[str, Meta(max_length=ID_LENGTH_MAX)]
 
 
 class StagedInfo(Struct, frozen=True):
@@ -17,11 +21,13 @@ class StagedInfo(Struct, frozen=True):
 
 
 class PublishRequest(Body, frozen=True):
-    """`batch` numbers the publications of a writer. Each number is published once, in ascending order."""
+    """`batch` numbers the publications of a writer. Each number is published once, in ascending order. `content`
+    identifies what is published, such as a digest: the same number with another one is refused. Empty: not compared."""
 
     writer: Owner
     batch: Natural
     handles: tuple[str, ...] = ()
+    content: ContentId = ""
 
 
 class PublishedPartInfo(Struct, frozen=True, omit_defaults=True):

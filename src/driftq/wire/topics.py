@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from driftq.wire.fields import Body, Natural
 from driftq.wire.message import RetryPolicy, StoredMessage
 
+if TYPE_CHECKING:
+    from driftq.wire.records import Header
+
 Fair = Literal["", "tenant"]  # "tenant": the messages of tenants are delivered in turns; "": in offset order
 
 
 class TopicRequest(Body, frozen=True):
-    """A topic to create. Numbers that are 0 use the server's settings."""
+    """A topic to create. Limits that are 0 use the server's settings."""
 
     name: str = ""
-    partitions: Annotated[int, Meta(ge=0, le=1_024)] = 0
+    partitions: Annotated[int, Meta(ge=1, le=1_024)] = 1
     retention_ms: Natural = 0
     retention_bytes: Natural = 0
     lease_ms: Natural = 0
@@ -95,17 +98,28 @@ class TopicInfo(Struct, frozen=True):
 
 
 class PartitionOffsets(Struct, frozen=True, omit_defaults=True):
-    """`at` is the first offset at or after the time asked for; it is missing if no time was asked for."""
+    """`at` is the first offset at or after the time asked for; it is missing if no time was asked for. `last`
+    identifies the batch that ends at `end`; it is missing if it was not asked for, and if there is none."""
 
     partition: int
     start: int
     end: int
     at: int | None = None
+    last: str = ""
 
 
-class OffsetsReply(Struct, frozen=True):
+def batch_identity(header: Header) -> str:
+    """Distinguishes a batch from any other that could be at the same offset: where and when it was stored, and its
+    checksum."""
+    return f"{header.first_offset}:{header.at_ms}:{header.crc:08x}"
+
+
+class OffsetsReply(Struct, frozen=True, omit_defaults=True):
+    """`instance` changes with each start of the broker; it is there if the last batches were asked for."""
+
     topic: str
     partitions: list[PartitionOffsets]
+    instance: str = ""
 
 
 class MessagesReply(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """All checkers together: they see every frame and every reply in the one order in which they were decided.
 
-Frames are what became durable; replies are what clients received. A reply is judged in exactly the state in which it
-was decided, because frames decided later are held back until it has been. After a restart everything on disk is
+Frames are what became durable; replies are what clients received. A reply is checked in the state in which it
+was decided: later frames wait until then. After a restart everything on disk is
 compared with what the frames say.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 from driftq.core.model.facts import Fact
 from driftq.core.model.replies import OutcomeReply, Rejected, Reply
 from driftq.core.state.state import State
-from driftq.engine.recovery import Opened
+from driftq.engine.folder_storage import Opened
 from tests.simulation.checks.backlogs import BacklogsCheck
 from tests.simulation.checks.claims import ClaimsCheck
-from tests.simulation.checks.dead_letters import LettersCheck
+from tests.simulation.checks.dead_letters import DeadLettersCheck
 from tests.simulation.checks.effects import EffectsCheck
-from tests.simulation.checks.history_check import TalesCheck
+from tests.simulation.checks.history import HistoryCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.outcomes import OutcomesCheck
@@ -30,14 +30,14 @@ from tests.simulation.checks.stages import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.wakes import WakesCheck
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.swarm import Swarm
 
-Fold = Callable[[Any, Op], None]
+Fold = Callable[[Any, Operation], None]
 
 
 class Audit:
-    """Feeds the checkers."""
+    """Passes frames and replies to the checkers."""
 
     def __init__(self, swarm: Swarm) -> None:
         self.lsn = 0
@@ -47,33 +47,33 @@ class Audit:
         self.queues = QueuesCheck(self.ledger, swarm.limits)
         self.jobs = JobsCheck(self.ledger, self.queues)
         self.claims = ClaimsCheck(self.ledger, self.queues, swarm.limits)
-        self.letters = LettersCheck(self.ledger, self.queues)
+        self.letters = DeadLettersCheck(self.ledger, self.queues)
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
         self.backlogs = BacklogsCheck(self.ledger, self.queues, swarm.limits)
         self.effects = EffectsCheck(self.queues)
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
-        self.tales = TalesCheck(self.ledger, self.queues)
+        self.tales = HistoryCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
         self.reads = ReadsCheck(self.restarts)
-        # Letters, tales and claims look at places before the queues move on; the ledger comes last, so that others see
-        # the old ends.
+        # Dead letters, history and claims need the positions before the queues change them. The ledger is last, so that
+        # the others see the old ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.tales, self.claims, self.producers, self.streams, self.staging,
             self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
-        self._replies: dict[type, list[Callable[[Op, Any], None]]] = {}
+        self._replies: dict[type, list[Callable[[Operation, Any], None]]] = {}
         for check in self._checks:
             for kind, fold in check.folds().items():
                 self._folds.setdefault(kind, []).append(fold)
             for kind, judge in check.judges().items():
                 self._replies.setdefault(kind, []).append(judge)
 
-    def frame(self, lsn: int, facts: list[Fact], op: Op) -> None:
+    def frame(self, lsn: int, facts: list[Fact], op: Operation) -> None:
         if lsn != self.lsn + 1:
-            raise Violation("order", f"frame {lsn} became durable behind {self.lsn}")
+            raise Violation("order", f"frame {lsn} became durable after {self.lsn}")
         self.lsn = lsn
         self.letters.begin(op)
         self.claims.begin()
@@ -87,18 +87,18 @@ class Audit:
         self.queues.finish(op)
         self.jobs.finish(op)
 
-    def reply(self, op: Op, reply: Reply) -> None:
+    def reply(self, op: Operation, reply: Reply) -> None:
         if type(reply) is Rejected and op.own:
-            raise Violation("all or nothing", f"{op} was refused ({reply.code}) and yet something happened")
+            raise Violation("all or nothing", f"{op} was refused ({reply.code}) and wrote a frame")
         if op.own and op.lsn <= op.seen_lsn:
             raise Violation("L4", f"{op} came before what was durable when it was asked")
         if type(reply) is OutcomeReply and reply.duplicate:
-            self.outcomes.repeated(op, reply)  # of what was true at the first time; much may have happened since
+            self.outcomes.repeated(op, reply)  # the state of the first time; it may have changed since
             return
         for judge in self._replies.get(type(reply), ()):
             judge(op, reply)
 
-    def unknown(self, op: Op) -> None:
+    def unknown(self, op: Operation) -> None:
         """The client got no answer; the frames show how it ended."""
         self.streams.unknown(op)
 
@@ -112,7 +112,7 @@ class Audit:
         self.restarts.folded(opened, lsn, frames)
 
     def compare(self, state: State, now_ms: int) -> None:
-        """Whenever nothing is under way, the broker and the naive models must agree."""
+        """When nothing is in flight, the broker and the naive models must agree."""
         self.queues.compare(state, now_ms)
         self.streams.compare(state, now_ms)
         self.wakes.compare(state, now_ms)

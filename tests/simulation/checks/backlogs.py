@@ -1,7 +1,6 @@
 """Back-pressure: a refused produce names the slowest group that counts, and idle groups do not.
 
-A group is idle only after so long without a claim, an ack or a move; the model knows when each was last used from
-durable facts alone.
+A group is idle only after a time without a claim, an ack or a seek. The model takes the last use from durable facts.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from driftq.core.model.replies import Rejected
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
 class BacklogsCheck:
@@ -32,7 +31,7 @@ class BacklogsCheck:
         self.caught_up = 0
         self.refused = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             f.GroupCreated: self._used,
             f.GroupSought: self._used,
@@ -42,13 +41,13 @@ class BacklogsCheck:
             GroupCaughtUp: self._caught_up,
         }
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {Rejected: self._rejected}
 
-    def _used(self, fact: Any, op: Op) -> None:
+    def _used(self, fact: Any, op: Operation) -> None:
         self._used_ms[fact.group_id] = max(self._used_ms.get(fact.group_id, 0), fact.at_ms)
 
-    def _idled(self, fact: GroupIdled, op: Op) -> None:
+    def _idled(self, fact: GroupIdled, op: Operation) -> None:
         unused_ms = fact.at_ms - self._used_ms[fact.group_id]
         demand(unused_ms >= self._limits.groups_idle_ms > 0, "idle", f"{op}: a group is idle after {unused_ms} ms")
         demand(fact.group_id not in self._idle, "idle", f"{op}: a group became idle twice")
@@ -60,13 +59,13 @@ class BacklogsCheck:
         self._idle.add(fact.group_id)
         self.idled += 1
 
-    def _caught_up(self, fact: GroupCaughtUp, op: Op) -> None:
+    def _caught_up(self, fact: GroupCaughtUp, op: Operation) -> None:
         demand(fact.group_id in self._idle, "idle", f"{op}: a group that counts was to count again")
         self._idle.discard(fact.group_id)
         self._used(fact, op)
         self.caught_up += 1
 
-    def _rejected(self, op: Op, reply: Rejected) -> None:
+    def _rejected(self, op: Operation, reply: Rejected) -> None:
         if reply.details.get("reason") != "partition_buffer_full":
             return
         log_id = self._ledger.topics[reply.details["topic"]][reply.details["partition"]]

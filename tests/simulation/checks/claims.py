@@ -1,6 +1,6 @@
-"""What claims get, against the places of the naive model: first deliveries of a partition in offset order within a
-priority (and within a tenant, where a topic is fair), nothing that could be delivered held back by what is settled or
-open below it, and retries neither more nor less than their share while fresh messages wait beside them."""
+"""Claims against the naive model: first deliveries of a partition are in offset order within a priority (and within a
+tenant, in a fair topic); settled or unsettled messages below do not block others; and retries get exactly their share
+while fresh messages wait."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.positions import Places
 from tests.simulation.checks.queues import GroupModel, QueuesCheck
 from tests.simulation.checks.violation import Violation
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
 class _Share:
-    """What a partition gave since something of both kinds, or something fresh, was first left over."""
+    """The deliveries of a partition since messages of both kinds, or fresh ones, were first left over."""
 
     __slots__ = ("fresh", "retries")
 
@@ -29,7 +29,7 @@ class _Share:
 
 
 class ClaimsCheck:
-    """Judges claims when they are answered; frames tell what kind each delivery was."""
+    """Judges claims when they are answered; frames show the kind of each delivery."""
 
     def __init__(self, ledger: Ledger, queues: QueuesCheck, limits: BrokerLimits) -> None:
         self._ledger = ledger
@@ -43,7 +43,7 @@ class ClaimsCheck:
         self._some: dict[tuple[int, int], _Share] = {}
 
     def begin(self) -> None:
-        """A new frame. A claim whose answer was lost is not judged: what it gave is not known to be all it could."""
+        """A new frame. A claim without a reply is not checked."""
         if not self._judged:
             for key in (*self._first, *self._again):
                 self._start_over(key)
@@ -52,20 +52,20 @@ class ClaimsCheck:
         self._again.clear()
         self._disturbed = False
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {f.Leased: self._leased, f.Failed: self._other, f.Settled: self._other, f.GroupSought: self._sought}
 
-    def _other(self, fact: f.Fact, op: Op) -> None:
+    def _other(self, fact: f.Fact, op: Operation) -> None:
         self._disturbed = True
 
-    def _sought(self, fact: f.GroupSought, op: Op) -> None:
+    def _sought(self, fact: f.GroupSought, op: Operation) -> None:
         self._start_over((fact.group_id, fact.log_id))
 
     def _start_over(self, key: tuple[int, int]) -> None:
         self._both.pop(key, None)
         self._some.pop(key, None)
 
-    def _leased(self, fact: f.Leased, op: Op) -> None:
+    def _leased(self, fact: f.Leased, op: Operation) -> None:
         """Called before the places move."""
         places = self._queues.groups[fact.group_id].places[fact.log_id]
         key = fact.group_id, fact.log_id
@@ -76,55 +76,67 @@ class ClaimsCheck:
                 else:
                     self._first.setdefault(key, []).append(offset)
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {Claimed: self._claimed}
 
-    def _claimed(self, op: Op, reply: Claimed) -> None:
+    def _claimed(self, op: Operation, reply: Claimed) -> None:
         command = op.command
         group = self._queues.groups.get(reply.group_id)
         if not isinstance(command, c.Claim) or group is None or group.paused or not (op.own or not reply.deliveries):
             return
         if command.task is not None or command.label is not None:
             for log_id in group.places:
-                self._start_over((reply.group_id, log_id))  # what a filter passes over is left for another reason
+                self._start_over(
+                    (reply.group_id, log_id)
+                )  # messages that the filter excludes are left for another reason
             return
         config = self._queues.configs.get(group.topic) or f.TopicConfig()
         given = sum(delivery.end - delivery.first for delivery in reply.deliveries)
+        cut = command.max_bytes > 0 and 0 < given < command.max_messages  # its bytes may have been too few for more
         for log_id, places in group.places.items():
             fresh = self._fresh(op, group, places)
             self._order(op, group, places, fresh, reply, config)
             room = (config.in_flight_max or self._limits.in_flight_max) - len(places.held)
-            if given < command.max_messages and room > 0 and fresh and not (self._disturbed or config.history):
+            is_short = given < command.max_messages and not cut
+            if is_short and room > 0 and fresh and not (self._disturbed or config.history):
                 raise Violation("gaps", f"{op}: {sorted(fresh)[:5]} of log {log_id} could be delivered and were not")
-            self._balance(op, group, places, fresh)
+            if cut:
+                self._start_over((reply.group_id, log_id))  # the share is one of bytes too
+            else:
+                self._balance(op, group, places, fresh)
         self._judged = self._judged or op.own
 
-    def _durable_end(self, op: Op, places: Places) -> int:
-        """As it was when the claim was decided."""
+    def _durable_end(self, op: Operation, places: Places) -> int:
+        """At the decision of the claim."""
         log = self._ledger.logs[places.log_id]
         end = log.end
         while end > max(places.floor, log.start) and log.lsn_of(end - 1) > op.seen_lsn:
             end -= 1
         return end
 
-    def _fresh(self, op: Op, group: GroupModel, places: Places) -> set[int]:
-        """What was never delivered, is durable, and may be delivered now."""
+    def _fresh(self, op: Operation, group: GroupModel, places: Places) -> set[int]:
+        """Durable messages that were never delivered and may be delivered now."""
         log = self._ledger.logs[places.log_id]
         end = self._durable_end(op, places)
         known = places.attempts.keys() - places.unseen
-        found = set(range(max(places.floor, log.start), end)) - known - places.settled - places.resting.keys()
+        fresh = set(range(max(places.floor, log.start), end)) - known - places.settled - places.resting.keys()
         if not log.dead_of:
             marks = self._queues.marks.get(places.log_id, {})
-            found = {n for n in found if n not in marks or not 0 < marks[n].deadline_ms <= op.at_ms}
-        return found
+            fresh = {n for n in fresh if n not in marks or not 0 < marks[n].deadline_ms <= op.at_ms}
+        return fresh
 
     def _order(
-        self, op: Op, group: GroupModel, places: Places, fresh: set[int], reply: Claimed, config: f.TopicConfig
+        self, op: Operation, group: GroupModel, places: Places, fresh: set[int], reply: Claimed, config: f.TopicConfig
     ) -> None:
         marks = self._queues.marks.get(places.log_id, {})
         tops: dict[object, int] = {}
         first = set(self._first.get((group.group_id, places.log_id), ())) if op.own else set()
-        given = (n for each in reply.deliveries if each.log_id == places.log_id for n in range(each.first, each.end))
+        given = (
+            n
+            for delivery in reply.deliveries
+            if delivery.log_id == places.log_id
+            for n in range(delivery.first, delivery.end)
+        )
         for offset in given:
             if offset in first:
                 line = self._line(marks.get(offset), config)
@@ -141,11 +153,13 @@ class ClaimsCheck:
             return 0, ""
         return mark.priority, mark.tenant if config.fair else ""
 
-    def _balance(self, op: Op, group: GroupModel, places: Places, fresh: set[int]) -> None:
+    def _balance(self, op: Operation, group: GroupModel, places: Places, fresh: set[int]) -> None:
         """While both are left over, retries have exactly their share, give or take one message; while something fresh
         is left over, not more than it."""
         key = group.group_id, places.log_id
-        if self._disturbed:  # a frame buries only so many: fresh messages may be left for the next one
+        if (
+            self._disturbed
+        ):  # a frame holds a limited number of dead letters: fresh messages may be left for the next one
             self._start_over(key)
             return
         end = self._durable_end(op, places)
@@ -160,5 +174,5 @@ class ClaimsCheck:
             share.retries += self._again.get(key, 0) if op.own else 0
             surplus = share.retries - ratio * (share.retries + share.fresh)
             if surplus > 1 or (bound and surplus < -1):
-                found = f"{share.retries} retries and {share.fresh} fresh messages were given"
-                raise Violation("retry share", f"{op}: {found} of log {places.log_id}; the share is {ratio}")
+                summary = f"{share.retries} retries and {share.fresh} fresh messages were given"
+                raise Violation("retry share", f"{op}: {summary} of log {places.log_id}; the share is {ratio}")

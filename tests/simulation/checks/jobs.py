@@ -11,7 +11,7 @@ from driftq.core.model.replies import Produced
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import GroupModel, QueuesCheck
 from tests.simulation.checks.violation import Violation
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
 class Job:
@@ -38,20 +38,20 @@ class JobsCheck:
         self._jobs: dict[str, Job] = {}
         self._moved = False
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         moves = (
             f.Settled, f.Cancelled, f.Trimmed, f.FilterNoted, f.GroupCreated, f.GroupSought, f.GroupDeleted,
         )  # fmt: skip
         return {f.Appended: self._appended, f.TopicDeleted: self._topic_deleted, **dict.fromkeys(moves, self._move)}
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {Produced: self._produced}
 
-    def _appended(self, fact: f.Appended, op: Op) -> None:
+    def _appended(self, fact: f.Appended, op: Operation) -> None:
         scope = fact.along.job if fact.along is not None else ""
         asked = getattr(op.command, "job", None)
         if asked is not None and scope != _scope(asked):
-            raise Violation("Q13", f"{op}: the id {asked.key!r} is not remembered with its job")
+            raise Violation("Q13", f"{op}: the id {asked.key!r} is not stored with its job")
         if not scope or fact.along is None:
             return
         known = self._jobs.get(scope)
@@ -61,21 +61,21 @@ class JobsCheck:
         self._jobs[scope] = Job(fact.log_id, fact.first_offset, fact.along.job_ttl_ms)
         self._moved = True
 
-    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Operation) -> None:
         self._jobs = {scope: job for scope, job in self._jobs.items() if job.log_id not in fact.log_ids}
 
-    def _move(self, fact: f.Fact, op: Op) -> None:
+    def _move(self, fact: f.Fact, op: Operation) -> None:
         self._moved = True
 
-    def finish(self, op: Op) -> None:
-        """Something moved: which jobs have ended with it, and which are open again?"""
+    def finish(self, op: Operation) -> None:
+        """After a change: which jobs have ended, and which are unfinished again?"""
         if self._moved:
             self._moved = False
             for job in self._jobs.values():
                 if not job.is_taken(op.at_ms):
-                    continue  # a group that starts over after that may run it again, but its id may be forgotten
+                    continue  # a later seek may run it again, but its id may be dropped
                 if self._is_unfinished(job):
-                    if job.is_taken(op.at_ms):  # an id that is free again stays free, also if a group starts over
+                    if job.is_taken(op.at_ms):  # a free id stays free, even after a seek
                         job.ended_ms = None
                 elif job.ended_ms is None:
                     job.ended_ms = op.at_ms
@@ -95,12 +95,12 @@ class JobsCheck:
             task in (None, mark.task) and label in (None, mark.label) for task, label in group.filters
         )
 
-    def _produced(self, op: Op, reply: Produced) -> None:
+    def _produced(self, op: Operation, reply: Produced) -> None:
         asked = getattr(op.command, "job", None)
         if asked is not None and reply.duplicate:
             known = self._jobs.get(_scope(asked))
             if known is None or known.offset != reply.first_offset:
-                raise Violation("Q13", f"{op}: called a repeat of {reply.first_offset}; the id is not there")
+                raise Violation("Q13", f"{op}: reported as a repeat of {reply.first_offset}; the id is not in use")
 
 
 def _scope(key: c.ProduceKey) -> str:

@@ -1,5 +1,5 @@
-"""Every log as it must read, permanently: L1 (no acknowledged write is lost), L2 (nothing that was not sent), L3
-(dense, never other bytes), L4 (real-time order), L9 (a tail never goes back), L10 (nothing is shown that a crash takes
+"""The expected content of every log: L1 (no acknowledged write is lost), L2 (nothing that was not sent), L3
+(dense, never other bytes), L4 (real-time order), L9 (a tail never moves back), L10 (nothing is shown that a crash takes
 back).
 
 Built from durable frames alone; readers and restarts are compared with it.
@@ -14,18 +14,18 @@ from typing import Any
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Staged, StagesForgotten
-from driftq.core.model.replies import OutcomeReply, Produced, StreamAppended, StreamReady, StreamView
+from driftq.core.model.replies import OutcomeReply, Produced, RedriveResult, StreamAppended, StreamReady, StreamView
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted, StreamTouched
 from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import PLAIN, Op
+from tests.simulation.operation import PLAIN, Operation
 
 WAKES = "wakes"  # the stream that the broker itself writes to
 
 
 class LogHistory:
-    """The batches of one log, all of them, also those that retention took."""
+    """All batches of one log, including those that retention dropped."""
 
     __slots__ = ("batches", "dead_of", "end", "firsts", "log_id", "lsns", "partition", "start", "topic")
 
@@ -69,13 +69,13 @@ class Ledger:
         self.seen_ends: dict[int, int] = {}
         self.acked: dict[tuple[int, int], bytes] = {}  # (log, first offset) -> the batch that holds what was acked
         self._sent: list[bytes] = []
-        self._bodies: set[tuple[int, bytes]] = set()  # every payload is sent for one place once, so a second is a copy
+        self._bodies: set[tuple[int, bytes]] = set()  # every payload is sent once, so a second one is a duplicate
         self._acked_ends: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.paths: dict[str, int] = {}
 
     # --- frames ---
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             f.TopicCreated: self._topic_created,
             f.TopicConfigured: _nothing,
@@ -89,10 +89,10 @@ class Ledger:
             StagesForgotten: self._stages_forgotten,
         }
 
-    def begin(self, op: Op) -> None:
+    def begin(self, op: Operation) -> None:
         self._sent = list(batches_of(op.command))
 
-    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+    def _topic_created(self, fact: f.TopicCreated, op: Operation) -> None:
         count = fact.partitions
         for name, dead_of, first in (
             (fact.topic, "", fact.first_log_id),
@@ -103,7 +103,7 @@ class Ledger:
                 demand(log_id not in self.logs, "L3", f"log number {log_id} was given out twice")
                 self.logs[log_id] = LogHistory(log_id, 0, name, partition, dead_of)
 
-    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Operation) -> None:
         for name in (fact.topic, DEAD_PREFIX + fact.topic):
             for log_id in self.topics.pop(name):
                 self._drop(log_id)
@@ -118,17 +118,17 @@ class Ledger:
         del self.logs[log_id]
         self.seen_ends.pop(log_id, None)
 
-    def _stream_created(self, fact: StreamCreated, op: Op) -> None:
+    def _stream_created(self, fact: StreamCreated, op: Operation) -> None:
         demand(fact.log_id not in self.logs, "L3", f"log number {fact.log_id} was given out twice")
         self.logs[fact.log_id] = LogHistory(fact.log_id, fact.start_offset)
         self.paths[fact.path] = fact.log_id
 
-    def _stream_deleted(self, fact: StreamDeleted, op: Op) -> None:
+    def _stream_deleted(self, fact: StreamDeleted, op: Operation) -> None:
         if not fact.soft:
             self._drop(fact.log_id)
             self.paths = {path: log_id for path, log_id in self.paths.items() if log_id != fact.log_id}
 
-    def _append(self, fact: f.Appended, op: Op) -> None:
+    def _append(self, fact: f.Appended, op: Operation) -> None:
         log = self.logs[fact.log_id]
         if fact.first_offset != log.end:
             raise Violation("L3", f"log {fact.log_id} ends at {log.end}; {op} appended at {fact.first_offset}")
@@ -143,18 +143,18 @@ class Ledger:
                 self._is_new(log.log_id, batch, op)
         log.add(fact.first_offset, fact.count, batch, op.lsn)
 
-    def _was_sent(self, batch: bytes, op: Op) -> None:
+    def _was_sent(self, batch: bytes, op: Operation) -> None:
         for index, sent in enumerate(self._sent):
             if batch[24:] == sent[24:] and batch[:8] == sent[:8]:
                 del self._sent[index]
                 return
         if not (isinstance(op.command, c.CreateStream) and op.command.fork_sub_offset):
-            raise Violation("L2", f"{op} appended what it did not carry, or twice")
+            raise Violation("L2", f"{op} appended data that it did not contain, or appended it twice")
 
-    def _is_new(self, log_id: int, batch: bytes, op: Op) -> None:
+    def _is_new(self, log_id: int, batch: bytes, op: Operation) -> None:
         body = (log_id, batch[24:])
         if body in self._bodies:
-            raise Violation("L2", f"{op} appended to log {log_id} what is there already")
+            raise Violation("L2", f"{op} appended to log {log_id} data that is there already")
         self._bodies.add(body)
 
     def show(self, log_id: int, first: int, count: int, batch: bytes, lsn: int) -> None:
@@ -163,7 +163,7 @@ class Ledger:
         demand(first == log.end, "L3", f"log {log_id} ends at {log.end}; a batch was published at {first}")
         log.add(first, count, batch, lsn)
 
-    def _staged(self, fact: Staged, op: Op) -> None:
+    def _staged(self, fact: Staged, op: Operation) -> None:
         log = self.logs[f.STAGING_LOG]
         demand(fact.first_offset == log.end, "L3", "the staging log has a gap")
         self._was_sent(fact.batch, op)
@@ -174,30 +174,36 @@ class Ledger:
         demand(start <= log.end, "L3", f"log {log_id} was trimmed to {start}, behind its end {log.end}")
         log.start = max(log.start, start)
 
-    def _trimmed(self, fact: f.Trimmed, op: Op) -> None:
+    def _trimmed(self, fact: f.Trimmed, op: Operation) -> None:
         self.trim(fact.log_id, fact.start_offset)
 
-    def _stages_forgotten(self, fact: StagesForgotten, op: Op) -> None:
+    def _stages_forgotten(self, fact: StagesForgotten, op: Operation) -> None:
         self.trim(f.STAGING_LOG, fact.staging_start)
 
     # --- replies ---
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {
-            Produced: lambda op, reply: self._produced(op, getattr(op.command, "produce", op.command), reply),
+            Produced: lambda op, reply: self._produced(op, op.command, reply),
+            RedriveResult: self._redriven,
             StreamAppended: lambda op, reply: self._stream_appended(op, op.command, reply),
             OutcomeReply: self._outcome,
             StreamView: self._viewed,
             StreamReady: self._stream_ready,
         }
 
-    def _outcome(self, op: Op, reply: OutcomeReply) -> None:
-        for part, told in zip(op.command.produces, reply.produced, strict=True):  # type: ignore[attr-defined]
-            self._produced(op, part, told)
-        for part, told in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
-            self._stream_appended(op, part, told)
+    def _redriven(self, op: Operation, reply: RedriveResult) -> None:
+        for part, result in zip(op.command.parts, reply.parts, strict=True):  # type: ignore[attr-defined]
+            if isinstance(result, Produced):
+                self._produced(op, part.produce, result)
 
-    def _produced(self, op: Op, command: Any, reply: Any) -> None:
+    def _outcome(self, op: Operation, reply: OutcomeReply) -> None:
+        for part, result in zip(op.command.produces, reply.produced, strict=True):  # type: ignore[attr-defined]
+            self._produced(op, part, result)
+        for part, result in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
+            self._stream_appended(op, part, result)
+
+    def _produced(self, op: Operation, command: Any, reply: Any) -> None:
         if reply.duplicate or reply.topic not in self.topics:
             return
         log = self.logs[self.topics[reply.topic][reply.partition]]
@@ -210,29 +216,29 @@ class Ledger:
         if not known or end > known[-1][1]:
             known.append((op.lsn, end))
 
-    def _stream_appended(self, op: Op, command: Any, reply: StreamAppended) -> None:
+    def _stream_appended(self, op: Operation, command: Any, reply: StreamAppended) -> None:
         if reply.duplicate or not command.count:
             return
         log = self.logs[self.paths[command.path]]
         self._is_there(op, log, reply.first_offset, command)
 
-    def _viewed(self, op: Op, reply: StreamView) -> None:
-        """L8 and L9 in one: exactly the end that is durable, neither more nor less."""
+    def _viewed(self, op: Operation, reply: StreamView) -> None:
+        """L8 and L9: exactly the durable end."""
         log = self.logs[reply.log_id]
         if reply.end_offset != log.end:
             raise Violation(
                 "L8", f"{op} got the reply that log {reply.log_id} ends at {reply.end_offset}, not {log.end}"
             )
 
-    def _stream_ready(self, op: Op, reply: StreamReady) -> None:
+    def _stream_ready(self, op: Operation, reply: StreamReady) -> None:
         log = self.logs.get(reply.log_id)
         if log is not None and reply.created:
             demand(log.end == reply.end_offset, "L1", f"{op}: created up to {reply.end_offset}, ends at {log.end}")
 
-    def _is_there(self, op: Op, log: LogHistory, first: int, command: Any) -> None:
+    def _is_there(self, op: Operation, log: LogHistory, first: int, command: Any) -> None:
         index = bisect_right(log.firsts, first) - 1
         if index >= 0 and op.note is PLAIN and first < log.end:
-            is_same = log.record(first) == unpack(command.batch)[0]  # it may share its batch with others
+            is_same = log.record(first) == unpack(command.batch)[0]  # it may be coalesced with others
         else:
             is_same = index >= 0 and log.firsts[index] == first and log.batches[index][24:] == command.batch[24:]
         if not is_same:
@@ -241,7 +247,7 @@ class Ledger:
 
     # --- readers ---
 
-    def read(self, log_id: int, offset: int, end: int, found: list[bytes], store_end: int) -> None:
+    def read(self, log_id: int, offset: int, end: int, batches: list[bytes], store_end: int) -> None:
         """A client read [offset, end) of a log whose end it knows."""
         log = self.logs[log_id]
         if store_end > log.end:
@@ -252,8 +258,8 @@ class Ledger:
             raise Violation("L8", f"log {log_id} ends at {log.end}; a reader got {store_end}")
         self.seen_ends[log_id] = store_end
         offset = max(offset, log.start)
-        if found != log.covering(offset, min(end, log.end)):
-            raise Violation("L3", f"log {log_id} reads otherwise than it was written, in [{offset}, {end})")
+        if batches != log.covering(offset, min(end, log.end)):
+            raise Violation("L3", f"log {log_id} does not read as written, in [{offset}, {end})")
 
 
 def batches_of(command: Any) -> Iterator[bytes]:
@@ -263,10 +269,11 @@ def batches_of(command: Any) -> Iterator[bytes]:
             if part.count:
                 yield part.batch
     elif isinstance(command, c.Redrive):
-        yield command.produce.batch
+        for letters in command.parts:
+            yield letters.produce.batch
     elif isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage) and command.count:
         yield command.batch
 
 
-def _nothing(fact: object, op: Op) -> None:
+def _nothing(fact: object, op: Operation) -> None:
     pass

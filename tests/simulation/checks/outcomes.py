@@ -1,6 +1,5 @@
-"""Outcomes are fenced and happen once: its caller holds every message that it acks, the same outcome sent again
-is answered with the first result for its time and never carried out again, and another one under the same tokens is
-refused."""
+"""Outcomes are fenced and happen once: the caller holds every message that it acks; a repeat gets the first result
+within the TTL and is never carried out again; another outcome with the same tokens is refused."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.violation import demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 Name = tuple[frozenset[tuple[str, str, int, int, str]], frozenset[tuple[str, int]]]
 
 
-class Carried(NamedTuple):
+class RecordedOutcome(NamedTuple):
     """An outcome as it was carried out, with the places its frame wrote to: (log, first offset)."""
 
     digest: bytes
@@ -37,19 +36,19 @@ class OutcomesCheck:
         self._ledger = ledger
         self._queues = queues
         self._limits = limits
-        self._carried: dict[Name, Carried] = {}
-        self._written: set[tuple[int, int]] = set()  # by the frame being looked at
+        self._carried: dict[Name, RecordedOutcome] = {}
+        self._written: set[tuple[int, int]] = set()  # of the current frame
         self.repeats = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             f.Appended: lambda fact, op: self._written.add((fact.log_id, fact.first_offset)),
             OutcomeRecorded: self._done,
             OutcomesForgotten: lambda fact, op: None,
         }
 
-    def begin(self, op: Op) -> None:
-        """A frame comes; places are as they were when it was decided."""
+    def begin(self, op: Operation) -> None:
+        """A new frame; the positions are those at its decision."""
         self._written.clear()
         if isinstance(op.command, c.CommitOutcome):
             for ack in op.command.acks:
@@ -57,7 +56,7 @@ class OutcomesCheck:
                     for offset in range(held.first, held.end):
                         self._is_held(op, ack, held, offset)
 
-    def _is_held(self, op: Op, ack: c.Ack, held: c.Held, offset: int) -> None:
+    def _is_held(self, op: Operation, ack: c.Ack, held: c.Held, offset: int) -> None:
         """By the caller, or lost by it and not delivered again."""
         group = self._queues.group(ack.topic, ack.group)
         at = f"offset {offset} of {ack.topic}"
@@ -65,12 +64,12 @@ class OutcomesCheck:
         assert group is not None
         places = group.places[self._ledger.topics[ack.topic][held.partition]]
         holding = places.held.get(offset) or (places.last.get(offset) if offset in places.lost else None)
-        demand(holding is not None, "outcome", f"{op} did something, but {at} is not held by anybody")
+        demand(holding is not None, "outcome", f"{op} was carried out, but {at} is not held")
         assert holding is not None
         fits = held.token == holding.token if held.token else ack.owner == holding.owner
         demand(fits, "outcome", f"{op} did something under {held.token or ack.owner!r}, but {holding} holds {at}")
 
-    def _done(self, fact: OutcomeRecorded, op: Op) -> None:
+    def _done(self, fact: OutcomeRecorded, op: Operation) -> None:
         command = op.command
         assert isinstance(command, c.CommitOutcome)
         name = _name(command)
@@ -78,17 +77,17 @@ class OutcomesCheck:
         assert name is not None
         due_ms = op.at_ms + self._limits.key_ttl_ms
         demand(fact.expires_ms == due_ms, "outcome", f"{op} is kept until {fact.expires_ms}, not {due_ms}")
-        self._carried[name] = Carried(command.digest, due_ms, frozenset(self._written))
+        self._carried[name] = RecordedOutcome(command.digest, due_ms, frozenset(self._written))
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {Rejected: self._refused, OutcomeReply: self._first}
 
-    def _first(self, op: Op, reply: OutcomeReply) -> None:
+    def _first(self, op: Operation, reply: OutcomeReply) -> None:
         """Not a repeat: its frame is there."""
         name = _name(op.command)
         demand(name is None or name in self._carried, "outcome", f"{op} was carried out and is not remembered")
 
-    def repeated(self, op: Op, reply: OutcomeReply) -> None:
+    def repeated(self, op: Operation, reply: OutcomeReply) -> None:
         self.repeats += 1
         command = op.command
         assert isinstance(command, c.CommitOutcome)
@@ -105,7 +104,7 @@ class OutcomesCheck:
             right = part.duplicate or part.first_offset in known
             demand(right, "outcome", f"{op} got {part.first_offset}; it wrote to {sorted(carried.places)}")
 
-    def _refused(self, op: Op, reply: Rejected) -> None:
+    def _refused(self, op: Operation, reply: Rejected) -> None:
         command = op.command
         if not isinstance(command, c.CommitOutcome) or reply.code in (Code.DISK_FULL, Code.INVALID_ARGUMENT):
             return
@@ -116,7 +115,7 @@ class OutcomesCheck:
 
 
 def _name(command: Any) -> Name | None:
-    """One entry for each message, however the runs were cut; None if nothing in it is unique."""
+    """One entry for each message, independent of runs; None if nothing in it is unique."""
     acks = frozenset(
         (ack.topic, ack.group, held.partition, offset, held.token or f"owner {ack.owner}")
         for ack in command.acks

@@ -1,6 +1,6 @@
-"""Where each message of a log is, seen from one group, kept the naive way: one entry for each message.
+"""The state of each message of a log for one group, in a naive form: one entry for each message.
 
-The product keeps the same as ranges and heaps; here are sets and dicts that cannot be wrong in the same manner.
+The product uses ranges and heaps; this model uses sets and dicts, which do not have the same bugs.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Places:
         self.fresh_version = 1
 
     def restart(self, start: int) -> None:
-        self.floor = start  # everything below is done
+        self.floor = start  # everything below is settled
         self.settled: set[int] = set()  # above the floor
         self.how: dict[int, int] = {}  # how each was settled
         self.held: dict[int, Holding] = {}
-        self.last: dict[int, Holding] = {}  # of those that rest: who had them last
-        self.lost: set[int] = set()  # resting after a lost lease, whose holder has not reported why
+        self.last: dict[int, Holding] = {}  # of messages in backoff: the last holder
+        self.lost: set[int] = set()  # in backoff after a lost lease, without a reason from the holder
         self.resting: dict[int, int] = {}  # until when
         self.attempts: dict[int, int] = {}
         self.versions: dict[int, int] = {}
         self.losses: dict[int, int] = {}
         self.errors: dict[int, str] = {}
-        self.history: set[int] = set()  # those that are not as good as new: delayed, failed or given back
-        self.unseen: set[int] = set()  # came back without ever having been sent
+        self.history: set[int] = set()  # delayed, failed or released messages
+        self.unseen: set[int] = set()  # released unsent
         self.lane_tops: dict[LaneKey | None, int] = {}  # highest first delivery of each lane
         self.fresh_version = self.top_version + 1
 
@@ -76,7 +76,7 @@ class Places:
         self.history.add(offset)
 
     def trim(self, start: int) -> None:
-        """Retention took everything below."""
+        """Retention dropped everything below."""
         for offset in [*self.held, *self.resting, *self.unseen]:
             if offset < start:
                 self.forget(offset)

@@ -1,5 +1,5 @@
-"""Idempotent producing: L5 (a producer's batches once, in order, epochs never back), L6 (a repeat names the first
-place), L7 (the same number with other bytes is refused), Q11 (a key is appended once within its time)."""
+"""Idempotent producing: L5 (a producer's batches once, in order, epochs never back), L6 (a repeat gets the first
+offset), L7 (the same number with other bytes is refused), Q11 (a key is appended once within its time)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from driftq.core.model.stream_facts import StreamClosed, StreamCreated, StreamDe
 from driftq.core.state.producers import SERVER_EPOCH, WINDOW
 from driftq.wire.errors import Code
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
-class Seen(NamedTuple):
+class AcceptedBatch(NamedTuple):
     epoch: int
     seq: int
     digest: int
@@ -25,7 +25,7 @@ class Seen(NamedTuple):
     end: int
 
 
-class Key(NamedTuple):
+class KnownKey(NamedTuple):
     log_id: int
     first: int
     digest: int
@@ -37,12 +37,12 @@ class ProducersCheck:
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
-        self._seen: dict[tuple[int, str], list[Seen]] = {}
-        self._keys: dict[tuple[str, str, str], Key] = {}
+        self._seen: dict[tuple[int, str], list[AcceptedBatch]] = {}
+        self._keys: dict[tuple[str, str, str], KnownKey] = {}
         self._logs: dict[tuple[str, int], int] = {}  # (topic, partition) -> log
         self._paths: dict[str, int] = {}
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             f.TopicCreated: self._topic_created,
             f.TopicDeleted: self._topic_deleted,
@@ -52,38 +52,38 @@ class ProducersCheck:
             f.Appended: self._appended,
         }
 
-    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+    def _topic_created(self, fact: f.TopicCreated, op: Operation) -> None:
         for partition in range(fact.partitions):
             self._logs[fact.topic, partition] = fact.first_log_id + partition
 
-    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Operation) -> None:
         gone = set(fact.log_ids)
         self._logs = {key: log_id for key, log_id in self._logs.items() if log_id not in gone}
         self._keys = {scope: key for scope, key in self._keys.items() if key.log_id not in gone}
 
-    def _stream_created(self, fact: StreamCreated, op: Op) -> None:
+    def _stream_created(self, fact: StreamCreated, op: Operation) -> None:
         self._paths[fact.path] = fact.log_id
 
-    def _stream_deleted(self, fact: StreamDeleted, op: Op) -> None:
+    def _stream_deleted(self, fact: StreamDeleted, op: Operation) -> None:
         if not fact.soft:
             self._paths = {path: log_id for path, log_id in self._paths.items() if log_id != fact.log_id}
 
-    def _stream_closed(self, fact: StreamClosed, op: Op) -> None:
+    def _stream_closed(self, fact: StreamClosed, op: Operation) -> None:
         if fact.producer is not None:
             end = -1
             self._accept(fact.log_id, fact.producer, end, end, op, gaps=True)
 
-    def _appended(self, fact: f.Appended, op: Op) -> None:
+    def _appended(self, fact: f.Appended, op: Operation) -> None:
         along = fact.along
         command = _part(op.command, fact)
         if command is None:
             return
         by = command.producer
         if (by is None) != (along is None or along.producer is None):
-            raise Violation("L5", f"{op}: the producer of an append is not remembered with it")
+            raise Violation("L5", f"{op}: the producer of an append is not stored with it")
         if along is not None and along.producer is not None and by is not None:
             if (by.producer, by.seq, by.digest) != (along.producer.producer, along.producer.seq, along.producer.digest):
-                raise Violation("L5", f"{op}: another producer was remembered than the one that appended")
+                raise Violation("L5", f"{op}: another producer was stored than the one that appended")
             if by.epoch not in (SERVER_EPOCH, along.producer.epoch):
                 raise Violation("L5", f"{op}: epoch {by.epoch} was accepted as {along.producer.epoch}")
             gaps = isinstance(command, c.AppendStream) and command.gaps_allowed
@@ -92,83 +92,85 @@ class ProducersCheck:
         if once is not None:
             self._remember(once, fact, op)
 
-    def _accept(self, log_id: int, by: f.ProducerSequence, first: int, end: int, op: Op, gaps: bool) -> None:
+    def _accept(self, log_id: int, by: f.ProducerSequence, first: int, end: int, op: Operation, gaps: bool) -> None:
         known = self._seen.setdefault((log_id, by.producer), [])
         last = known[-1] if known else None
         if last is not None and by.epoch < last.epoch:
-            raise Violation("L5", f"{op}: epoch {by.epoch} was accepted behind epoch {last.epoch}")
+            raise Violation("L5", f"{op}: epoch {by.epoch} was accepted after epoch {last.epoch}")
         expected = last.seq + 1 if last is not None and last.epoch == by.epoch else 0
         if by.seq != expected and not (gaps and by.seq > expected):
             raise Violation("L5", f"{op}: seq {by.seq} of {by.producer} was accepted; {expected} comes next")
-        known.append(Seen(by.epoch, by.seq, by.digest, first, end))
+        known.append(AcceptedBatch(by.epoch, by.seq, by.digest, first, end))
 
-    def _remember(self, once: c.ProduceKey, fact: f.Appended, op: Op) -> None:
+    def _remember(self, once: c.ProduceKey, fact: f.Appended, op: Operation) -> None:
         scope = (once.tenant, once.topic, once.key)
         known = self._keys.get(scope)
         if known is not None and known.expires_ms > op.at_ms:
             raise Violation("Q11", f"{op}: key {once.key!r} was appended again within its time")
         ttl_ms = once.ttl_ms or self._limits.key_ttl_ms
-        self._keys[scope] = Key(fact.log_id, fact.first_offset, once.digest, op.at_ms + ttl_ms)
+        self._keys[scope] = KnownKey(fact.log_id, fact.first_offset, once.digest, op.at_ms + ttl_ms)
 
     # --- replies ---
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {
-            Produced: lambda op, reply: self._produced(op, getattr(op.command, "produce", op.command), reply),
+            Produced: lambda op, reply: self._produced(op, op.command, reply),
             ProducerView: self._viewed,
             StreamAppended: lambda op, reply: self._stream_appended(op, op.command, reply),
             OutcomeReply: self._outcome,
             Rejected: self._rejected,
         }
 
-    def _outcome(self, op: Op, reply: OutcomeReply) -> None:
-        for part, told in zip(op.command.produces, reply.produced, strict=True):  # type: ignore[attr-defined]
-            self._produced(op, part, told)
-        for part, told in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
-            self._stream_appended(op, part, told)
+    def _outcome(self, op: Operation, reply: OutcomeReply) -> None:
+        for part, result in zip(op.command.produces, reply.produced, strict=True):  # type: ignore[attr-defined]
+            self._produced(op, part, result)
+        for part, result in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
+            self._stream_appended(op, part, result)
 
-    def _produced(self, op: Op, command: Any, reply: Any) -> None:
+    def _produced(self, op: Operation, command: Any, reply: Any) -> None:
         if not reply.duplicate or getattr(command, "job", None) is not None:
-            return  # of ids see `checks.jobs`
+            return  # job ids: see `checks.jobs`
         if command.once is not None:
             known = self._keys.get((command.once.tenant, command.once.topic, command.once.key))
             if known is not None and known.expires_ms > op.at_ms:
                 if reply.first_offset != known.first:
-                    raise Violation("Q11", f"{op}: told {reply.first_offset}, the key's message is at {known.first}")
+                    raise Violation(
+                        "Q11", f"{op}: the reply has offset {reply.first_offset}, the key's message is at {known.first}"
+                    )
                 return
             if command.producer is None:
-                raise Violation("Q11", f"{op}: called a duplicate, but the key's time is over or it was never used")
+                raise Violation("Q11", f"{op}: called a duplicate, but the key has expired or was never used")
         log_id = self._logs.get((reply.topic, reply.partition))
         if log_id is not None:
             self._repeated(op, log_id, command.producer, reply.first_offset)
 
-    def _stream_appended(self, op: Op, command: Any, reply: Any) -> None:
+    def _stream_appended(self, op: Operation, command: Any, reply: Any) -> None:
         log_id = self._paths.get(command.path)
         if reply.duplicate and command.producer is not None and log_id is not None and not reply.closed:
             self._repeated(op, log_id, command.producer, reply.first_offset)
 
-    def _repeated(self, op: Op, log_id: int, by: f.ProducerSequence, told: int) -> None:
+    def _repeated(self, op: Operation, log_id: int, by: f.ProducerSequence, reported: int) -> None:
         known = self._seen.get((log_id, by.producer), [])
         newest = known[-1].epoch if known else -1
         epoch = newest if by.epoch == SERVER_EPOCH else by.epoch
-        found = next((seen for seen in reversed(known) if (seen.epoch, seen.seq) == (epoch, by.seq)), None)
-        if found is None:
+        first = next((seen for seen in reversed(known) if (seen.epoch, seen.seq) == (epoch, by.seq)), None)
+        if first is None:
             raise Violation("L6", f"{op}: {by.producer} epoch {by.epoch} seq {by.seq} is no duplicate of anything")
-        newer = len(known) - 1 - known.index(found)
+        newer = len(known) - 1 - known.index(first)
         if newer >= WINDOW:
-            return  # so old that only its number is remembered
-        if found.digest != by.digest:
+            return  # so old that only its number is kept
+        if first.digest != by.digest:
             raise Violation("L7", f"{op}: seq {by.seq} with other bytes was called a duplicate")
-        if found.first >= 0 and told != found.first:
-            raise Violation("L6", f"{op}: a duplicate got {told}; the first went to {found.first}")
+        if first.first >= 0 and reported != first.first:
+            raise Violation("L6", f"{op}: a duplicate got {reported}; the first went to {first.first}")
 
-    def _viewed(self, op: Op, reply: ProducerView) -> None:
+    def _viewed(self, op: Operation, reply: ProducerView) -> None:
         known = self._seen.get((self._paths[op.command.path], reply.producer), [])  # type: ignore[attr-defined]
         last = known[-1] if known else None
         right = last is not None and (last.epoch, last.seq) == (reply.epoch, reply.seq)
         demand(right, "L6", f"{op} got {reply}; the last accepted one is {last}")
 
-    def _rejected(self, op: Op, reply: Rejected) -> None:
+    def _rejected(self, op: Operation, reply: Rejected) -> None:
         command = op.command
         by = getattr(command, "producer", None)
         if by is None or reply.code not in (Code.STALE_EPOCH, Code.SEQUENCE_GAP, Code.SEQUENCE_MISMATCH):
@@ -177,7 +179,7 @@ class ProducersCheck:
         if log_id is None:
             return
         known = self._seen.get((log_id, by.producer), [])
-        last = known[-1] if known else Seen(-1, -1, 0, 0, 0)
+        last = known[-1] if known else AcceptedBatch(-1, -1, 0, 0, 0)
         if reply.code is Code.STALE_EPOCH:
             demand(last.epoch > by.epoch, "L5", f"{op}: epoch {by.epoch} was called stale; the newest is {last.epoch}")
         elif reply.code is Code.SEQUENCE_GAP:

@@ -11,7 +11,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.facts import ClockSet, LaneKey
 from driftq.core.model.limits import BrokerLimits
-from driftq.core.model.replies import Claimed, OutcomeReply, Settlement
+from driftq.core.model.replies import Claimed, OutcomeReply, Refusal, Settlement
 from driftq.core.state.state import State
 from driftq.core.transitions.retry import is_exhausted
 from driftq.wire.errors import Code
@@ -19,10 +19,19 @@ from driftq.wire.message import RetryPolicy, decode_head
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.positions import Holding, Places
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 ACK_TIMEOUT = "ack_timeout"
 LOOK_AGAIN_MS = 100
+
+
+def _settling_parts(command: Any) -> tuple[Any, ...]:
+    """The commands that settle messages as a part of this one, or this one."""
+    if isinstance(command, c.CommitOutcome):
+        return command.acks
+    if isinstance(command, c.Claim):
+        return (c.Ack(command.topic, command.group, command.owner, command.acks),) if command.acks else ()
+    return (command,)
 
 
 class GroupModel:
@@ -34,11 +43,11 @@ class GroupModel:
         self.name = name
         self.paused = False
         self.places: dict[int, Places] = {}
-        self.filters: set[tuple[str | None, str | None]] = set()  # what it claims; empty: everything
+        self.filters: set[tuple[str | None, str | None]] = set()  # its filter; empty: everything
 
 
 class QueuesCheck:
-    """Groups, and what records ask for."""
+    """The groups and the schedules of records."""
 
     def __init__(self, ledger: Ledger, limits: BrokerLimits) -> None:
         self._ledger = ledger
@@ -48,10 +57,10 @@ class QueuesCheck:
         self.marks: dict[int, dict[int, f.RecordSchedule]] = {}  # log -> offset -> mark
         self.cancelled: dict[int, set[int]] = {}  # by log
         self._readers: dict[int, list[Places]] = {}
-        self._leased: list[tuple[f.Leased, Places]] = []  # of the frame being looked at
+        self._leased: list[tuple[f.Leased, Places]] = []  # of the current frame
         self.max_in_flight = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             f.TopicCreated: self._topic_created,
             f.TopicConfigured: self._topic_configured,
@@ -73,7 +82,7 @@ class QueuesCheck:
             ClockSet: self._clock_set,
         }
 
-    def _clock_set(self, fact: ClockSet, op: Op) -> None:
+    def _clock_set(self, fact: ClockSet, op: Operation) -> None:
         """Leases and backoffs that run keep the time they had left; delays are dates."""
         moved_ms = fact.at_ms - fact.from_ms
         for places in (places for group in self.groups.values() for places in group.places.values()):
@@ -88,19 +97,19 @@ class QueuesCheck:
 
     # --- topics and groups ---
 
-    def _topic_created(self, fact: f.TopicCreated, op: Op) -> None:
+    def _topic_created(self, fact: f.TopicCreated, op: Operation) -> None:
         self.configs[fact.topic] = fact.config
         self.configs[f"dlq.{fact.topic}"] = f.TopicConfig()
 
-    def _topic_configured(self, fact: f.TopicConfigured, op: Op) -> None:
+    def _topic_configured(self, fact: f.TopicConfigured, op: Operation) -> None:
         self.configs[fact.topic] = fact.config
 
-    def _topic_deleted(self, fact: f.TopicDeleted, op: Op) -> None:
+    def _topic_deleted(self, fact: f.TopicDeleted, op: Operation) -> None:
         names = (fact.topic, f"dlq.{fact.topic}")
         for group in [group for group in self.groups.values() if group.topic in names]:
             self._drop_group(group)
 
-    def _appended(self, fact: f.Appended, op: Op) -> None:
+    def _appended(self, fact: f.Appended, op: Operation) -> None:
         if fact.along is None:
             return
         for mark in fact.along.marks:
@@ -110,11 +119,11 @@ class QueuesCheck:
                 for places in self._readers.get(fact.log_id, ()):
                     places.rest(offset, mark.not_before_ms)
 
-    def _trimmed(self, fact: f.Trimmed, op: Op) -> None:
+    def _trimmed(self, fact: f.Trimmed, op: Operation) -> None:
         for places in self._readers.get(fact.log_id, ()):
             places.trim(fact.start_offset)
 
-    def _group_created(self, fact: f.GroupCreated, op: Op) -> None:
+    def _group_created(self, fact: f.GroupCreated, op: Operation) -> None:
         demand(fact.group_id not in self.groups, "Q1", f"group number {fact.group_id} was given out twice")
         group = self.groups[fact.group_id] = GroupModel(fact.group_id, fact.topic, fact.group)
         for log_id, start in zip(self._ledger.topics[fact.topic], fact.starts, strict=True):
@@ -124,16 +133,16 @@ class QueuesCheck:
             self._pass_over(places, fact.group)
 
     def _pass_over(self, places: Places, group: str) -> None:
-        """What was cancelled, or redriven to another group, is none of this group's business wherever it starts."""
+        """Cancelled messages, and those redriven to another group, are settled for this group."""
         marks = self.marks.get(places.log_id, {})
         directed = [offset for offset, mark in marks.items() if mark.group not in ("", group)]
         for offset in (*self.cancelled.get(places.log_id, ()), *directed):
             places.settle(offset, f.SKIPPED)
 
-    def _cancelled(self, fact: f.Cancelled, op: Op) -> None:
+    def _cancelled(self, fact: f.Cancelled, op: Operation) -> None:
         self.cancelled.setdefault(fact.log_id, set()).add(fact.offset)
 
-    def _filter_noted(self, fact: f.FilterNoted, op: Op) -> None:
+    def _filter_noted(self, fact: f.FilterNoted, op: Operation) -> None:
         self.groups[fact.group_id].filters.add((fact.task, fact.label))
 
     def _rest_delayed(self, places: Places, start: int, at_ms: int) -> None:
@@ -142,7 +151,7 @@ class QueuesCheck:
             if offset >= kept and mark.not_before_ms > at_ms:
                 places.rest(offset, mark.not_before_ms)
 
-    def _group_deleted(self, fact: f.GroupDeleted, op: Op) -> None:
+    def _group_deleted(self, fact: f.GroupDeleted, op: Operation) -> None:
         self._drop_group(self.groups[fact.group_id])
 
     def _drop_group(self, group: GroupModel) -> None:
@@ -150,19 +159,19 @@ class QueuesCheck:
         for log_id, places in group.places.items():
             self._readers[log_id].remove(places)
 
-    def _sought(self, fact: f.GroupSought, op: Op) -> None:
+    def _sought(self, fact: f.GroupSought, op: Operation) -> None:
         places = self.groups[fact.group_id].places[fact.log_id]
         places.seeks += 1
         places.restart(fact.offset)
         self._rest_delayed(places, fact.offset, fact.at_ms)
         self._pass_over(places, self.groups[fact.group_id].name)
 
-    def _paused(self, fact: f.GroupPaused, op: Op) -> None:
+    def _paused(self, fact: f.GroupPaused, op: Operation) -> None:
         self.groups[fact.group_id].paused = fact.paused
 
-    # --- delivering ---
+    # --- deliveries ---
 
-    def _lease(self, fact: f.Leased, op: Op) -> None:
+    def _lease(self, fact: f.Leased, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         demand(not group.paused, "pause", f"{op}: a paused group got messages")
@@ -177,15 +186,15 @@ class QueuesCheck:
             for offset in range(first, end):
                 self._deliver(op, places, offset, holding, marks.get(offset) if marks else None, fact, not log.dead_of)
         config = self.configs.get(group.topic)
-        most = (config.in_flight_max if config else 0) or self._limits.in_flight_max
+        in_flight_max = (config.in_flight_max if config else 0) or self._limits.in_flight_max
         self.max_in_flight = max(self.max_in_flight, len(places.held))
-        if len(places.held) > most:
-            raise Violation("Q8", f"{op}: {len(places.held)} in flight; {most} are allowed")
+        if len(places.held) > in_flight_max:
+            raise Violation("Q8", f"{op}: {len(places.held)} in flight; {in_flight_max} are allowed")
         self._leased.append((fact, places))
 
     def _deliver(
         self,
-        op: Op,
+        op: Operation,
         places: Places,
         offset: int,
         holding: Holding,
@@ -222,25 +231,23 @@ class QueuesCheck:
         places.versions[offset] = version
         places.top_version = max(places.top_version, version)
 
-    def _first_delivery(self, op: Op, places: Places, offset: int, mark: f.RecordSchedule | None) -> None:
-        """In offset order within a lane, except for what came back unseen."""
+    def _first_delivery(self, op: Operation, places: Places, offset: int, mark: f.RecordSchedule | None) -> None:
+        """In offset order within a lane, except for messages that were released unsent."""
         if offset in places.unseen:
             return
         lane = LaneKey(mark.priority, mark.task, mark.label, mark.tenant) if mark is not None else None
         if lane == LaneKey(0, "", "") and mark is not None and not mark.not_before_ms:
             lane = None
         if offset <= places.lane_tops.get(lane, -1):
-            raise Violation("Q9", f"{op}: offset {offset} was first delivered behind {places.lane_tops[lane]}")
+            raise Violation("Q9", f"{op}: offset {offset} was first delivered after {places.lane_tops[lane]}")
         places.lane_tops[lane] = offset
 
     # --- ends of deliveries ---
 
-    def _named(self, op: Op, group: GroupModel, log_id: int, offset: int) -> c.Held | None:
-        """What the caller said about this message."""
-        command = op.command
-        acks = command.acks if isinstance(command, c.CommitOutcome) else (command,)
+    def _named(self, op: Operation, group: GroupModel, log_id: int, offset: int) -> c.Held | None:
+        """How the caller named this message."""
         partition = self._ledger.logs[log_id].partition
-        for part in acks:
+        for part in _settling_parts(op.command):
             if (part.topic, part.group) != (group.topic, group.name):
                 continue
             if isinstance(part, c.AckThrough):
@@ -250,7 +257,7 @@ class QueuesCheck:
                     return held
         return None
 
-    def _fenced(self, op: Op, group: GroupModel, places: Places, offset: int, *, late: bool) -> Holding:
+    def _fenced(self, op: Operation, group: GroupModel, places: Places, offset: int, *, late: bool) -> Holding:
         """Only the holder, or (late) the last holder until the next delivery, may change a message."""
         holding = places.held.get(offset) or (places.last.get(offset) if late else None)
         at = f"offset {offset} of log {places.log_id}"
@@ -259,15 +266,14 @@ class QueuesCheck:
         named = self._named(op, group, places.log_id, offset)
         if named is None:
             raise Violation("Q4", f"{op} moved {at}, which it did not name")
-        command = op.command
-        parts = [part for part in getattr(command, "acks", (command,)) if part.group == group.name]
+        parts = [part for part in _settling_parts(op.command) if part.group == group.name]
         owner = getattr(parts[0], "owner", "") if parts else ""
         fits = named.token == holding.token if named.token else owner == holding.owner
         if not fits:
             raise Violation("Q4", f"{op} moved {at} under {named.token or owner!r}; {holding} holds it")
         return holding
 
-    def _extended(self, fact: f.Extended, op: Op) -> None:
+    def _extended(self, fact: f.Extended, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         for first, end in fact.ranges:
@@ -282,7 +288,7 @@ class QueuesCheck:
         mark = self.marks.get(places.log_id, {}).get(offset)
         return mark.timeout_ms if mark is not None else 0
 
-    def _timed_out(self, op: Op, places: Places, offset: int) -> bool:
+    def _timed_out(self, op: Operation, places: Places, offset: int) -> bool:
         """Whether the attempt ended because it took too long, and not by its holder."""
         holding = places.held.get(offset)
         if holding is None or not isinstance(op.command, c.Sweep | c.Claim):
@@ -290,7 +296,7 @@ class QueuesCheck:
         timeout_ms = self._timeout_of(places, offset)
         return timeout_ms > 0 and holding.until_ms == holding.at_ms + timeout_ms
 
-    def _failed(self, fact: f.Failed, op: Op) -> None:
+    def _failed(self, fact: f.Failed, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         offset = fact.offset
@@ -308,14 +314,14 @@ class QueuesCheck:
             demand(places.held[offset].until_ms <= fact.at_ms, "timeout", f"{op}: offset {offset} was ended early")
         else:
             self._fenced(op, group, places, offset, late=False)
-        self._rests_long_enough(op, group, places, fact)
+        self._check_backoff(op, group, places, fact)
         places.last[offset] = places.held.pop(offset)
         places.rest(offset, fact.retry_at_ms)
         places.errors[offset] = fact.error
         (places.lost.add if fact.lease_lost else places.lost.discard)(offset)
 
-    def _explained(self, fact: f.FailureExplained, op: Op) -> None:
-        """The last holder says why, after its lease was lost and before the next delivery; once."""
+    def _explained(self, fact: f.FailureExplained, op: Operation) -> None:
+        """The last holder gives the reason once, after its lease was lost and before the next delivery."""
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         offset = fact.offset
@@ -336,34 +342,36 @@ class QueuesCheck:
         policy = policy or (config.retry if config is not None else None)
         server = self._limits.retry
         if policy is None:
-            most = self._limits.job_attempts_max if head.job is not None else server.max_attempts
-            return RetryPolicy(most, server.backoff_ms, server.max_backoff_ms, server.jitter)
+            attempts_max = self._limits.job_attempts_max if head.job is not None else server.max_attempts
+            return RetryPolicy(attempts_max, server.backoff_ms, server.max_backoff_ms, server.jitter)
         if policy.backoff_ms == 0:
             return RetryPolicy(policy.max_attempts, server.backoff_ms, server.max_backoff_ms, server.jitter)
         return policy
 
-    def _rests_long_enough(self, op: Op, group: GroupModel, places: Places, fact: f.Failed) -> None:
+    def _check_backoff(self, op: Operation, group: GroupModel, places: Places, fact: f.Failed) -> None:
         attempts = places.attempts[fact.offset]
         policy = self.policy_of(group, fact.log_id, fact.offset)
         dies = not self._ledger.logs[fact.log_id].dead_of
         if dies and is_exhausted(policy, attempts):
-            raise Violation("Q6", f"{op}: attempt {attempts} of {policy.max_attempts} failed and it lives on")
+            raise Violation(
+                "Q6", f"{op}: attempt {attempts} of {policy.max_attempts} failed and the message is retried"
+            )
         rest_ms = fact.retry_at_ms - fact.at_ms
         delay_ms = getattr(op.command, "delay_ms", None) if not fact.lease_lost else None
         window = policy.backoff_ms * 2 ** (attempts - 1)
         window = min(window, policy.max_backoff_ms) if policy.max_backoff_ms else window
-        least, most = {
+        least, most_ms = {
             "none": (window, window),
             "full": (self._limits.retry_floor_ms, max(window, self._limits.retry_floor_ms)),
             "equal": (window // 2, max(window, self._limits.retry_floor_ms)),
             "decorrelated": (self._limits.retry_floor_ms, max(3 * window, self._limits.retry_floor_ms)),
         }[policy.jitter]
         if delay_ms is not None:
-            least = most = delay_ms
-        if not least <= rest_ms <= most:
-            raise Violation("Q10", f"{op}: it rests {rest_ms} ms; {least} to {most} were due")
+            least = most_ms = delay_ms
+        if not least <= rest_ms <= most_ms:
+            raise Violation("Q10", f"{op}: the backoff is {rest_ms} ms; {least} to {most_ms} were due")
 
-    def _released(self, fact: f.Released, op: Op) -> None:
+    def _released(self, fact: f.Released, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         for first, end in fact.ranges:
@@ -378,7 +386,7 @@ class QueuesCheck:
                 else:
                     places.rest(offset, fact.retry_at_ms)
 
-    def _settled(self, fact: f.Settled, op: Op) -> None:
+    def _settled(self, fact: f.Settled, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
         for first, end in fact.ranges:
@@ -393,15 +401,15 @@ class QueuesCheck:
                     self._fenced(op, group, places, offset, late=True)
                 places.settle(offset, fact.how)
 
-    def finish(self, op: Op) -> None:
+    def finish(self, op: Operation) -> None:
         self._leased.clear()
 
     # --- replies ---
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {Claimed: self._claimed, Settlement: self._settlement, OutcomeReply: self._concluded}
 
-    def _concluded(self, op: Op, reply: OutcomeReply) -> None:
+    def _concluded(self, op: Operation, reply: OutcomeReply) -> None:
         """An outcome that was not refused has settled everything it acked."""
         for ack in op.command.acks:  # type: ignore[attr-defined]
             group = self.group(ack.topic, ack.group)
@@ -412,47 +420,51 @@ class QueuesCheck:
                         raise Violation("all or nothing", f"{op}: offset {offset} was acked and is not settled")
 
     def group(self, topic: str, name: str) -> GroupModel | None:
-        return next((each for each in self.groups.values() if (each.topic, each.name) == (topic, name)), None)
+        return next((group for group in self.groups.values() if (group.topic, group.name) == (topic, name)), None)
 
-    def _claimed(self, op: Op, reply: Claimed) -> None:
+    def _claimed(self, op: Operation, reply: Claimed) -> None:
         group = self.groups[reply.group_id]
         seen = 0
         for delivery in reply.deliveries:
             places = group.places[delivery.log_id]
             for offset in range(delivery.first, delivery.end):
                 holding = places.held.get(offset)
-                told = (delivery.attempts, delivery.version)
+                reported = (delivery.attempts, delivery.version)
                 until_ms = delivery.until_ms or reply.until_ms
                 if holding is None or (holding.token, holding.until_ms) != (reply.token, until_ms):
                     raise Violation("Q4", f"{op}: offset {offset} was handed out, but {holding} holds it")
-                if told != (places.attempts[offset], places.versions[offset]):
+                if reported != (places.attempts[offset], places.versions[offset]):
                     known = (places.attempts[offset], places.versions[offset])
-                    raise Violation("Q6", f"{op}: told (attempts, version) {told}; they are {known}")
+                    raise Violation("Q6", f"{op}: the reply has (attempts, version) {reported}, not {known}")
                 seen += 1
         if seen > op.command.max_messages:  # type: ignore[attr-defined]
             raise Violation("Q8", f"{op} got {seen} messages, more than it asked for")
+        for ack in _settling_parts(op.command):
+            self._judge_settlement(op, ack, reply.refused)
 
-    def _settlement(self, op: Op, reply: Settlement) -> None:
-        command: Any = op.command
+    def _settlement(self, op: Operation, reply: Settlement) -> None:
+        self._judge_settlement(op, op.command, reply.refused)
+
+    def _judge_settlement(self, op: Operation, command: Any, refusals: tuple[Refusal, ...]) -> None:
         topic = self._ledger.topics.get(command.topic)
         group = self.group(command.topic, command.group)
         if topic is None or group is None or isinstance(command, c.AckThrough):
             return
-        refused = {(each.partition, each.offset): each.code for each in reply.refused}
+        refused = {(refusal.partition, refusal.offset): refusal.code for refusal in refusals}
         for held in command.held:
             places = group.places[topic[held.partition]]
-            # What lies past the end is refused as one.
+            # Offsets past the end are refused as one range.
             for offset in range(held.first, min(held.end, self._ledger.logs[places.log_id].end)):
                 code = refused.get((held.partition, offset))
                 if code is None and isinstance(command, c.Ack | c.RejectMessages):
                     if not places.is_settled(offset):
-                        raise Violation("Q2", f"{op}: offset {offset} was said to be settled and is not")
+                        raise Violation("Q2", f"{op}: offset {offset} was reported as settled and is not")
                     died = places.how.get(offset) == f.DEAD and offset >= self._ledger.logs[places.log_id].start
                     if died and isinstance(command, c.Ack):
-                        raise Violation("Q2", f"{op}: offset {offset} is a dead letter and was said to be acked")
+                        raise Violation("Q2", f"{op}: offset {offset} is a dead letter and was reported as acked")
                 elif code is None and isinstance(command, c.Nack):
                     if places.how.get(offset) == f.ACKED:
-                        raise Violation("Q2", f"{op}: offset {offset} was acked and said to have failed")
+                        raise Violation("Q2", f"{op}: offset {offset} was acked and reported as failed")
                     if offset in places.lost:
                         raise Violation("Q6", f"{op}: the reason for offset {offset} was dropped")
                 elif code is Code.NOT_OWNER and not isinstance(command, c.Extend):
@@ -460,7 +472,7 @@ class QueuesCheck:
                     if held.token and holding is not None and holding.token == held.token:
                         raise Violation("Q4", f"{op}: the holder of offset {offset} was refused")
 
-    # --- at quiet moments ---
+    # --- when nothing is in flight ---
 
     def compare(self, state: State, now_ms: int) -> None:
         if list(state.groups) != list(self.groups) and sorted(state.groups) != sorted(self.groups):
@@ -486,30 +498,30 @@ class QueuesCheck:
                     raise Violation("Q1", f"{at}: resting {resting}, not {places.resting}")
                 if ready != places.unseen:
                     raise Violation("Q1", f"{at}: unseen {ready ^ places.unseen} differs")
-                mine = {offset: (each.token, each.until_ms) for offset, each in places.held.items()}
+                mine = {offset: (holding.token, holding.until_ms) for offset, holding in places.held.items()}
                 theirs = {offset: (lease.token, lease.until_ms) for offset, lease in held.items() if lease}
                 if mine != theirs:
                     raise Violation("Q1", f"{at}: held {theirs}, not {mine}")
                 if (progress.in_flight, progress.resting) != (len(held), len(resting)):
                     counted = f"{progress.in_flight} in flight and {progress.resting} resting"
                     raise Violation("Q1", f"{at}: counts {counted}, not {len(held)} and {len(resting)}")
-                times = [each.until_ms for each in places.held.values()]
+                times = [holding.until_ms for holding in places.held.values()]
                 times += [at_ms for at_ms in places.resting.values() if at_ms > now_ms]
                 if times:
                     hinted(state, min(times), now_ms, ("group", group_id, log_id))
 
     def unsettled(self) -> list[tuple[str, str, int, int]]:
         """What is left to do: (topic, group, log, offset), at most a few."""
-        found: list[tuple[str, str, int, int]] = []
+        unsettled: list[tuple[str, str, int, int]] = []
         for group in self.groups.values():
             for log_id, places in group.places.items():
                 if places.floor < self._ledger.logs[log_id].end:
-                    found.append((group.topic, group.name, log_id, places.floor))
-        return found
+                    unsettled.append((group.topic, group.name, log_id, places.floor))
+        return unsettled
 
 
 def hinted(state: State, at_ms: int, now_ms: int, subject: tuple[str, int, int]) -> None:
-    """Whatever time will end has a hint: at its time, or soon if that has passed and it was looked at in vain."""
+    """Everything that time ends has a timer: at its time, or soon after a sweep that could not end it."""
     hint = state.deadlines._earliest.get(subject)
     soon = hint is not None and hint <= max(at_ms, now_ms + LOOK_AGAIN_MS)
     demand(soon, "wake-up", f"{subject} is due at {at_ms}; the next look is at {hint}")

@@ -1,5 +1,5 @@
-"""After every restart: the journal holds the very frames it was given, the state is the fold of all of them, every log
-reads as the ledger has it, and a snapshot is what its frames fold to."""
+"""After every restart: the journal holds exactly the frames that it was given, the state is their fold, every log
+matches the ledger, and a snapshot equals the fold of its frames."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 from driftq.core.broker import Broker
 from driftq.core.model.facts import Fact
-from driftq.core.model.frames import AnyFact, decode, encode
-from driftq.engine.checkpointer import _in_frames
+from driftq.core.model.frames import AnyFact, decode
+from driftq.engine.folder_storage import Opened
 from driftq.engine.projection import StoreReader
-from driftq.engine.recovery import Opened
+from driftq.engine.snapshot_store import snapshot_frames
 from driftq.storage import snapshots
 from driftq.storage.log_store import MemoryLogStore
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.simulation.swarm import Swarm
 
 
 class NoChance:
-    """Folding asks for no chance."""
+    """Fails if a fold uses randomness."""
 
     def uniform(self) -> float:
-        raise AssertionError("a fold asked for chance")
+        raise AssertionError("a fold used randomness")
 
     def token(self) -> str:
         raise AssertionError("a fold asked for a token")
@@ -35,7 +35,7 @@ def empty_broker(swarm: Swarm) -> Broker:
 
 
 class RestartsCheck:
-    """A shadow that folds every durable fact as it was decided, without ever being encoded."""
+    """A second broker that folds every durable fact without encoding it."""
 
     def __init__(self, swarm: Swarm, ledger: Ledger) -> None:
         self._swarm = swarm
@@ -45,13 +45,13 @@ class RestartsCheck:
         self._lagging_lsn = 0
         self.restarts = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return dict.fromkeys(self.shadow.folds, self._fold)
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {}
 
-    def _fold(self, fact: Fact, op: Op) -> None:
+    def _fold(self, fact: Fact, op: Operation) -> None:
         self.shadow.apply(fact)
 
     def restarted(self, opened: Opened, frames: list[bytes]) -> None:
@@ -59,18 +59,18 @@ class RestartsCheck:
         demand(not opened.report.damaged_snapshots, "snapshot", f"damaged: {opened.report.damaged_snapshots}")
         base = opened.report.snapshot_lsn
         demand(base <= len(frames), "snapshot", f"a snapshot at {base}, but only {len(frames)} frames were durable")
-        found = [frame for _, frame in opened.journal.replay(base)]
-        if found != frames[base:]:
-            raise Violation("L1", f"the journal behind lsn {base} does not hold what was written")
+        replayed = [frame for _, frame in opened.journal.replay(base)]
+        if replayed != frames[base:]:
+            raise Violation("L1", f"the journal after lsn {base} does not hold what was written")
         self._same(list(opened.broker.snapshot()), list(self.shadow.snapshot()))
 
-    def _same(self, found: list[Fact], expected: list[Fact]) -> None:
-        if found == expected:
+    def _same(self, actual: list[Fact], expected: list[Fact]) -> None:
+        if actual == expected:
             return
-        for number, (one, other) in enumerate(zip(found, expected, strict=False)):
+        for number, (one, other) in enumerate(zip(actual, expected, strict=False)):
             if one != other:
                 raise Violation("fold", f"the state after a restart differs at fact {number}: {one} instead of {other}")
-        raise Violation("fold", f"the state after a restart has {len(found)} images instead of {len(expected)}")
+        raise Violation("fold", f"the state after a restart has {len(actual)} facts instead of {len(expected)}")
 
     def logs(self, opened: Opened) -> None:
         """Every log, read from its start."""
@@ -86,7 +86,7 @@ class RestartsCheck:
             if store.end(log_id) != log.end:
                 raise Violation("L1", f"log {log_id} is stored up to {store.end(log_id)}, not {log.end}")
             if store.read(log_id, log.start, log.end, 1 << 40) != log.covering(log.start, log.end):
-                raise Violation("L1", f"log {log_id} reads otherwise after a restart")
+                raise Violation("L1", f"log {log_id} reads differently after a restart")
 
     def folded(self, opened: Opened, lsn: int, frames: list[bytes]) -> None:
         """A checkpoint was made at `lsn`: fold its frames and the journal's, and compare."""
@@ -99,8 +99,8 @@ class RestartsCheck:
         newest = snapshots.load_newest(opened.disk, opened.folder.snapshots, opened.folder.store).snapshot
         demand(newest is not None and newest.lsn == lsn, "snapshot", f"no snapshot at {lsn} after a checkpoint")
         assert newest is not None
-        found = list(snapshots.read_frames(opened.disk, newest, opened.folder.store))
-        expected = [encode(run) for run in _in_frames(self._lagging.snapshot())]
-        if found != expected:
-            again: list[AnyFact] = [fact for frame in found for fact in decode(frame)]
+        stored = list(snapshots.read_frames(opened.disk, newest, opened.folder.store))
+        expected = list(snapshot_frames(self._lagging))
+        if stored != expected:
+            again: list[AnyFact] = [fact for frame in stored for fact in decode(frame)]
             self._same(list(again), list(self._lagging.snapshot()))

@@ -1,5 +1,5 @@
 """Streams: O1 (append, conditional append and tail are linearizable), O2 (a refusal names the tail it saw), O3 (a
-stream is created once for each life), closed means closed, Stream-Seq rises, forks read what their source held."""
+stream is created once), a closed stream stays closed, Stream-Seq rises, forks read what their source held."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from driftq.wire.errors import Code
 from tests.simulation.checks.ledger import WAKES, Ledger
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 from tests.support.linearizability import Call, is_linearizable
-from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
+from tests.support.stream_model import StreamRequest, StreamResponse, StreamTail
 
 CALLS_MAX = 600
 
 
 class StreamModel:
-    """One life of a stream."""
+    """One stream, from its creation to its deletion."""
 
     __slots__ = ("begin", "calls", "closed", "created", "log_id", "seq", "soft", "touched_ms")
 
@@ -35,7 +35,7 @@ class StreamModel:
         self.seq = ""
         self.soft = False
         self.touched_ms = fact.at_ms
-        self.begin = fact.start_offset  # where it ended when it was new
+        self.begin = fact.start_offset  # its first end
         self.calls: list[Call[StreamRequest, StreamResponse]] = []
 
     def expires_ms(self) -> int | None:
@@ -55,7 +55,7 @@ class StreamsCheck:
         self.calls = 0
         self._step = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             StreamCreated: self._created,
             StreamClosed: self._closed,
@@ -65,18 +65,18 @@ class StreamsCheck:
             Published: self._published,
         }
 
-    def _created(self, fact: StreamCreated, op: Op) -> None:
+    def _created(self, fact: StreamCreated, op: Operation) -> None:
         known = self.by_path.get(fact.path)
         demand(known is None, "O3", f"{op}: {fact.path} was created while it exists")
         self.by_path[fact.path] = self.by_log[fact.log_id] = StreamModel(fact)
 
-    def _closed(self, fact: StreamClosed, op: Op) -> None:
+    def _closed(self, fact: StreamClosed, op: Operation) -> None:
         stream = self.by_log[fact.log_id]
         demand(not stream.closed, "closed", f"{op}: {stream.created.path} was closed twice")
         stream.closed = True
         self._moved(stream, fact.at_ms, fact.stream_seq, op)
 
-    def _deleted(self, fact: StreamDeleted, op: Op) -> None:
+    def _deleted(self, fact: StreamDeleted, op: Operation) -> None:
         stream = self.by_log[fact.log_id]
         if isinstance(op.command, c.Sweep):
             expires_ms = stream.expires_ms()
@@ -85,17 +85,17 @@ class StreamsCheck:
         if fact.soft:
             stream.soft = True
             return
-        forks = [each for each in self.by_log.values() if each.created.source_log_id == fact.log_id]
-        demand(not forks, "O3", f"{op}: the source of {[each.created.path for each in forks]} is gone")
+        forks = [fork for fork in self.by_log.values() if fork.created.source_log_id == fact.log_id]
+        demand(not forks, "O3", f"{op}: the source of {[fork.created.path for fork in forks]} is gone")
         self.linearizes(stream)
         del self.by_log[fact.log_id]
         if self.by_path.get(stream.created.path) is stream:
             del self.by_path[stream.created.path]
 
-    def _touched(self, fact: StreamTouched, op: Op) -> None:
+    def _touched(self, fact: StreamTouched, op: Operation) -> None:
         self.by_log[fact.log_id].touched_ms = fact.at_ms
 
-    def _appended(self, fact: f.Appended, op: Op) -> None:
+    def _appended(self, fact: f.Appended, op: Operation) -> None:
         stream = self.by_log.get(fact.log_id)
         if stream is None:
             return
@@ -110,11 +110,15 @@ class StreamsCheck:
         closes = part.close if part is not None else getattr(op.command, "closed", False)
         prefix = part is None and fact.count == 1 and getattr(op.command, "fork_sub_offset", None)
         if not prefix or not op.command.count:  # type: ignore[attr-defined]
-            told = along is not None and along.closes
-            demand(told == (closes and not prefix), "closed", f"{op}: closing and the last append came apart")
+            marked_closed = along is not None and along.closes
+            demand(
+                marked_closed == (closes and not prefix),
+                "closed",
+                f"{op}: the close is not in the frame of the last append",
+            )
         stream.closed = along is not None and along.closes
 
-    def _published(self, fact: Published, op: Op) -> None:
+    def _published(self, fact: Published, op: Operation) -> None:
         for part in fact.parts:
             stream = self.by_log.get(part.log_id)
             if stream is not None:
@@ -123,7 +127,7 @@ class StreamsCheck:
                 at = StreamRequest("append", part.count, None, False)
                 self._note(stream, op, at, StreamResponse(part.first_offset, False), self._step)
 
-    def _moved(self, stream: StreamModel, at_ms: int, seq: str, op: Op) -> None:
+    def _moved(self, stream: StreamModel, at_ms: int, seq: str, op: Operation) -> None:
         stream.touched_ms = max(stream.touched_ms, at_ms)
         demand(not stream.soft, "O3", f"{op}: the deleted {stream.created.path} was written to")
         if seq:
@@ -133,20 +137,20 @@ class StreamsCheck:
 
     # --- replies ---
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {
-            StreamAppended: lambda op, reply: self._told(op, op.command, reply),
+            StreamAppended: lambda op, reply: self._append_reply(op, op.command, reply),
             StreamReady: self._ready,
             OutcomeReply: self._outcome,
             Rejected: self._rejected,
             StreamsListed: self._listed,
         }
 
-    def _outcome(self, op: Op, reply: OutcomeReply) -> None:
-        for part, told in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
-            self._told(op, part, told)
+    def _outcome(self, op: Operation, reply: OutcomeReply) -> None:
+        for part, result in zip(op.command.appends, reply.appended, strict=True):  # type: ignore[attr-defined]
+            self._append_reply(op, part, result)
 
-    def _told(self, op: Op, command: Any, reply: Any) -> None:
+    def _append_reply(self, op: Operation, command: Any, reply: Any) -> None:
         stream = self.by_path.get(command.path)
         if stream is None:
             return
@@ -158,7 +162,7 @@ class StreamsCheck:
         ask = StreamRequest("append", command.count, command.if_match, command.close)
         self._note(stream, op, ask, StreamResponse(reply.first_offset, False), self._step)
 
-    def _rejected(self, op: Op, reply: Rejected) -> None:
+    def _rejected(self, op: Operation, reply: Rejected) -> None:
         command = op.command
         if not isinstance(command, c.AppendStream):
             return
@@ -179,21 +183,21 @@ class StreamsCheck:
             over = expires_ms is not None and expires_ms <= op.at_ms
             demand(over, "O3", f"{op}: the living {command.path} was not found")
 
-    def _listed(self, op: Op, reply: StreamsListed) -> None:
+    def _listed(self, op: Operation, reply: StreamsListed) -> None:
         command: Any = op.command
         alive = [
             path
             for path, stream in sorted(self.by_path.items())
             if path.startswith(command.prefix) and not stream.soft and not self._is_over(stream, op.at_ms)
         ]
-        told = [each.path for each in reply.streams]
-        demand(told == alive[: command.limit], "O3", f"{op} got {told}; there are {alive}")
+        paths = [entry.path for entry in reply.streams]
+        demand(paths == alive[: command.limit], "O3", f"{op} got {paths}; there are {alive}")
 
     def _is_over(self, stream: StreamModel, now_ms: int) -> bool:
         expires_ms = stream.expires_ms()
         return expires_ms is not None and expires_ms <= now_ms
 
-    def _ready(self, op: Op, reply: StreamReady) -> None:
+    def _ready(self, op: Operation, reply: StreamReady) -> None:
         stream = self.by_path.get(op.command.path)  # type: ignore[attr-defined]
         right = stream is not None and stream.log_id == reply.log_id and reply.created == op.own
         demand(right, "O3", f"{op}: told log {reply.log_id}, created={reply.created}")
@@ -204,8 +208,8 @@ class StreamsCheck:
         if stream is not None and len(stream.calls) < CALLS_MAX:
             stream.calls.append(Call(step, step, StreamRequest("tail", 0, None, False), StreamResponse(end, False)))
 
-    def unknown(self, op: Op) -> None:
-        """The frames decide: an unknown append that is in the log happened before the stop, others never did."""
+    def unknown(self, op: Operation) -> None:
+        """The frames decide: an append without a reply happened if it is in the log."""
         for part in getattr(op.command, "appends", (op.command,)):
             if op.own and isinstance(part, c.AppendStream) and part.count:
                 stream = self.by_path.get(part.path)
@@ -217,7 +221,9 @@ class StreamsCheck:
                     ask = StreamRequest("append", part.count, part.if_match, part.close)
                     self._note(stream, op, ask, StreamResponse(where[-1], False), self._step)
 
-    def _note(self, stream: StreamModel, op: Op, ask: StreamRequest, answer: StreamResponse, returned: int) -> None:
+    def _note(
+        self, stream: StreamModel, op: Operation, ask: StreamRequest, answer: StreamResponse, returned: int
+    ) -> None:
         if len(stream.calls) < CALLS_MAX:
             stream.calls.append(Call(op.step, max(op.step, returned), ask, answer))
 
@@ -234,7 +240,7 @@ class StreamsCheck:
         if not is_linearizable(calls, begin):
             raise Violation("O1", f"the history of {stream.created.path} ({len(calls)} calls) is not linearizable")
 
-    # --- at quiet moments ---
+    # --- when nothing is in flight ---
 
     def compare(self, state: State, now_ms: int) -> None:
         demand(sorted(state.streams.by_log) == sorted(self.by_log), "O3", "other streams exist than were created")
@@ -252,17 +258,19 @@ class StreamsCheck:
         """The chain of logs that a stream is read from."""
         end = self._ledger.logs[stream.log_id].end
         expected: list[tuple[int, int, int]] = []
-        each, upto = stream, end
+        source, upto = stream, end
         while True:
-            start = each.created.start_offset
+            start = source.created.start_offset
             if upto > start:
-                expected.append((each.log_id, start, upto))
-            if each.created.source_log_id is None:
+                expected.append((source.log_id, start, upto))
+            if source.created.source_log_id is None:
                 break
             upto = min(upto, start)
-            each = self.by_log[each.created.source_log_id]
-        found = state.streams.resolve(state.streams.by_log[stream.log_id], 0, end)
-        demand(found == expected[::-1], "forks", f"{stream.created.path} is read from {found}, not {expected[::-1]}")
+            source = self.by_log[source.created.source_log_id]
+        resolved = state.streams.resolve(state.streams.by_log[stream.log_id], 0, end)
+        demand(
+            resolved == expected[::-1], "forks", f"{stream.created.path} is read from {resolved}, not {expected[::-1]}"
+        )
 
 
 def _append_to(command: Any, path: str) -> c.AppendStream | None:

@@ -12,6 +12,6 @@ class Violation(Exception):
 
 
 def demand(holds: object, promise: str, what: str) -> None:
-    """For places that are not hot: messages are built even if all is well."""
+    """Not for hot code: the message is built even if the condition holds."""
     if not holds:
         raise Violation(promise, what)

@@ -1,4 +1,4 @@
-"""Subscriptions: every wake has the next generation, only the current one is acked, acks never go back, and no
+"""Subscriptions: every wake has the next generation, only the current one is acked, acks never move back, and no
 subscription that follows a stream that has grown is left asleep."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from driftq.core.model.stream_facts import SubscriptionCreated, SubscriptionDele
 from driftq.core.state.state import State
 from tests.simulation.checks.queues import hinted
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.op import Op
+from tests.simulation.operation import Operation
 
 
-class Following:
-    """One subscription as its facts tell."""
+class SubscriptionModel:
+    """One subscription, from its facts."""
 
     __slots__ = ("generation", "name", "until_ms", "wake_id")
 
@@ -31,10 +31,10 @@ class WakesCheck:
     """All subscriptions, by number."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Following] = {}
+        self._known: dict[int, SubscriptionModel] = {}
         self.count = 0
 
-    def folds(self) -> dict[type, Callable[[Any, Op], None]]:
+    def folds(self) -> dict[type, Callable[[Any, Operation], None]]:
         return {
             SubscriptionCreated: self._created,
             SubscriptionDeleted: self._deleted,
@@ -44,17 +44,17 @@ class WakesCheck:
             ClockSet: self._clock_set,
         }
 
-    def judges(self) -> dict[type, Callable[[Op, Any], None]]:
+    def judges(self) -> dict[type, Callable[[Operation, Any], None]]:
         return {}
 
-    def _created(self, fact: SubscriptionCreated, op: Op) -> None:
+    def _created(self, fact: SubscriptionCreated, op: Operation) -> None:
         demand(fact.number not in self._known, "wakes", f"{op}: subscription number {fact.number} is taken")
-        self._known[fact.number] = Following(fact.subscription)
+        self._known[fact.number] = SubscriptionModel(fact.subscription)
 
-    def _deleted(self, fact: SubscriptionDeleted, op: Op) -> None:
+    def _deleted(self, fact: SubscriptionDeleted, op: Operation) -> None:
         del self._known[fact.number]
 
-    def _made(self, fact: WakeMade, op: Op) -> None:
+    def _made(self, fact: WakeMade, op: Operation) -> None:
         known = self._known[fact.number]
         demand(
             fact.generation == known.generation + 1,
@@ -64,24 +64,24 @@ class WakesCheck:
         known.generation, known.wake_id, known.until_ms = fact.generation, fact.wake_id, fact.until_ms
         self.count += 1
 
-    def _held(self, fact: WakeHeld, op: Op) -> None:
+    def _held(self, fact: WakeHeld, op: Operation) -> None:
         known = self._known[fact.number]
         command = op.command
         if isinstance(command, w.AckWake) and (command.generation, command.wake_id) != (
             known.generation,
             known.wake_id,
         ):
-            raise Violation("wakes", f"{op}: a wake that is over was acked")
+            raise Violation("wakes", f"{op}: an ended wake was acked")
         if isinstance(command, w.FinishWake) and command.generation != known.generation:
-            raise Violation("wakes", f"{op}: a wake that is over was finished")
+            raise Violation("wakes", f"{op}: an ended wake was finished")
         known.until_ms = fact.until_ms
 
-    def _ended(self, fact: WakeEnded, op: Op) -> None:
+    def _ended(self, fact: WakeEnded, op: Operation) -> None:
         known = self._known[fact.number]
         demand(known.wake_id, "wakes", f"{op}: what was asleep was ended")
         known.wake_id, known.until_ms = "", 0
 
-    def _clock_set(self, fact: ClockSet, op: Op) -> None:
+    def _clock_set(self, fact: ClockSet, op: Operation) -> None:
         for known in self._known.values():
             if known.until_ms > fact.from_ms:
                 known.until_ms += fact.at_ms - fact.from_ms

@@ -1,5 +1,5 @@
-"""What one connection holds, message by message: never more than it may, every waiting message under a lease that is
-kept while the connection settles, the oldest under one that runs, and none of it after a whole lease of silence."""
+"""The messages of one connection: never more than its window. While it settles, the lease of every waiting message is
+renewed, the lease of the oldest runs, and after a whole lease without settlements all of them are lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.facts import ClockSet
 from driftq.core.state.progress import Progress
 from driftq.core.state.state import State
-from driftq.core.transitions.timeouts import TIMEOUT, is_timeout
+from driftq.core.transitions.expiry import TIMEOUT, is_timeout
 from tests.simulation.checks.violation import demand
 
 FIRST_SIZE = 32
@@ -33,7 +33,7 @@ class Message:
 
 
 class Connection:
-    """The naive twin of a window: a list in order of delivery."""
+    """A naive model of a window: a list in order of delivery."""
 
     def __init__(self, lease_ms: int, prefetch: int | None, in_flight_max: int) -> None:
         self.lease_ms = lease_ms
@@ -52,15 +52,15 @@ class Connection:
         self.was_delivered = False  # anything, up to now
         self.refused = False
 
-    # --- what happens ---
+    # --- events ---
 
     def may_take(self, room: int, now_ms: int) -> None:
         recent = sum(1 for at_ms in self.settled if at_ms > now_ms - self.lease_ms)
         first_lease = now_ms < self.began_ms + self.lease_ms
         least = FIRST_SIZE if first_lease or (not self.messages and self._is_rested(now_ms)) else 1
-        most = self.prefetch or min(self.in_flight_max, max(least, recent))
+        window_max = self.prefetch or min(self.in_flight_max, max(least, recent))
         held = len(self.messages)
-        demand(held + room <= most, "window", f"{held} held and room for {room}; the most is {most}")
+        demand(held + room <= window_max, "window", f"{held} held and room for {room}; the limit is {window_max}")
 
     def _is_rested(self, at_ms: int) -> bool:
         return self.emptied_ms is None or at_ms >= self.emptied_ms + self.lease_ms
@@ -85,7 +85,7 @@ class Connection:
         for run in held:
             for message in self.messages:
                 if message.partition == run.partition and run.first <= message.offset < run.end:
-                    if message.token == run.token and message.until_ms > now_ms:  # one that has ended stays so
+                    if message.token == run.token and message.until_ms > now_ms:  # an expired lease stays expired
                         message.until_ms = max(message.until_ms, until_ms)
 
     def observed(self, facts: list[f.Fact], now_ms: int) -> None:
@@ -95,8 +95,7 @@ class Connection:
             for message in [message for message in self.messages if _ends(fact, message)]:
                 oldest = self.messages[0]
                 lost = _is_lost(fact, message)
-                silent_loss = isinstance(fact, f.Settled) or (isinstance(fact, f.Failed) and fact.lease_lost)
-                if lost and message is not oldest and silent_loss:
+                if lost and message is not oldest and _is_silent_loss(fact):
                     self._may_be_lost(message, getattr(fact, "at_ms", now_ms))
                 self.messages.remove(message)
                 if not self.messages:
@@ -129,7 +128,7 @@ class Connection:
             f"{message} was lost at {at_ms}; its connection settled at {known_ms}, lease {self.lease_ms}",
         )
 
-    # --- what must be so after each step of the process ---
+    # --- invariants after each step of the process ---
 
     def judge(self, state: State, now_ms: int) -> None:
         if now_ms >= self.judged_ms + self.lease_ms // 4:
@@ -156,7 +155,7 @@ class Connection:
 
 
 def _ends(fact: f.Fact, message: Message) -> bool:
-    """Whether a fact takes the message out of its holder's hands."""
+    """Whether a fact ends the delivery of the message."""
     match fact:
         case f.GroupDeleted():
             return fact.group_id == message.group_id
@@ -174,6 +173,13 @@ def _ends(fact: f.Fact, message: Message) -> bool:
             return any(first <= message.offset < end for first, end in fact.ranges)
         case _:
             return False
+
+
+def _is_silent_loss(fact: f.Fact) -> bool:
+    """Whether a lease ran out. An attempt that took too long ends although its connection settles."""
+    if isinstance(fact, f.Settled):
+        return fact.error != TIMEOUT
+    return isinstance(fact, f.Failed) and fact.lease_lost
 
 
 def _is_lost(fact: f.Fact, message: Message) -> bool:

@@ -29,7 +29,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     return Times(monkeypatch)
 
 
-def test_it_shows_the_wall_clock_and_goes_on_with_it(times: Times) -> None:
+def test_the_clock_starts_at_the_wall_clock_and_follows_it(times: Times) -> None:
     shown = SystemClock()
     assert shown.now_ms() == 1_700_000_000_000
     times.pass_s(2.5)

@@ -93,7 +93,7 @@ def test_a_connection_that_lost_everything_gets_one_message_until_it_settles_som
     desk.deliver(window, 33, 34, "c", 1_501)
     desk.ack(33, 34, 1_510)
     assert window.room(1_510) == 2
-    assert window.room(2_510) == 32, "it held nothing for a lease and starts anew"
+    assert window.room(2_510) == 32, "it held nothing for a lease and starts over"
 
 
 def test_waiting_messages_are_kept_and_the_oldest_is_not():

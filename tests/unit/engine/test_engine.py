@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Produced, Rejected, Reply, TopicReady
 from driftq.engine.engine import Engine
-from driftq.engine.errors import EngineStopped
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
+from driftq.engine.lifetime import EngineStopped
 from driftq.storage.data_folder import FolderInUse
-from driftq.storage.disk import DiskFailed, File, OsDisk
 from driftq.wire.records import pack_one
+from tests.support.faulty_storage import FaultyDisk
 from tests.support.wait import until
 
 BATCH = pack_one(b"value")
@@ -84,7 +84,7 @@ def test_a_message_that_arrives_while_a_claim_is_being_answered_is_not_missed() 
     in_memory(act)
 
 
-def test_one_message_wakes_one_of_many_claimers_and_the_others_go_on_waiting() -> None:
+def test_one_message_wakes_one_of_many_claimers_and_the_others_keep_waiting() -> None:
     async def act(engine: Engine) -> None:
         claims = [asyncio.ensure_future(engine.claim(c.Claim("t", "g", f"o{n}", 1), wait_ms=60_000)) for n in range(50)]
         await until_waiting(engine, 50)
@@ -188,41 +188,12 @@ def test_checkpoints_happen_beside_the_loop_and_keep_the_journal_short(tmp_path:
     asyncio.run(again())
 
 
-class SickDisk(OsDisk):
-    """Every sync of the journal fails from some moment on."""
-
-    sick = False
-
-    def open(self, path: str, *, write: bool = False) -> File:
-        return self._watched(super().open(path, write=write))
-
-    def create(self, label: str, path: str, allocate_bytes: int = 0) -> File:
-        return self._watched(super().create(label, path, allocate_bytes))
-
-    def _watched(self, file: File) -> File:
-        return cast("File", SickFile(file))
-
-
-class SickFile:
-    """A file whose syncs may fail; everything else is the real one's."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
-
-    def sync(self, label: str) -> None:
-        if SickDisk.sick and label == "journal.sync":
-            raise DiskFailed(label, self._file.path, "Input/output error")
-        self._file.sync(label)
-
-
-def test_a_failed_sync_answers_nobody_and_stops_the_engine(tmp_path: Path) -> None:
+def test_a_failed_sync_sends_no_reply_and_stops_the_engine(tmp_path: Path) -> None:
     async def run() -> None:
-        engine = await Engine.open(str(tmp_path / "data"), disk=SickDisk(), options=SMALL)
+        disk = FaultyDisk()
+        engine = await Engine.open(str(tmp_path / "data"), disk=disk, options=SMALL)
         await engine.submit(c.CreateTopic("t"))
-        SickDisk.sick = True
+        disk.fail_label = "journal.sync"
         calls = [engine.submit(produce()) for _ in range(3)]
         for call in calls:
             with pytest.raises(EngineStopped):
@@ -233,10 +204,52 @@ def test_a_failed_sync_answers_nobody_and_stops_the_engine(tmp_path: Path) -> No
             engine.submit(produce())
         await engine.close()
 
-    try:
-        asyncio.run(run())
-    finally:
-        SickDisk.sick = False
+    asyncio.run(run())
+
+
+class HeldUpDisk(FaultyDisk):
+    """While `is_quick` is not set, a sync of the journal waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_quick = threading.Event()
+        self.is_quick.set()
+
+    def enter(self, label: str, path: str) -> None:
+        if label == "journal.sync":
+            assert self.is_quick.wait(20)
+        super().enter(label, path)
+
+
+def test_a_stop_leaves_the_leases_that_run_out_to_the_next_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = HeldUpDisk()
+        engine = await Engine.open(str(tmp_path / "data"), disk=disk, options=SMALL)
+        await engine.submit(c.CreateTopic("t"))
+        await engine.submit(produce())
+        claimed = await engine.submit(c.Claim("t", "g", "w", 1, lease_ms=100))
+        assert isinstance(claimed, Claimed)
+        disk.is_quick.clear()
+        last = engine.submit(produce())
+        closing = asyncio.ensure_future(engine.close())
+
+        async def has_run_out() -> bool:
+            return engine.now_ms() > claimed.until_ms + 50
+
+        await until(has_run_out, 20)
+        disk.is_quick.set()
+        await closing
+        assert isinstance(await last, Produced)
+        assert engine.latest_state.topics["t"].groups["g"].progress[0].in_flight == 1, "a sweep ran during the stop"
+        engine = await Engine.open(str(tmp_path / "data"), options=SMALL)
+
+        async def is_expired() -> bool:
+            return engine.latest_state.topics["t"].groups["g"].progress[0].in_flight == 0
+
+        await until(is_expired, 20)
+        await engine.close()
+
+    asyncio.run(run())
 
 
 def test_a_refusal_waits_for_what_it_rests_on(tmp_path: Path) -> None:
@@ -289,7 +302,7 @@ def test_a_stop_answers_messages_that_wait_to_be_joined(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_stop_does_not_wait_for_ever_when_all_that_waited_is_refused() -> None:
+def test_a_stop_ends_when_every_waiting_command_is_refused() -> None:
     async def act(engine: Engine) -> None:
         replies: list[Reply] = []
         engine.produce_to("nowhere", b"value", b"", replies.append)
@@ -322,7 +335,7 @@ def test_what_is_asked_from_inside_a_reply_is_decided_after_what_the_reply_says(
         engine.submit_to(produce(), lambda _: engine.submit_to(claim, claimed.set_result))
         reply = await claimed
         assert isinstance(reply, Claimed)
-        assert [each.first for each in reply.deliveries] == [0]
+        assert [delivery.first for delivery in reply.deliveries] == [0]
 
     in_memory(act)
 

@@ -14,6 +14,7 @@ from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.engine import group_commit
 from driftq.engine.clock import SystemChance
 from driftq.engine.group_commit import DELAY_MAX_S, INLINE_BYTES_MAX, QUICK_APPENDS, QUICK_S, GroupCommit, PlainMessage
+from driftq.engine.journal_room import JournalRoom
 from driftq.engine.projection import StoreReader
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.log_store import MemoryLogStore
@@ -29,7 +30,7 @@ class Commits:
     def __init__(self, limits: BrokerLimits | None = None, room_bytes: int = 1 << 40) -> None:
         self.store = MemoryLogStore()
         broker = Broker(limits or BrokerLimits(), StoreReader(self.store), SystemChance())
-        self.sequencer = Sequencer(broker, self.store, 0, room_bytes)
+        self.sequencer = Sequencer(broker, self.store, 0, JournalRoom(room_bytes))
         self.group = GroupCommit(self.sequencer, lambda: NOW_MS)
         self.replies: dict[int, Reply] = {}
         self.refused: list[Reply] = []
@@ -59,12 +60,12 @@ class Commits:
 
     def records(self, topic: str) -> dict[tuple[int, int], tuple[bytes, bytes]]:
         """(partition, offset): value and key."""
-        found = {}
+        by_log = {}
         for partition, log_id in enumerate(self.sequencer.broker.state.topics[topic].log_ids):
             for batch in self.store.read(log_id, 0, 1 << 40, 1 << 40):
                 for index, record in enumerate(unpack(batch)):
-                    found[partition, read_header(batch).first_offset + index] = (record.value, record.key)
-        return found
+                    by_log[partition, read_header(batch).first_offset + index] = (record.value, record.key)
+        return by_log
 
 
 def test_messages_of_one_turn_become_one_frame_and_each_caller_gets_its_offset():
@@ -126,7 +127,7 @@ def test_a_partition_with_room_for_some_messages_takes_the_first_ones():
 
 def test_a_full_disk_refuses_every_caller():
     commits = Commits()
-    commits.sequencer.room_bytes = 0
+    commits.sequencer.room.free_bytes = 0
     for number in range(3):
         commits.send(number, "t", b"v")
     commits.flush()

@@ -8,6 +8,7 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Produced, Rejected, Reply, TopicReady
 from driftq.engine.clock import SystemChance
 from driftq.engine.group_commit import COMMIT_FRAMES_MAX
+from driftq.engine.journal_room import JournalRoom
 from driftq.engine.projection import StoreReader
 from driftq.engine.sequencer import Sequencer
 from driftq.storage.log_store import MemoryLogStore
@@ -21,7 +22,7 @@ class Commits:
     def __init__(self, room_bytes: int = 1 << 40, **sizes: int) -> None:
         self.store = MemoryLogStore()
         broker = Broker(BrokerLimits(), StoreReader(self.store), SystemChance())
-        self.sequencer = Sequencer(broker, self.store, 0, room_bytes, **sizes)
+        self.sequencer = Sequencer(broker, self.store, 0, JournalRoom(room_bytes, **sizes))
         self.replies: list[Reply] = []
 
     def submit(self, command: c.Command) -> None:
@@ -111,13 +112,13 @@ def test_new_work_is_refused_when_the_journal_has_no_room_and_taken_when_it_has_
     commits = Commits()
     commits.submit(c.CreateTopic("t", 1))
     commits.commit()
-    commits.sequencer.room_bytes = 0
+    commits.sequencer.room.free_bytes = 0
     assert commits.sequencer.is_full()
     commits.produce()
     refused = commits.replies[-1]
     assert isinstance(refused, Rejected)
     assert refused.code is Code.DISK_FULL
-    commits.sequencer.room_bytes = 1 << 40
+    commits.sequencer.room.free_bytes = 1 << 40
     assert not commits.sequencer.is_full()
     commits.produce()
     commits.commit()

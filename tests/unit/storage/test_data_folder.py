@@ -50,7 +50,7 @@ def test_every_flipped_bit_of_the_format_file_is_found() -> None:
 def test_a_later_format_is_refused_by_name() -> None:
     disk = SimDisk()
     finish_folder(disk, new_folder(disk, "d", STORE))
-    text = disk.files()["d/FORMAT"].split(b"crc32c")[0].replace(b"format 1", b"format 7")
+    text = disk.files()["d/FORMAT"].split(b"crc32c")[0].replace(b"format 2", b"format 7")
     disk.put("d/FORMAT", text + b"crc32c " + checksum(text).hex().encode() + b"\n")
     with pytest.raises(FormatTooNew, match="format 7"):
         find_folder(disk, "d")

@@ -10,7 +10,7 @@ import pytest
 from driftq.storage.corruption import CorruptJournal, FilesMoved, FormatTooNew
 from driftq.storage.disk import DiskFailed, OsDisk
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.journal import JournalUnavailable
+from driftq.storage.journal import AppendUnknown, JournalUnavailable
 from driftq.storage.journal_files import HEADER_BYTES, checksum
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE
@@ -68,6 +68,37 @@ def test_a_block_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
     assert [len(frame) for _, frame in reopen(disk).replay(0)] == [5, 50_000, 11]
 
 
+def test_a_segment_is_closed_early_and_the_journal_continues_in_the_next() -> None:
+    disk = new_disk()
+    journal = create(disk)
+    journal.close_segment()
+    assert len(segments(disk)) == 1, "there is nothing in it"
+    journal.append(0, [b"one", b"two"])
+    journal.close_segment()
+    assert journal.closed_lsn() == journal.tail_lsn() == 2
+    crc = journal.crc_at(2)
+    journal.append(2, [b"three"])
+    assert journal.crc_at(2) == crc
+    journal.close()
+    again = reopen(disk)
+    assert [frame for _, frame in again.replay(0)] == [b"one", b"two", b"three"]
+    assert again.closed_lsn() == 2
+
+
+def test_a_segment_that_is_closed_early_on_a_full_disk_takes_no_room_from_decided_frames() -> None:
+    disk = new_disk()
+    journal = create(disk)
+    journal.append(0, [b"one"])
+    room_bytes = journal.room_bytes()
+    disk.capacity_bytes = disk.used_bytes
+    journal.close_segment()
+    assert (journal.closed_lsn(), journal.room_bytes()) == (0, room_bytes), "there is no room for another segment"
+    disk.capacity_bytes = None
+    journal.close_segment()
+    assert journal.closed_lsn() == 1
+    assert journal.room_bytes() >= room_bytes
+
+
 # ------------------------------------------------------------------------------------------------------------ torn tail
 
 
@@ -114,7 +145,7 @@ def test_the_last_block_is_written_again_when_only_the_cache_may_know_it() -> No
     journal = create(disk)
     journal.append(0, [b"one"])
     disk.fail_nth(1, Fault.EIO, "journal.sync")
-    with pytest.raises(DiskFailed):
+    with pytest.raises(AppendUnknown):
         journal.append(1, [b"two"])
     disk.restart()
     journal = reopen(disk)
@@ -124,7 +155,7 @@ def test_the_last_block_is_written_again_when_only_the_cache_may_know_it() -> No
     assert lsns(reopen(disk)) == [1, 2, 3]
 
 
-def test_what_an_open_journal_shows_survives_a_power_cut_although_nobody_acknowledged_it() -> None:
+def test_frames_that_an_open_journal_returns_survive_a_power_cut_even_unacknowledged() -> None:
     disk = new_disk()
     journal = create(disk)
     disk.fail_nth(1, Fault.CRASH_BEFORE, "journal.sync")
@@ -263,12 +294,12 @@ def test_a_segment_that_lost_padding_only_is_accepted_and_reported(number: int, 
     used = len(content.rstrip(b"\0"))
     disk.put(path, content[: used + left] if left > 0 else content[:left])
     disk.restart()
-    found = reopen(disk)
-    assert found.recovery.shortened == (path,)
-    assert list(found.replay(0)) == frames
+    reopened = reopen(disk)
+    assert reopened.recovery.shortened == (path,)
+    assert list(reopened.replay(0)) == frames
     for number_ in range(20):
-        found.append(len(frames) + number_, [b"more" * 100])
-    found.close()
+        reopened.append(len(frames) + number_, [b"more" * 100])
+    reopened.close()
     assert len(list(reopen(disk).replay(0))) == len(frames) + 20
 
 
@@ -304,8 +335,8 @@ def test_a_block_of_an_older_history_does_not_fit_into_the_chain() -> None:
 
 def test_blocks_of_two_histories_in_one_segment_are_refused_although_each_is_whole() -> None:
     disk, other = new_disk(), new_disk()
-    for each, text in ((disk, b"ours"), (other, b"else")):
-        journal = create(each)
+    for target, text in ((disk, b"ours"), (other, b"else")):
+        journal = create(target)
         for n in range(3):
             journal.append(n, [text])
         journal.close()
@@ -409,17 +440,18 @@ def test_after_a_failed_call_the_journal_is_dead(label: str) -> None:
     disk = new_disk()
     journal = create(disk)
     disk.fail_nth(1, Fault.EIO, label)
-    tail = append_until(journal, DiskFailed)
-    with pytest.raises(DiskFailed) as failed:
+    tail = append_until(journal, AppendUnknown)
+    with pytest.raises(AppendUnknown) as failed:
         journal.append(tail, [b"x" * 500])
-    assert failed.value.label == label
+    assert isinstance(failed.value.__cause__, DiskFailed)
+    assert failed.value.__cause__.label == label
     for call in (
         lambda: journal.append(tail, [b"y"]),
         journal.save_watermark,
         journal.make_room,
         lambda: journal.trim(1),
     ):
-        with pytest.raises(DiskFailed):
+        with pytest.raises(AppendUnknown):
             call()
     journal.close()
 
@@ -439,13 +471,13 @@ def test_a_trim_that_was_interrupted_is_finished_at_the_next_open() -> None:
         assert (first == 1) == (journal.first_lsn() == 1)
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_files_that_are_in_place_are_found_there_and_others_are_not(tmp_path: Path, made: bool) -> None:
+@pytest.mark.parametrize("is_new", [True, False])
+def test_files_that_are_in_place_are_found_there_and_others_are_not(tmp_path: Path, is_new: bool) -> None:
     folder = f"{tmp_path}/journal"
     journal = FileJournal.create(OsDisk(), folder, STORE, segment_bytes=SEGMENT)
     for number in range(60):
         journal.append(number, [b"x" * 300])
-    if not made:
+    if not is_new:
         journal.close()
         journal = FileJournal.open(OsDisk(), folder, STORE, segment_bytes=SEGMENT)
     journal.make_room()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from driftq.storage import blocks, journal_files, log_segment, snapshots
+from driftq.storage import blocks, journal_files, log_segment, shared_segment, snapshots
 from driftq.storage.data_folder import finish_folder, new_folder
+from driftq.storage.shared_segment import SharedSegment
 from driftq.wire import records
 from tests.support.simdisk import SimDisk
 
@@ -43,6 +44,11 @@ def test_the_tables_say_what_the_code_does() -> None:
     check(table("Log segment and index"), log_segment._HEADER.format, last_at=log_segment._HEADER.size)
     check(table("Log segment and index", 1), log_segment._INDEX.format, last_at=48)
     assert log_segment._ENTRY.size == 32
+    shared = "Shared segment and index"
+    check(table(shared), shared_segment._HEADER.format, last_at=shared_segment._HEADER.size)
+    check(table(shared, 1), shared_segment._ENTRY.format, last_at=28)
+    check(table(shared, 2), shared_segment._INDEX.format, last_at=40)
+    assert sum(column.itemsize for column in shared_segment._columns(SharedSegment(1, "1.log", bytes(16)))) == 36
 
 
 def test_the_format_file_looks_as_it_is_shown() -> None:

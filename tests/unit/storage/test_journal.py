@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from driftq.storage.corruption import CorruptJournal
-from driftq.storage.disk import OsDisk
+from driftq.storage.disk import Disk
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.journal import Journal, MemoryJournal, WrongTail
-from tests.support.simdisk import SimDisk
+from driftq.storage.journal import AppendUnknown, Journal, JournalUnavailable, MemoryJournal, WrongTail
+from tests.support.faulty_storage import FaultyDisk, FaultyMemoryJournal, Outcome
+from tests.support.simdisk import Fault, SimDisk
 from tests.unit.storage.suites import STORE
 
 SEGMENT_BYTES = 4096 + 1500
@@ -19,38 +20,84 @@ SEGMENT_BYTES = 4096 + 1500
 Reopen = Callable[[], Journal]  # the first call creates the journal, later ones open it as the last owner left it
 
 
-def in_memory(_: Path) -> Reopen:
-    return MemoryJournal().reopen
+class MemoryRig:
+    """A journal in memory."""
+
+    def __init__(self, _: Path) -> None:
+        self._journal = FaultyMemoryJournal()
+        self.reopen: Reopen = self._journal.reopen
+
+    def fail(self, outcome: Outcome) -> None:
+        """Let the next append end so."""
+        self._journal.next_outcome = outcome
 
 
-def in_simulated_files(_: Path) -> Reopen:
-    disk = SimDisk()
-    disk.make_folder("t", "d")
-    return _in_files(disk, "d/journal")
+class FileRig:
+    """Journal files on any disk. The first `reopen` creates them."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._is_created = False
+
+    def reopen(self) -> Journal:
+        if self._is_created:
+            return FileJournal.open(self._disk, self._folder, STORE, segment_bytes=SEGMENT_BYTES)
+        self._is_created = True
+        parent = self._folder.rpartition("/")[0]
+        return FileJournal.create(self._disk, self._folder, STORE, segment_bytes=SEGMENT_BYTES, parent=parent)
 
 
-def in_real_files(tmp_path: Path) -> Reopen:
-    return _in_files(OsDisk(), f"{tmp_path}/journal")
+class SimulatedFileRig(FileRig):
+    """The file journal on the simulated disk."""
+
+    def __init__(self, _: Path) -> None:
+        self._sim = SimDisk()
+        self._sim.make_folder("t", "d")
+        self._sim.sync_folder("t", "")
+        self._is_lost = False
+        super().__init__(self._sim, "d/journal")
+
+    def fail(self, outcome: Outcome) -> None:
+        if outcome is Outcome.UNAVAILABLE:
+            self._sim.fail_nth(1, Fault.ENOSPC, "journal.allocate")
+        else:
+            self._sim.fail_nth(1, Fault.EIO, "journal.sync")
+            self._is_lost = outcome is Outcome.UNKNOWN_LOST
+
+    def reopen(self) -> Journal:
+        if self._is_lost:
+            self._sim.crash("none")
+        else:
+            self._sim.restart()
+        return super().reopen()
 
 
-def _in_files(disk: SimDisk | OsDisk, folder: str) -> Reopen:
-    created: list[bool] = []
+class RealFileRig(FileRig):
+    """The file journal on the operating system's disk."""
 
-    def reopen() -> Journal:
-        if created:
-            return FileJournal.open(disk, folder, STORE, segment_bytes=SEGMENT_BYTES)
-        created.append(True)
-        return FileJournal.create(disk, folder, STORE, segment_bytes=SEGMENT_BYTES)
+    def __init__(self, folder: Path) -> None:
+        self._faulty = FaultyDisk()
+        super().__init__(self._faulty, f"{folder}/journal")
 
-    return reopen
-
-
-IMPLEMENTATIONS = [in_memory, in_simulated_files, in_real_files]
+    def fail(self, outcome: Outcome) -> None:
+        labels = {Outcome.UNAVAILABLE: "journal.allocate", Outcome.UNKNOWN_STORED: "journal.sync"}
+        self._faulty.fail_label = labels.get(outcome, "journal.append")
+        self._faulty.is_full = outcome is Outcome.UNAVAILABLE
 
 
-@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda make: make.__name__)
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Reopen:
+Rig = MemoryRig | SimulatedFileRig | RealFileRig
+IMPLEMENTATIONS = [MemoryRig, SimulatedFileRig, RealFileRig]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, ids=lambda rig: rig.__name__)
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
     return request.param(tmp_path)  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def reopen(rig: Rig) -> Reopen:
+    return rig.reopen
 
 
 def fill(journal: Journal, count: int = 300) -> list[bytes]:
@@ -90,6 +137,53 @@ def test_an_append_after_another_tail_stores_nothing(reopen, expected_lsn):
     assert (wrong.value.expected_lsn, wrong.value.tail_lsn) == (expected_lsn, 2)
     assert list(journal.replay(0)) == [(1, b"one"), (2, b"two")]
     assert journal.append(2, [b"three"]) == 3, "the right owner continues"
+    journal.close()
+
+
+def test_an_append_that_is_unavailable_stores_nothing_and_may_be_repeated(rig):
+    journal = rig.reopen()
+    journal.append(0, [b"one"])
+    large = [b"x" * 20_000, b"y"]
+    rig.fail(Outcome.UNAVAILABLE)
+    with pytest.raises(JournalUnavailable):
+        journal.append(1, large)
+    assert (journal.tail_lsn(), list(journal.replay(0))) == (1, [(1, b"one")])
+    assert journal.append(1, large) == 3
+    journal.close()
+    journal = rig.reopen()
+    assert list(journal.replay(0)) == [(1, b"one"), (2, large[0]), (3, large[1])]
+    journal.close()
+
+
+def test_the_next_owner_of_an_unavailable_append_does_not_find_it(rig):
+    journal = rig.reopen()
+    journal.append(0, [b"one"])
+    rig.fail(Outcome.UNAVAILABLE)
+    with pytest.raises(JournalUnavailable):
+        journal.append(1, [b"x" * 20_000])
+    journal.close()
+    journal = rig.reopen()
+    assert list(journal.replay(0)) == [(1, b"one")]
+    journal.close()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNKNOWN_STORED, Outcome.UNKNOWN_LOST])
+def test_after_an_append_with_an_unknown_outcome_only_the_next_owner_may_write(rig, outcome):
+    journal = rig.reopen()
+    journal.append(0, [b"one"])
+    rig.fail(outcome)
+    with pytest.raises(AppendUnknown):
+        journal.append(1, [b"two", b"three"])
+    for expected_lsn in (1, 3):
+        with pytest.raises(AppendUnknown):
+            journal.append(expected_lsn, [b"never"])
+    journal.close()
+    journal = rig.reopen()
+    stored = [(1, b"one")]
+    if outcome is Outcome.UNKNOWN_STORED:
+        stored += [(2, b"two"), (3, b"three")]
+    assert list(journal.replay(0)) == stored, "all frames of the append or none"
+    assert journal.append(len(stored), [b"next"]) == len(stored) + 1
     journal.close()
 
 
@@ -154,9 +248,9 @@ def test_a_trim_beyond_the_tail_forgets_no_number(reopen):
     journal.close()
 
 
-@pytest.mark.parametrize("make", IMPLEMENTATIONS)
-def test_the_checksum_at_the_tail_stands_for_the_history(make, tmp_path):
-    one, other = make(tmp_path / "one")(), make(tmp_path / "other")()
+@pytest.mark.parametrize("new_rig", IMPLEMENTATIONS)
+def test_the_checksum_at_the_tail_stands_for_the_history(new_rig, tmp_path):
+    one, other = new_rig(tmp_path / "one").reopen(), new_rig(tmp_path / "other").reopen()
     fill(one)
     fill(other)
     lsn = one.tail_lsn()
@@ -184,9 +278,7 @@ def test_closed_frames_stay_closed(reopen):
 def test_maintenance_changes_no_frame(reopen):
     journal = reopen()
     frames = fill(journal)
-    journal.check_owner()
-    journal.save_watermark()
-    assert journal.make_room()
+    journal.maintain()
     assert journal.room_bytes() > 0
     assert list(journal.replay(0)) == list(enumerate(frames, 1))
     journal.close()

@@ -52,11 +52,11 @@ def paths(disk: SimDisk) -> list[str]:
 
 
 def test_an_append_opens_the_last_segment_and_no_other(disk):
-    found = paths(disk)
-    assert len(found) == 6
+    segments = paths(disk)
+    assert len(segments) == 6
     store = reopened(disk)
     store.append(1, COUNT, 1, stamp(packed("more")[0], COUNT, COUNT))
-    assert not set(found[:-1]) & set(disk.opened)
+    assert not set(segments[:-1]) & set(disk.opened)
     assert store.read(1, 0, COUNT, 1 << 20) == BATCHES
 
 
@@ -66,14 +66,14 @@ def test_a_read_opens_only_the_segments_that_hold_what_it_wants(disk):
     assert set(disk.opened) & set(paths(disk)) == {paths(disk)[2], paths(disk)[-1]}
 
 
-def test_spans_and_times_know_segments_that_nobody_has_read(disk):
+def test_spans_and_times_include_segments_that_were_not_read_yet(disk):
     assert [(span.first_offset, span.end_offset) for span in reopened(disk).spans(1)] == [
         (first, first + 2) for first in range(0, COUNT, 2)
     ]
     assert reopened(disk).offset_at(1, 5) == 5
 
 
-def test_damage_in_a_segment_is_told_to_whoever_reads_there_and_to_nobody_else(disk):
+def test_damage_in_a_segment_fails_only_the_reads_that_reach_it(disk):
     disk.flip(paths(disk)[1], 8 * 10)
     store = reopened(disk)
     assert store.read(1, 4, COUNT, 1 << 20) == BATCHES[4:]

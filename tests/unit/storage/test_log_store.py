@@ -33,7 +33,9 @@ def expected(first: int, end: int) -> list[bytes]:
     return [batch(offset, at_ms=offset, size_bytes=100) for offset in range(first, end)]
 
 
-@pytest.mark.parametrize("kind", ["memory", "real files", "simulated files", "no cache, one open file"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "real files", "simulated files", "no cache, one open file", "shared", "shared at first"]
+)
 def test_every_log_store_does_what_a_log_store_does(kind: str, tmp_path: Path) -> None:
     numbers = count()
     makers: dict[str, Callable[[], LogStore]] = {
@@ -41,6 +43,8 @@ def test_every_log_store_does_what_a_log_store_does(kind: str, tmp_path: Path) -
         "real files": lambda: FileLogStore(OsDisk(), f"{tmp_path}/{next(numbers)}", SEGMENT),
         "simulated files": lambda: files_on(SimDisk()),
         "no cache, one open file": lambda: files_on(SimDisk(), cache_bytes=0, open_files=1),
+        "shared": lambda: files_on(SimDisk(), share_bytes=1 << 30, shared_segment_bytes=2_000),
+        "shared at first": lambda: files_on(SimDisk(), share_bytes=20_000, shared_segment_bytes=2_000),
     }
     check_log_store(makers[kind])
 
@@ -152,9 +156,9 @@ def test_damage_is_found_by_the_read_that_meets_it_and_by_no_other() -> None:
     disk.flip(second, 8 * 500)
     store = files_on(disk)
     store.restore(1, 0, 100)
-    with pytest.raises(CorruptLog) as found:
+    with pytest.raises(CorruptLog) as error:
         store.read(1, first_offset + 1, 100, 1 << 30)
-    assert (found.value.log_id, found.value.offset, found.value.file) == (1, first_offset + 1, second)
+    assert (error.value.log_id, error.value.offset, error.value.file) == (1, first_offset + 1, second)
     assert store.read(1, 0, first_offset, 1 << 30) == expected(0, first_offset)
     assert store.read(1, 90, 100, 1 << 30) == expected(90, 100)
     store.append(1, 100, 1, batch(100, at_ms=100, size_bytes=100))
@@ -174,7 +178,7 @@ def test_a_stamp_that_changed_is_damage_too() -> None:
 
 
 @pytest.mark.parametrize("what", ["missing", "truncated", "of another log", "headless"])
-def test_a_segment_that_is_not_itself_is_damage_and_appends_go_on(what: str) -> None:
+def test_a_missing_or_changed_segment_is_damage_and_appends_continue(what: str) -> None:
     disk = SimDisk()
     filled(disk, 1).sync()
     store = filled(disk, 2)

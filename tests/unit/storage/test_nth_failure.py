@@ -16,7 +16,7 @@ from driftq.storage.data_folder import find_folder, finish_folder, new_folder
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.file_journal import FileJournal
 from driftq.storage.file_log_store import FileLogStore
-from driftq.storage.journal import JournalUnavailable
+from driftq.storage.journal import AppendUnknown, JournalUnavailable
 from tests.support.simdisk import Crash, Fault, SimDisk
 from tests.unit.storage.suites import STORE, batch
 
@@ -31,6 +31,7 @@ class Broker:
     acked: int = 0
     tried: int = 0
     tail: int = 0
+    share_bytes: int = 0  # 0: every log has files of its own
     journal: FileJournal | None = field(default=None, repr=False)
     logs: FileLogStore | None = field(default=None, repr=False)
 
@@ -45,7 +46,9 @@ class Broker:
         assert newest.damaged == ()
         base = newest.base_lsn()
         self.journal = FileJournal.open(self.disk, folder.journal, STORE, segment_bytes=SEGMENT, known_lsn=base)
-        self.logs = FileLogStore(self.disk, folder.logs, 1500, store=STORE)
+        self.logs = FileLogStore(
+            self.disk, folder.logs, 1500, store=STORE, share_bytes=self.share_bytes, shared_segment_bytes=2_000
+        )
         if newest.snapshot is not None:
             (state,) = snapshots.read_frames(self.disk, newest.snapshot, STORE)
             assert state == b"%d" % base
@@ -80,6 +83,8 @@ class Broker:
             return
         oldest_lsn = snapshots.snapshot_lsns(self.disk, "d/snapshots")[0]
         self.logs.collect(lsn, oldest_lsn)
+        while self.logs.tidy():
+            pass
         self.journal.trim(oldest_lsn + 1)
 
     def check(self) -> None:
@@ -88,7 +93,7 @@ class Broker:
         assert self.logs.end(1) == self.tail
         assert self.logs.read(1, 0, self.tail, 1 << 30) == [batch(n, size_bytes=200) for n in range(self.tail)]
 
-    def story(self) -> None:
+    def run(self) -> None:
         self.start()
         for day in range(4):
             for _ in range(9):
@@ -103,21 +108,21 @@ class Broker:
         self.journal.close()
 
 
-def tell(fault: Fault, nth: int, seed: int, *, power_cut: bool) -> tuple[bool, SimDisk]:
-    """Tell the story with one fault, then recover without any. True if the fault came to pass."""
+def run_with_fault(fault: Fault, nth: int, seed: int, *, power_cut: bool, share_bytes: int = 0) -> tuple[bool, SimDisk]:
+    """Run the scenario with one fault, then recover without any. True if the fault came to pass."""
     disk = SimDisk(seed)
     disk.make_folder("t", "d")
     disk.sync_folder("t", "")
-    broker = Broker(disk)
+    broker = Broker(disk, share_bytes=share_bytes)
     disk.fail_nth(nth, fault)
-    with suppress(Crash, DiskFailed, DiskFull):
-        broker.story()
+    with suppress(Crash, DiskFailed, DiskFull, AppendUnknown):
+        broker.run()
     hit = bool(disk.fault_counts.get(fault.value))
     if power_cut:
         disk.crash()
     else:
         disk.restart()
-    again = Broker(disk, broker.acked, broker.tried)
+    again = Broker(disk, broker.acked, broker.tried, share_bytes=share_bytes)
     again.start()
     again.check()
     for _ in range(12):
@@ -125,21 +130,24 @@ def tell(fault: Fault, nth: int, seed: int, *, power_cut: bool) -> tuple[bool, S
     assert again.acked == again.tail
     again.checkpoint()
     disk.crash("none")
-    last = Broker(disk, again.acked, again.tried)
+    last = Broker(disk, again.acked, again.tried, share_bytes=share_bytes)
     last.start()
     last.check()
     return hit, disk
 
 
 # A crash behind a call is a crash before the next: in between nothing touches the disk.
+@pytest.mark.parametrize("share_bytes", [0, 14_000], ids=["own files", "shared at first"])
 @pytest.mark.parametrize("power_cut", [True, False], ids=["power cut", "kill"])
 @pytest.mark.parametrize("fault", [fault for fault in Fault if fault is not Fault.CRASH_AFTER])
-def test_whichever_call_fails_nothing_acknowledged_is_lost(fault: Fault, power_cut: bool, profile: str) -> None:
+def test_whichever_call_fails_nothing_acknowledged_is_lost(
+    fault: Fault, power_cut: bool, share_bytes: int, profile: str
+) -> None:
     nth, hit = 0, True
     while hit:
         nth += 7 if profile == "quick" else 1
         for seed in range(3 if power_cut and profile != "quick" else 1):
-            hit, _ = tell(fault, nth, seed, power_cut=power_cut)
+            hit, _ = run_with_fault(fault, nth, seed, power_cut=power_cut, share_bytes=share_bytes)
     assert nth > 200, "the story is too short to say much"
 
 
@@ -147,8 +155,9 @@ def test_the_story_reaches_every_call_that_the_storage_makes() -> None:
     """Labels of the scenario, its recovery and a torn tail: a label that is missing here is never failed."""
     seen: set[str] = set()
     for nth in range(1, 240):
-        seen |= set(tell(Fault.CRASH_AFTER, nth, nth, power_cut=True)[1].counts)
-    rare = {"journal.large.remove", "journal.torn.remove"}
+        share_bytes = nth % 2 * 14_000
+        seen |= set(run_with_fault(Fault.CRASH_AFTER, nth, nth, power_cut=True, share_bytes=share_bytes)[1].counts)
+    rare = {"journal.extra.remove", "journal.torn.remove"}
     assert seen - {"t"} >= {
         "folder.make", "folder.create", "folder.write", "folder.sync", "folder.rename", "folder.sync_folder",
         "journal.folder", "journal.allocate", "journal.header", "journal.header.sync", "journal.rename",
@@ -158,6 +167,7 @@ def test_the_story_reaches_every_call_that_the_storage_makes() -> None:
         "journal.watermark.write", "journal.watermark.sync", "journal.watermark.rename", "journal.leftover.remove",
         "log.root", "log.folder", "log.create", "log.header", "log.append", "log.sync", "log.sync_folder",
         "log.root.sync_folder", "log.parent.sync_folder", "log.cut", "log.remove", "index.create", "index.write",
+        "shared.folder", "shared.create", "shared.append",
         "snapshot.folder", "snapshot.create", "snapshot.header", "snapshot.write", "snapshot.end", "snapshot.sync",
         "snapshot.rename", "snapshot.sync_folder", "snapshot.remove", "snapshot.leftover.remove",
     } - rare  # fmt: skip

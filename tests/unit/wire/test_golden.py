@@ -1,6 +1,6 @@
 """The bytes on disk and on the wire do not change by accident: batches and one frame of every fact are kept as files.
 
-`--rewrite` writes them anew. That is right for a fact that is new, and for a field that was added last with a default;
+`--rewrite` writes them again. That is right for a fact that is new, and for a field that was added last with a default;
 anything else makes folders of older versions unreadable.
 """
 
@@ -30,11 +30,11 @@ BATCHES = {
 SQUEEZED = [Record(b"a" * 1_000, b"k"), Record(b"b" * 1_000)]
 
 
-def same(path: Path, made: bytes, rewrite: bool) -> None:
+def same(path: Path, encoded: bytes, rewrite: bool) -> None:
     if rewrite:
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(made)
-    assert path.read_bytes() == made, f"{path.name} changed: older folders hold it as it was"
+        path.write_bytes(encoded)
+    assert path.read_bytes() == encoded, f"{path.name} changed: older folders hold it as it was"
 
 
 @pytest.mark.parametrize("name", BATCHES)

@@ -126,8 +126,8 @@ def test_a_name_that_is_not_utf8_is_refused():
         check(with_header(batch[:56] + b"\xff\xfe" + batch[58:]))
 
 
-def compressed(body: bytes, raw_bytes: int, *, told: bool = True) -> bytes:
-    packed = zstandard.ZstdCompressor(write_content_size=told).compress(body)
+def compressed(body: bytes, raw_bytes: int, *, with_size: bool = True) -> bytes:
+    packed = zstandard.ZstdCompressor(write_content_size=with_size).compress(body)
     packed += bytes(-len(packed) & 7)
     return with_header(
         pack_one(b"")[:56] + packed, length=56 + len(packed), attributes=r.ZSTD, count=1, raw_bytes=raw_bytes
@@ -142,7 +142,7 @@ def test_a_few_bytes_cannot_ask_for_gigabytes():
     with pytest.raises(BadBatch, match="disagree"):
         check(compressed(bomb, 100))
     with pytest.raises(BadBatch, match="disagree"):
-        check(compressed(bomb, 100, told=False))
+        check(compressed(bomb, 100, with_size=False))
     batch = compressed(struct.pack("<II", 0, 1000) + bytes(1000), 1008)
     assert unpack(batch, check(batch)) == [Record(bytes(1000))]
 

@@ -118,7 +118,8 @@ class Produce(Command, frozen=True):
 
 
 class Claim(Command, frozen=True):
-    """Claim up to `max_messages` for an owner. Creates the group if it does not exist."""
+    """Claim up to `max_messages` for an owner, after acking what it has done (`acks`), in one frame. Creates the group
+    if it does not exist. `max_bytes` limits their size, about; at least one message is claimed. 0: no limit."""
 
     topic: str
     group: str
@@ -128,6 +129,8 @@ class Claim(Command, frozen=True):
     start: str | int = "earliest"
     task: str | None = None
     label: str | None = None
+    acks: tuple[Held, ...] = ()
+    max_bytes: int = 0
 
 
 class Ack(Command, frozen=True):
@@ -207,14 +210,22 @@ class Cancel(Command, frozen=True):
     offset: int
 
 
+class RedrivePart(Struct, frozen=True, gc=False):
+    """Dead letters of one partition, and the batch that sends them back: its record i is the letter at `offsets[i]`. A
+    letter of a job with an id has a part of its own."""
+
+    partition: int
+    offsets: tuple[int, ...]
+    produce: Produce
+
+
 class Redrive(Command, frozen=True):
-    """Produce a dead letter again and settle it for the group that redrives, in one frame. Idempotent."""
+    """Produce dead letters again and settle them for the group that redrives, in one frame. Idempotent. Each part is
+    all or nothing: one that is refused changes nothing, and the others take effect."""
 
     topic: str
     group: str
-    partition: int
-    offset: int
-    produce: Produce
+    parts: tuple[RedrivePart, ...]
 
 
 # --- idempotent effects ---------------------------------------------------------------------------------------------
@@ -331,6 +342,7 @@ class Publish(Command, frozen=True):
     writer: str
     batch_number: int
     handles: tuple[str, ...]
+    content: str = ""  # identifies the content; empty if the writer does not know
 
 
 class ForgetStages(Command, frozen=True):
@@ -360,7 +372,6 @@ class SetClock(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """End what has expired: leases, streams, stages, keys; with `retention`, old records too."""
+    """End what has expired of these subjects: leases, streams, stages, keys, records past their retention."""
 
     subjects: tuple[Subject, ...] = ()
-    retention: bool = False

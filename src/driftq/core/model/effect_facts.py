@@ -1,4 +1,4 @@
-"""Facts of work that happens once: effect keys (tags 40 to 42 and 47), outcomes (43, 44) and staged batches (50 to 52).
+"""Facts of work that happens once: effect keys (tags 40 to 42, 46, 47), outcomes (43, 44), staged batches (50 to 52).
 
 Facts evolve as described in `core.model.facts`.
 """
@@ -44,6 +44,13 @@ class KeyFailed(Fact, tag=42, frozen=True):
     at_ms: int
     expires_ms: int
     error: str
+
+
+class EffectsChecked(Fact, tag=46, frozen=True):
+    """The `count` keys that were checked least recently were checked again: those that had expired were forgotten."""
+
+    at_ms: int
+    count: int
 
 
 class KeysSwept(Fact, tag=47, frozen=True):
@@ -108,6 +115,7 @@ class Published(Fact, tag=51, frozen=True):
     at_ms: int
     parts: tuple[PublishedBatch, ...]
     staging_start: int  # the staging log is not needed below this offset
+    content: str = ""  # identifies the content; empty if the writer did not say
 
 
 class StagesForgotten(Fact, tag=52, frozen=True):

@@ -44,6 +44,7 @@ AnyFact = (
     | e.KeyBegun
     | e.KeyCommitted
     | e.KeyFailed
+    | e.EffectsChecked
     | e.KeysSwept
     | e.OutcomeRecorded
     | e.OutcomesForgotten
@@ -55,6 +56,7 @@ AnyFact = (
     | i.LogState
     | i.ProducerEntryState
     | i.StreamState
+    | i.PlainStreamsState
     | i.GroupState
     | i.CursorState
     | i.SettledState

@@ -47,4 +47,6 @@ class BrokerLimits(Struct, frozen=True):
     touch_ms: int = 1_000
     stage_ttl_ms: int = 3_600_000
     stages_bytes_max: int = 4 << 30
-    sweep_max: int = 1_000
+    # What one command may do before it leaves the rest to the next one: the event loop serves others in between.
+    sweep_max: int = 250  # messages whose lease or deadline has passed
+    slice_bytes: int = MIB  # dead letters and history events; one message more may exceed it

@@ -45,6 +45,13 @@ class Produced(Reply, frozen=True):
     duplicate: bool = False
 
 
+class RedriveResult(Reply, frozen=True):
+    """What became of each part of a redrive: `Produced`, `Done` without a change if one of its letters was redriven
+    before, or a refusal."""
+
+    parts: tuple[Reply, ...]
+
+
 class Delivery(Struct, frozen=True, gc=False):
     """A run of messages that are delivered together, with the same lease and number of attempts."""
 
@@ -58,16 +65,6 @@ class Delivery(Struct, frozen=True, gc=False):
     until_ms: int = 0  # when an execution timeout ends the lease early; 0: at the end of the claim's lease
 
 
-class Claimed(Reply, frozen=True):
-    """What was claimed. `next_ms` is the time at which the next message may become due."""
-
-    group_id: int
-    deliveries: tuple[Delivery, ...]
-    token: str
-    until_ms: int
-    next_ms: int | None = None
-
-
 class Refusal(Struct, frozen=True, gc=False):
     """One message of a settling call that was refused."""
 
@@ -75,6 +72,18 @@ class Refusal(Struct, frozen=True, gc=False):
     offset: int
     code: Code
     message: str
+
+
+class Claimed(Reply, frozen=True):
+    """What was claimed, and which of its acks were refused. `next_ms` is the time at which the next message may become
+    due."""
+
+    group_id: int
+    deliveries: tuple[Delivery, ...]
+    token: str
+    until_ms: int
+    next_ms: int | None = None
+    refused: tuple[Refusal, ...] = ()
 
 
 class Settlement(Reply, frozen=True):

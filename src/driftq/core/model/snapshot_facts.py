@@ -5,6 +5,8 @@ A snapshot is a shorter journal: loading it is folding these facts. They evolve 
 
 from __future__ import annotations
 
+from array import array
+
 from msgspec import Struct
 
 from driftq.core.model.effect_facts import PublishedBatch
@@ -88,6 +90,26 @@ class StreamState(Fact, tag=94, frozen=True):
     stream_seq: str
     touched_ms: int
     soft_deleted: bool
+
+
+class PlainStreamsState(Fact, tag=104, frozen=True):
+    """State of many streams that have nothing but a path, a content type and records, and of their logs. Columns of
+    packed 64-bit integers, except for the paths and the numbers of the content types (32 bits)."""
+
+    paths: tuple[str, ...]
+    content_types: tuple[str, ...]
+    type_numbers: bytes
+    log_ids: bytes
+    created_ms: bytes
+    touched_ms: bytes
+    start_offsets: bytes
+    end_offsets: bytes
+    payload_bytes: bytes
+    last_ms: bytes
+
+    def logs(self) -> zip[tuple[int, int, int]]:
+        """(log id, start, end) of each."""
+        return zip(array("q", self.log_ids), array("q", self.start_offsets), array("q", self.end_offsets), strict=True)
 
 
 class GroupState(Fact, tag=95, frozen=True):
@@ -216,3 +238,4 @@ class WriterState(Fact, tag=102, frozen=True):
     batch_number: int
     at_ms: int
     parts: tuple[PublishedBatch, ...]
+    content: str = ""

@@ -5,7 +5,12 @@
    neither starves the other.
 3. Messages past their deadline become dead letters instead of being delivered, and messages whose effect is committed
    are settled (`core.transitions.skip`).
-4. Everything claimed gets one token and one lease, cut where an execution timeout ends an attempt earlier.
+4. With `max_bytes` a claim ends early, where its messages have about that many bytes.
+5. Everything claimed gets one token and one lease, cut where an execution timeout ends an attempt earlier.
+
+A claim may carry acks of what its caller has done. They come first, in the same frame: the slots that they free can be
+claimed at once, and what they settle is neither expired nor delivered again. Each ack is decided as in an ack call; one
+that is refused is reported and does not affect the claim. If the claim is refused, nothing is acked.
 
 The share of retries is a balance that is carried from claim to claim, per group and partition. With a ratio of 0.2, a
 claim of ten offers two messages to retries; of five claims of one message, the first does. While no retry is due,
@@ -19,17 +24,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from driftq.core.context import EVENT_BYTES, DecisionContext
-from driftq.core.model.facts import FAIR_TENANT, FilterNoted, GroupCaughtUp, Leased, Settled
-from driftq.core.model.replies import Claimed, Delivery, Rejected, Reply
+from driftq.core.model.commands import Ack
+from driftq.core.model.facts import ACKED, FAIR_TENANT, FilterNoted, GroupCaughtUp, Leased, Settled
+from driftq.core.model.ranges import RangeSet
+from driftq.core.model.replies import Claimed, Delivery, Refusal, Rejected, Reply, Settlement
 from driftq.core.state.backlog import has_caught_up
 from driftq.core.state.groups import EVERYTHING, FILTERS_MAX, Filter, Group
 from driftq.core.transitions import claim_selection
-from driftq.core.transitions.claim_selection import ClaimFilter, FreshRun
+from driftq.core.transitions.claim_selection import ByteBudget, ClaimFilter, FreshRun
 from driftq.core.transitions.dead_letter import dead_letter
-from driftq.core.transitions.lease_expiry import expire_leases
-from driftq.core.transitions.lookups import bad_lease, find_or_create_group
+from driftq.core.transitions.expiry import expire_leases, leases, spans
+from driftq.core.transitions.lookups import bad_lease, bad_partition, find_or_create_group
 from driftq.core.transitions.skip import committed_in, has_committed_effects, is_committed, skip
-from driftq.core.transitions.timeouts import leases, spans
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -39,15 +45,34 @@ if TYPE_CHECKING:
     from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
+EXPIRED_MIN = 50  # a claim ends at least so many expired leases, if there are as many
 WHOLE = 1_000  # balances are counted in thousandths of a message
+NOTHING_ACKED = RangeSet()
 
 
 class _Share:
     """What a claim takes from one partition."""
 
-    __slots__ = ("deliveries", "fair", "skips_committed", "log", "progress", "ranges", "retry_debt", "room")
+    __slots__ = (
+        "acked",
+        "budget",
+        "deliveries",
+        "fair",
+        "skips_committed",
+        "late",
+        "log",
+        "progress",
+        "ranges",
+        "retry_debt",
+        "room",
+    )
 
-    def __init__(self, log: Log, progress: Progress, room: int, fair: bool) -> None:
+    def __init__(
+        self, log: Log, progress: Progress, room: int, fair: bool, acked: RangeSet, budget: ByteBudget
+    ) -> None:
+        self.budget = budget  # of the whole claim
+        self.acked = acked  # what the claim's own acks settle: it is not delivered again
+        self.late = 0  # how many of these wait for a retry
         self.fair = fair
         self.skips_committed = False  # the group has committed effects, whose messages are skipped
         self.retry_debt = progress.retry_debt
@@ -69,17 +94,39 @@ def claim(ctx: DecisionContext, command: Claim) -> Reply:
     refused = bad_lease(ctx, lease_ms)
     if refused is not None:
         return refused
+    settlement = _settle_acks(ctx, group, command) if command.acks else Settlement()
+    if isinstance(settlement, Rejected):
+        return settlement
     if group.paused:
-        return Claimed(group.group_id, (), "", 0)
+        return Claimed(group.group_id, (), "", 0, refused=settlement.refused)
     if group.idle and has_caught_up(ctx.state, ctx.limits, group):
         ctx.facts.append(GroupCaughtUp(group.group_id, ctx.now_ms))
-    shares = _shares(ctx, group, config.in_flight_max or ctx.limits.in_flight_max, config.fair == FAIR_TENANT)
-    limit = command.max_messages
+    budget = ByteBudget(command.max_bytes)
+    limit, in_flight_max = command.max_messages, config.in_flight_max or ctx.limits.in_flight_max
+    shares = _shares(ctx, group, limit, in_flight_max, config.fair == FAIR_TENANT, budget)
     if config.history:
         limit = min(limit, max(1, ctx.limits.batch_bytes // EVENT_BYTES))  # one frame must hold their history events
     _note_filter(ctx, group, (command.task, command.label))
     _fill(ctx, group, shares, limit, ClaimFilter(command.task, command.label))
-    return _lease(ctx, group, shares, command.owner, lease_ms)
+    claimed = _lease(ctx, group, shares, command.owner, lease_ms)
+    return replace(claimed, refused=settlement.refused) if settlement.refused else claimed
+
+
+def _settle_acks(ctx: DecisionContext, group: Group, command: Claim) -> Settlement | Rejected:
+    """Decide the acks of a claim. A group that this command creates has delivered nothing: all of them are refused."""
+    if group.group_id in ctx.state.groups:
+        settlement = ctx.decide(Ack(command.topic, command.group, command.owner, command.acks))
+        assert isinstance(settlement, Settlement | Rejected)
+        return settlement
+    refused: list[Refusal] = []
+    for held in command.acks:
+        if not 0 <= held.partition < len(group.progress):
+            return bad_partition(held.partition, ctx.state.topics[command.topic])
+        end = ctx.state.logs[group.progress[held.partition].log_id].end
+        for offset in range(held.first, min(held.end, max(held.first, end) + 1)):
+            message = "message was not delivered to this group"
+            refused.append(Refusal(held.partition, offset, Code.NOT_DELIVERED, message))
+    return Settlement(tuple(refused))
 
 
 def _note_filter(ctx: DecisionContext, group: Group, claim_filter: Filter) -> None:
@@ -92,23 +139,51 @@ def _note_filter(ctx: DecisionContext, group: Group, claim_filter: Filter) -> No
     ctx.facts.append(FilterNoted(group.group_id, ctx.now_ms, task, label))
 
 
-def _shares(ctx: DecisionContext, group: Group, in_flight_max: int, fair: bool) -> list[_Share]:
-    """The partitions with free slots, in turn. Expired leases are ended first, which frees their slots."""
+def _shares(
+    ctx: DecisionContext, group: Group, limit: int, in_flight_max: int, fair: bool, budget: ByteBudget
+) -> list[_Share]:
+    """The partitions with free slots, in turn. The claim's acks and expired leases free their slots first: about as
+    many leases as the claim may take messages. The sweep ends the others."""
+    expired_max = min(max(limit, EXPIRED_MIN), ctx.limits.sweep_max)
     shares: list[_Share] = []
     count = len(group.progress)
+    acked_in = _acked(ctx)
     for step in range(count):
         progress = group.progress[(group.turn + step) % count]
-        lost = expire_leases(ctx, group, progress, ctx.limits.sweep_max) if progress.lease_heap else 0
-        room = in_flight_max - progress.in_flight + lost
+        acked = acked_in.get(progress.log_id, NOTHING_ACKED)
+        lost = expire_leases(ctx, group, progress, expired_max, acked) if expired_max else 0
+        expired_max -= lost
+        freed = _held_count(progress, acked) if acked else 0
+        room = in_flight_max - progress.in_flight + lost + freed
         if room > 0:
-            shares.append(_Share(ctx.state.logs[progress.log_id], progress, room, fair))
+            shares.append(_Share(ctx.state.logs[progress.log_id], progress, room, fair, acked, budget))
+            shares[-1].late = acked.count - freed
             shares[-1].skips_committed = has_committed_effects(ctx, group)
     return shares
 
 
+def _acked(ctx: DecisionContext) -> dict[int, RangeSet]:
+    """What the claim's acks settle, by log."""
+    acked: dict[int, RangeSet] = {}
+    for fact in ctx.facts:
+        if type(fact) is Settled and fact.how == ACKED:
+            for first, end in fact.ranges:
+                acked.setdefault(fact.log_id, RangeSet()).add(first, end)
+    return acked
+
+
+def _held_count(progress: Progress, acked: RangeSet) -> int:
+    """How many of the acked messages hold a slot. A late ack is of a message that holds none."""
+    count = 0
+    for first, end in acked:
+        count += sum(high - low for low, high, _ in progress.held.overlapping(first, end))
+        count += sum(progress.entries[offset].held for offset in progress.entries_in(first, end))
+    return count
+
+
 def _fill(ctx: DecisionContext, group: Group, shares: list[_Share], limit: int, claim_filter: ClaimFilter) -> None:
     for share in shares:
-        if limit <= 0:
+        if limit <= 0 or not share.budget.left:
             return
         limit -= _take(ctx, group, share, min(limit, share.room), claim_filter)
 
@@ -119,7 +194,7 @@ def _take(ctx: DecisionContext, group: Group, share: _Share, limit: int, claim_f
     ratio = round(ctx.limits.retry_ratio * WHOLE)
     due = _due(ctx, share, limit, claim_filter)
     quota = (WHOLE - 1 - share.retry_debt + ratio * limit) // WHOLE
-    retries = _take_due(ctx, group, share, due, quota) if due else 0
+    retries = _take_retry_share(ctx, group, share, due, quota, ratio) if due else 0
     fresh = _take_fresh(ctx, group, share, limit - retries, claim_filter)
     if due:
         retries += _take_due(ctx, group, share, due, limit - retries - fresh)
@@ -129,14 +204,30 @@ def _take(ctx: DecisionContext, group: Group, share: _Share, limit: int, claim_f
     return retries + fresh
 
 
+def _take_retry_share(ctx: DecisionContext, group: Group, share: _Share, due: list[int], quota: int, ratio: int) -> int:
+    """Take the share of due retries: up to `quota` messages, and that part of the bytes. If only one message fits, the
+    balance decides whether it is a retry, as in a claim of one."""
+    budget = share.budget
+    left, is_first = budget.left, budget.is_first
+    budget.left = left * ratio // WHOLE
+    budget.is_first = is_first and share.retry_debt < ratio
+    taken = _take_due(ctx, group, share, due, quota)
+    budget.left += left - left * ratio // WHOLE
+    if not taken:
+        budget.is_first = is_first
+    return taken
+
+
 def _due(ctx: DecisionContext, share: _Share, limit: int, claim_filter: ClaimFilter) -> list[int]:
-    if not share.progress.resting_heap:
+    if not share.progress.retry_timers:
         return []
     end = ctx.reader.end(share.log.log_id)  # a short delay may end before its message is durable
     ageing_ms = ctx.limits.ageing_ms
-    return claim_selection.due(
-        share.log, share.progress, end, min(limit, share.room), ctx.now_ms, claim_filter, ageing_ms
+    acked = share.acked
+    due = claim_selection.due(
+        share.log, share.progress, end, min(limit, share.room) + share.late, ctx.now_ms, claim_filter, ageing_ms
     )
+    return [offset for offset in due if offset not in acked] if acked else due
 
 
 def _take_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[int], limit: int) -> int:
@@ -154,6 +245,9 @@ def _take_due(ctx: DecisionContext, group: Group, share: _Share, offsets: list[i
         if share.skips_committed and is_committed(ctx, group, share.log, offset):
             skip(ctx, group, share.log, [offset])
             continue
+        if share.budget.take(share.log, offset, offset + 1) == offset:
+            offsets.insert(0, offset)
+            break
         entry = progress.entries[offset]
         share.ranges.setdefault(None, []).append((offset, offset + 1))
         share.deliveries.append(
@@ -178,7 +272,7 @@ def _take_fresh(ctx: DecisionContext, group: Group, share: _Share, limit: int, c
     limit = min(limit, share.room)
     picked = _without_overdue(ctx, group, share, _pick(ctx, share, limit, claim_filter))
     for lane, first, stop in _without_committed(ctx, group, share, picked) if share.skips_committed else picked:
-        stop = min(stop, first + limit - count)
+        stop = share.budget.take(log, first, min(stop, first + limit - count))
         if first == stop:
             break
         ranges = share.ranges.pop(lane, [])  # the lane used last goes last: turns are counted in this order
@@ -256,7 +350,7 @@ def _lease(ctx: DecisionContext, group: Group, shares: list[_Share], owner: str,
     deliveries = tuple(delivery for share in shares for delivery in share.deliveries)
     if not deliveries:
         # A claim that only moved dead letters, as many as fit into a frame, is repeated at once.
-        has_settled = any(isinstance(fact, Settled) for fact in ctx.facts)
+        has_settled = any(isinstance(fact, Settled) and fact.how != ACKED for fact in ctx.facts)
         return Claimed(group.group_id, (), "", 0, ctx.now_ms if has_settled else _next_ms(group, ctx.now_ms))
     token = ctx.chance.token()
     now_ms, until_ms = ctx.now_ms, ctx.now_ms + lease_ms

@@ -17,8 +17,8 @@ import msgspec
 from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, LaneKey, ProducerSequence, RecordSchedule
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.core.state.backlog import Backlog, backlog_of
-from driftq.core.state.idempotency_keys import CRC_END, ProducedKey, produce_scope
-from driftq.core.state.logs import SHARED_TENANT, Log
+from driftq.core.state.idempotency_keys import CRC_END, ProducedKey, key_ttl_ms, produce_scope
+from driftq.core.state.lanes import SHARED_TENANT
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.core.transitions.lookups import no_such_topic, sequence_refusal, target_log
 from driftq.wire.errors import Code
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
     from driftq.core.model.commands import Produce, ProduceKey
     from driftq.core.state.groups import Topic
+    from driftq.core.state.logs import Log
 
 
 def produce(ctx: DecisionContext, command: Produce) -> Reply:
@@ -152,10 +153,10 @@ def _bad_marks(ctx: DecisionContext, log: Log, command: Produce) -> Rejected | N
             return Rejected(Code.INVALID_ARGUMENT, f"priority must be 0 to {PRIORITY_MAX}")
         if mark.deadline_ms and mark.deadline_ms <= ctx.now_ms:
             return Rejected(Code.DEADLINE_EXCEEDED, "message deadline exceeded")
-    if len(log.lanes) + len(command.marks) <= ctx.limits.lanes_per_log_max:
+    if len(log.lanes.by_key) + len(command.marks) <= ctx.limits.lanes_per_log_max:
         return None
     lanes = {_lane(mark) for mark in stored_marks(ctx, log, command.marks)} - {_lane(RecordSchedule(0))}
-    if len(log.lanes) + sum(key not in log.lanes for key in lanes) > ctx.limits.lanes_per_log_max:
+    if len(log.lanes.by_key) + sum(key not in log.lanes.by_key for key in lanes) > ctx.limits.lanes_per_log_max:
         message = f"a partition holds at most {ctx.limits.lanes_per_log_max} different tasks, labels and priorities"
         return Rejected(Code.OVERLOADED, message, {"reason": "too_many_lanes"})
     return None
@@ -173,11 +174,11 @@ def stored_marks(ctx: DecisionContext, log: Log, marks: tuple[RecordSchedule, ..
     if ctx.state.topics[log.topic].config.fair != FAIR_TENANT:
         without = (msgspec.structs.replace(mark, tenant="") for mark in marks)
         return tuple(mark for mark in without if mark != RecordSchedule(mark.index))
-    known = set(log.tenants)
+    known = set(log.lanes.tenants)
     kept: list[RecordSchedule] = []
     for mark in marks:
         if mark.tenant and mark.tenant not in known:
-            full = len(log.lanes) + len(known) - len(log.tenants) >= ctx.limits.tenant_lanes_max
+            full = len(log.lanes.by_key) + len(known) - len(log.lanes.tenants) >= ctx.limits.tenant_lanes_max
             tenant = SHARED_TENANT if full or SHARED_TENANT in known else mark.tenant
             known.add(tenant)
             mark = msgspec.structs.replace(mark, tenant=tenant)
@@ -195,12 +196,8 @@ def _metadata(ctx: DecisionContext, log: Log, command: Produce, by: ProducerSequ
         producer=by,
         key=produce_scope(once) if once is not None else "",
         key_digest=digest,
-        key_expires_ms=ctx.now_ms + _ttl_ms(ctx, once) if once is not None else 0,
+        key_expires_ms=ctx.now_ms + key_ttl_ms(once, ctx.limits) if once is not None else 0,
         marks=marks,
         job=produce_scope(job) if job is not None else "",
-        job_ttl_ms=_ttl_ms(ctx, job) if job is not None else 0,
+        job_ttl_ms=key_ttl_ms(job, ctx.limits) if job is not None else 0,
     )
-
-
-def _ttl_ms(ctx: DecisionContext, key: ProduceKey) -> int:
-    return key.ttl_ms or ctx.limits.key_ttl_ms

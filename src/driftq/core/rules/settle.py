@@ -25,9 +25,9 @@ from driftq.core.model.facts import Extended
 from driftq.core.model.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.dead_letter import dead_letter
+from driftq.core.transitions.expiry import extensions
 from driftq.core.transitions.lookups import bad_lease, bad_partition, find_group, no_such_topic, overlap
 from driftq.core.transitions.retry import bounded, fail
-from driftq.core.transitions.timeouts import extensions
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -62,22 +62,15 @@ def _check(ctx: DecisionContext, group: Group, command: SettleCommand, *, fenced
         if not 0 <= held.first < held.end:
             return Rejected(Code.INVALID_ARGUMENT, "offset cannot be negative, and a range has at least one")
         progress = group.progress[held.partition]
-        lease = progress.held.lease_at(held.first)
-        if lease is not None and progress.held.lease_at(held.end - 1) is lease and _is_run(progress, held):
-            if _is_holder(lease, held.token, command.owner):
-                targets.held.append((progress, (held.first, held.end)))
-                continue
+        lease = progress.held.run_at(held.first, held.end)
+        if lease is not None and _is_holder(lease, held.token, command.owner):
+            targets.held.append((progress, (held.first, held.end)))
+            continue
         # One offset past the end of the log is enough to report that the others were never delivered.
         stop = max(held.first, ctx.state.logs[progress.log_id].end) + 1
         for offset in range(held.first, min(held.end, stop)):
             _check_message(targets, progress, held, offset, command)
     return targets
-
-
-def _is_run(progress: Progress, held: c.Held) -> bool:
-    """Whether one held range covers all of it (the two ends may be in different ranges of one lease)."""
-    pieces = list(progress.held.overlapping(held.first, held.end))
-    return len(pieces) == 1 and pieces[0][:2] == (held.first, held.end)
 
 
 def _check_message(targets: _Targets, progress: Progress, held: c.Held, offset: int, command: SettleCommand) -> None:
@@ -262,6 +255,8 @@ def _refuse_settled(ctx: DecisionContext, group: Group, command: c.Extend) -> li
     refusals: list[Refusal] = []
     for held in command.held:
         progress = group.progress[held.partition]
+        if progress.held.run_at(held.first, held.end) is not None:
+            continue  # none of it is settled
         for offset in range(held.first, min(held.end, ctx.state.logs[progress.log_id].end)):
             if progress.state_of(offset)[0] is MessageState.SETTLED:
                 refusals.append(Refusal(held.partition, offset, Code.NOT_OWNER, "the message is settled"))
@@ -278,14 +273,15 @@ def ack_through(ctx: DecisionContext, command: c.AckThrough) -> Reply:
     end = command.offset + 1
     if end <= progress.floor:
         return Settlement()
-    for offset in range(progress.floor, end):
-        state, lease, _ = progress.state_of(offset)
-        if state is MessageState.SETTLED:
-            continue
+    offset = progress.settled.next_outside(progress.floor)
+    while offset < end:
+        state, lease, entry = progress.state_of(offset)
         if state is not MessageState.HELD or lease is None:
             return Rejected(Code.NOT_DELIVERED, f"offset {offset} is not in flight; nothing was acked")
         if not _is_holder(lease, command.token, command.owner):
             return Rejected(Code.NOT_OWNER, f"not owner of offset {offset}; nothing was acked")
+        run_end = offset + 1 if entry is not None else next(progress.held.overlapping(offset, end))[1]
+        offset = progress.settled.next_outside(run_end)
     ctx.facts.append(f.Settled(group.group_id, progress.log_id, ((progress.floor, end),), f.ACKED, ctx.now_ms))
     return Settlement()
 

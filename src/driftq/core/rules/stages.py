@@ -3,6 +3,9 @@
 stage(handle 1) -> staging log      stage(handle 2) -> staging log
 publish(batch 7, [1, 2]) -> both become visible in their logs, in one frame
 publish(batch 7, [1, 2]) again -> the same reply;  publish(batch 6) -> refused, too late
+
+A publication may carry the identity of its content. A number that is published again with another identity is refused:
+it is another batch under an old number, and a reply `duplicate` would lose its rows.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from driftq.wire.records import stamp
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
     from driftq.core.state.logs import Log
+    from driftq.core.state.stages import Writer
 
 
 def stage(ctx: DecisionContext, command: c.Stage) -> Reply:
@@ -79,7 +83,7 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
     last = stages.writers.get(command.writer)
     if last is not None and command.batch_number <= last.batch_number:
         if command.batch_number == last.batch_number:
-            return PublishedReply(last.batch_number, _parts_of(last.parts), duplicate=True)
+            return _repeated(command, last)
         message = (
             f"writer {command.writer!r} has published batch {last.batch_number}; {command.batch_number} is too late"
         )
@@ -97,8 +101,16 @@ def publish(ctx: DecisionContext, command: c.Publish) -> Reply:
             ctx.ends[log.log_id] = first_offset + batch.records
             parts.append(PublishedBatch(log.log_id, first_offset, batch.records, batch.payload_bytes, batch.offset))
     start = stages.lowest_offset(lambda entry: entry.writer == command.writer, ctx.state.logs[f.STAGING_LOG].end)
-    ctx.facts.append(Published(command.writer, command.batch_number, ctx.now_ms, tuple(parts), start))
+    ctx.facts.append(Published(command.writer, command.batch_number, ctx.now_ms, tuple(parts), start, command.content))
     return PublishedReply(command.batch_number, _parts_of(tuple(parts)))
+
+
+def _repeated(command: c.Publish, last: Writer) -> Reply:
+    """The first result again, unless both calls name their content and the names differ."""
+    if command.content and last.content and command.content != last.content:
+        message = f"batch {last.batch_number} of writer {command.writer!r} was published before with other content"
+        return Rejected(Code.CONTENT_MISMATCH, message, {"batch_number": last.batch_number, "content": last.content})
+    return PublishedReply(last.batch_number, _parts_of(last.parts), duplicate=True)
 
 
 def _is_closed(ctx: DecisionContext, log: Log) -> bool:

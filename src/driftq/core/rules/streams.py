@@ -20,7 +20,6 @@ from driftq.core.state.logs import Log
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.core.transitions.expiry import delete_stream
 from driftq.core.transitions.lookups import find_stream, sequence_refusal
-from driftq.core.transitions.preconditions import check_preconditions
 from driftq.wire.errors import Code
 from driftq.wire.records import pack_one
 from driftq.wire.streams import is_json, media_type
@@ -149,8 +148,21 @@ def append(ctx: DecisionContext, command: c.AppendStream) -> Reply:
             return sequence_refusal(judgement, by)
         kept = command.keeps_producer or by.producer in log.producers.states
         by = f.ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest) if kept else None
-    refused = check_preconditions(stream, log, command)
+    refused = _check_preconditions(stream, log, command)
     return refused if refused is not None else _append(ctx, stream, log, command, by)
+
+
+def _check_preconditions(stream: StreamRecord, log: Log, command: c.AppendStream) -> Rejected | None:
+    """If-Match and Stream-Seq: the refusal if the tail is not where the caller expects it, or Stream-Seq does not grow.
+
+    Checked last, after closure, content type and the producer's sequence: a repeat of an append that was stored is a
+    duplicate, although the tail has moved on since."""
+    if command.if_match is not None and command.if_match != log.end:
+        return Rejected(Code.TAIL_MOVED, f"the stream ends at {log.end}", {"end_offset": log.end})
+    if command.stream_seq and stream.stream_seq and command.stream_seq.encode() <= stream.stream_seq.encode():
+        message = f"Stream-Seq {command.stream_seq!r} does not come after {stream.stream_seq!r}"
+        return Rejected(Code.SEQUENCE_REGRESSION, message, {"end_offset": log.end})
+    return None
 
 
 def _append(

@@ -1,27 +1,60 @@
 """Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, and records past their retention.
 
-The driver calls it when a deadline has passed (`Broker.due`). A sweep is bounded; the next one does the rest.
+The driver calls it when a deadline has passed (`Broker.due`), and now and then for what has no deadline: retention,
+idle groups, effect keys (`regular_sweeps`). A sweep is bounded; the next one does the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from driftq.core.context import DecisionContext, Unreadable
-from driftq.core.model.effect_facts import KeysSwept, OutcomesForgotten
+from driftq.core.model.commands import Sweep
+from driftq.core.model.effect_facts import EffectsChecked, KeysSwept, OutcomesForgotten
 from driftq.core.model.facts import ClockSet, GroupIdled, Trimmed
 from driftq.core.model.replies import Done, Reply, Swept
-from driftq.core.transitions.expiry import delete_stream, forget_stages
-from driftq.core.transitions.lease_expiry import expire_leases
+from driftq.core.transitions.expiry import delete_stream, expire_leases, forget_stages
 from driftq.core.transitions.wakes import expire_wake
 
 if TYPE_CHECKING:
-    from driftq.core.model.commands import SetClock, Sweep
+    from driftq.core.model.commands import SetClock, Subject
+    from driftq.core.model.limits import BrokerLimits
     from driftq.core.state.groups import Group
+    from driftq.core.state.state import State
 
 RETENTION_LATE_MS = 30_000  # a record is dropped at most this late, or late by a tenth of its retention
-RETENTION_PACE_MS = 10_000  # between two sweeps with retention
+RETENTION_PACE_MS = 10_000  # between two rounds of regular sweeps
+SWEEP_SUBJECTS = 50  # of one regular sweep
+EFFECTS_CHECKED = 5_000  # effect keys that one sweep checks
+EFFECT_SWEEPS_MAX = 20  # in one round
 IDLE_MS = 3_600_000  # an idle broker records the time this often
+
+
+def regular_sweeps(state: State, limits: BrokerLimits) -> Iterator[Sweep]:
+    """One round of sweeps of everything that has no deadline, to be decided one after the other. What is created or
+    deleted in the meantime makes no difference."""
+    subjects: list[Subject] = []
+    for subject in _regular_subjects(state, limits):
+        subjects.append(subject)
+        if len(subjects) == SWEEP_SUBJECTS or subject[0] == "effects":
+            yield Sweep(tuple(subjects))
+            subjects = []
+    yield Sweep((*subjects, ("time", 0, 0)))
+
+
+def _regular_subjects(state: State, limits: BrokerLimits) -> Iterator[Subject]:
+    for group_id in list(state.groups) if limits.groups_idle_ms else ():
+        yield "idle", group_id, 0
+    for topic in list(state.topics.values()):
+        if topic.config.retention_ms or topic.config.retention_bytes:
+            for log_id in topic.log_ids:
+                yield "retention", log_id, 0
+    for log_id in list(state.streams.retained):
+        yield "retention", log_id, 0
+    for _ in range(min(EFFECT_SWEEPS_MAX, -(-len(state.effects) // EFFECTS_CHECKED))):
+        yield "effects", 0, 0
 
 
 def set_clock(ctx: DecisionContext, command: SetClock) -> Reply:
@@ -32,35 +65,18 @@ def set_clock(ctx: DecisionContext, command: SetClock) -> Reply:
 def sweep(ctx: DecisionContext, command: Sweep) -> Reply:
     woken: dict[int, None] = {}
     room = ctx.limits.sweep_max
+    groups = sum(subject[0] == "group" for subject in command.subjects)
+    share = max(1, room // max(1, groups))  # a group with very many expired leases does not delay those of others
     for kind, number, subject_log in command.subjects:
         if room <= 0:
             break
         if kind == "group":
-            room -= _sweep_group(ctx, number, subject_log, room)
+            room -= _sweep_group(ctx, number, subject_log, min(room, share))
             woken[number] = None
-        elif kind == "stream":
-            _sweep_stream(ctx, number)
-        elif kind == "wake":
-            expire_wake(ctx, number)
-        elif kind == "keys":
-            until_ms = ctx.state.keys.due_ms(ctx.now_ms)
-            if until_ms:
-                ctx.facts.append(KeysSwept(ctx.now_ms, until_ms))
-        elif kind == "outcomes":
-            _sweep_outcomes(ctx, room)
         else:
-            _sweep_stages(ctx)
-    if command.retention:
-        _find_idle_groups(ctx)
-        for topic in ctx.state.topics.values():
-            if topic.config.retention_ms or topic.config.retention_bytes:
-                for log_id in topic.log_ids:
-                    _retain(ctx, log_id, topic.config.retention_ms, topic.config.retention_bytes)
-        for stream in ctx.state.streams.retained.values():
-            if not stream.soft_deleted:
-                _retain(ctx, stream.log_id, stream.created.retention_ms, stream.created.retention_bytes)
-        if ctx.state.last_ms and ctx.now_ms - ctx.state.last_ms >= IDLE_MS and not ctx.facts:
-            ctx.facts.append(ClockSet(ctx.now_ms, ctx.now_ms))
+            before = len(ctx.facts)
+            _SWEEPS[kind](ctx, number, room)
+            room -= len(ctx.facts) - before
     return Swept(tuple(woken), len(ctx.facts))
 
 
@@ -71,27 +87,20 @@ def _sweep_group(ctx: DecisionContext, group_id: int, log_id: int, limit: int) -
     return expire_leases(ctx, group, ctx.state.progress_of(group_id, log_id), limit)
 
 
-def _find_idle_groups(ctx: DecisionContext) -> None:
-    """Mark groups as idle that are behind and were unused for long. A group that holds a lease is in use."""
-    idle_ms = ctx.limits.groups_idle_ms
-    if not idle_ms:
-        return
+def _find_idle_group(ctx: DecisionContext, group_id: int, limit: int) -> None:
+    """Mark a group as idle that is behind and was unused for long. A group that holds a lease is in use."""
+    idle_ms, group = ctx.limits.groups_idle_ms, ctx.state.groups.get(group_id)
     since_ms = ctx.now_ms - idle_ms
-    for group in ctx.state.groups.values():
-        if group.idle or group.active_ms > since_ms or ctx.state.topics[group.topic].dead_of:
-            continue
-        if len(ctx.facts) >= ctx.limits.sweep_max:
-            return
-        if not _holds_leases(ctx, group) and _is_behind(ctx, group, since_ms):
-            ctx.facts.append(GroupIdled(group.group_id, ctx.now_ms))
+    if not idle_ms or group is None or group.idle or group.active_ms > since_ms:
+        return
+    if ctx.state.topics[group.topic].dead_of:
+        return
+    if not _holds_leases(ctx, group) and _is_behind(ctx, group, since_ms):
+        ctx.facts.append(GroupIdled(group.group_id, ctx.now_ms))
 
 
 def _holds_leases(ctx: DecisionContext, group: Group) -> bool:
-    return any(
-        lease.live and until_ms > ctx.now_ms
-        for progress in group.progress
-        for until_ms, _, lease in progress.lease_heap
-    )
+    return any(progress.lease_timers.after(ctx.now_ms) is not None for progress in group.progress)
 
 
 def _is_behind(ctx: DecisionContext, group: Group, since_ms: int) -> bool:
@@ -103,22 +112,63 @@ def _is_behind(ctx: DecisionContext, group: Group, since_ms: int) -> bool:
     return False
 
 
-def _sweep_stream(ctx: DecisionContext, log_id: int) -> None:
+def _sweep_stream(ctx: DecisionContext, log_id: int, limit: int) -> None:
     stream = ctx.state.streams.by_log.get(log_id)
     if stream is not None and not stream.soft_deleted and stream.is_over(ctx.now_ms):
         delete_stream(ctx, stream)
 
 
-def _sweep_outcomes(ctx: DecisionContext, limit: int) -> None:
+def _sweep_wake(ctx: DecisionContext, number: int, limit: int) -> None:
+    expire_wake(ctx, number)
+
+
+def _sweep_keys(ctx: DecisionContext, number: int, limit: int) -> None:
+    until_ms = ctx.state.keys.due_ms(ctx.now_ms)
+    if until_ms:
+        ctx.facts.append(KeysSwept(ctx.now_ms, until_ms))
+
+
+def _sweep_effects(ctx: DecisionContext, number: int, limit: int) -> None:
+    """Check some effect keys. If there are more than that, the queue of keys moves on even if none of them expired."""
+    effects = ctx.state.effects
+    count = min(len(effects), EFFECTS_CHECKED)
+    is_over = (ctx.state.is_sweepable_at(effect, ctx.now_ms) for effect in effects.next_checked(count))
+    if len(effects) > count or any(is_over):
+        ctx.facts.append(EffectsChecked(ctx.now_ms, count))
+
+
+def _sweep_outcomes(ctx: DecisionContext, number: int, limit: int) -> None:
     count = ctx.state.outcomes.expired(ctx.now_ms, limit)
     if count:
         ctx.facts.append(OutcomesForgotten(count))
 
 
-def _sweep_stages(ctx: DecisionContext) -> None:
-    expired = tuple(handle for handle, entry in ctx.state.stages.by_handle.items() if entry.expires_ms <= ctx.now_ms)
+def _sweep_stages(ctx: DecisionContext, number: int, limit: int) -> None:
+    stages = ctx.state.stages.by_handle.items()
+    expired = tuple(islice((handle for handle, entry in stages if entry.expires_ms <= ctx.now_ms), limit))
     if expired:
         forget_stages(ctx, expired)
+
+
+def _record_time(ctx: DecisionContext, number: int, limit: int) -> None:
+    """An idle broker records the time now and then."""
+    if ctx.state.last_ms and ctx.now_ms - ctx.state.last_ms >= IDLE_MS and not ctx.facts:
+        ctx.facts.append(ClockSet(ctx.now_ms, ctx.now_ms))
+
+
+# --- retention ---
+
+
+def _retain_log(ctx: DecisionContext, log_id: int, limit: int) -> None:
+    """Trim a log of a topic, or of a stream, to its retention."""
+    log, stream = ctx.state.logs.get(log_id), ctx.state.streams.retained.get(log_id)
+    if log is None or log.start == log.end:
+        return
+    if log.topic:
+        config = ctx.state.topics[log.topic].config
+        _retain(ctx, log_id, config.retention_ms, config.retention_bytes)
+    elif stream is not None and not stream.soft_deleted:
+        _retain(ctx, log_id, stream.created.retention_ms, stream.created.retention_bytes)
 
 
 def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_bytes: int) -> None:
@@ -151,3 +201,16 @@ def _young_from(ctx: DecisionContext, log_id: int, retention_ms: int, start: int
         return ctx.reader.offset_at(log_id, ctx.now_ms - retention_ms + 1)
     except Unreadable:
         return start  # damaged: its span is dropped as a whole
+
+
+_SWEEPS: dict[str, Callable[[DecisionContext, int, int], None]] = {
+    "stream": _sweep_stream,
+    "wake": _sweep_wake,
+    "keys": _sweep_keys,
+    "effects": _sweep_effects,
+    "outcomes": _sweep_outcomes,
+    "stages": _sweep_stages,
+    "retention": _retain_log,
+    "idle": _find_idle_group,
+    "time": _record_time,
+}

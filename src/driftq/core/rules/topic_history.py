@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import json
 
 from driftq.core.model import facts as f
-from driftq.core.model.commands import Ack, AckThrough, Command, CommitOutcome, ReleaseMessages
+from driftq.core.model.commands import Ack, AckThrough, Claim, Command, CommitOutcome, ReleaseMessages
 from driftq.core.model.replies import Rejected
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
@@ -151,7 +151,8 @@ def record(ctx: DecisionContext, command: Command) -> Rejected | None:
     if writer is None:
         return None
     size_bytes = sum(len(value) for values in writer.values.values() for value in values)
-    if size_bytes > ctx.limits.batch_bytes and isinstance(command, _UNBOUNDED):
+    is_unbounded = isinstance(command, _UNBOUNDED) or (isinstance(command, Claim) and command.acks)
+    if size_bytes > ctx.limits.batch_bytes and is_unbounded:
         message = f"{size_bytes} bytes of history are more than fit ({ctx.limits.batch_bytes}): name fewer messages"
         return Rejected(Code.TOO_LARGE, message, {"limit_bytes": ctx.limits.batch_bytes})
     for log_id, values in writer.values.items():

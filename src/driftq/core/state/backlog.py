@@ -72,6 +72,11 @@ def backlog_of(state: State, limits: BrokerLimits, log: Log) -> Backlog | None:
     )
 
 
+def limiting_backlog(state: State, limits: BrokerLimits, log: Log) -> Backlog | None:
+    """None if the backlog limits no producer: no active group reads the partition, or only the broker writes to it."""
+    return None if state.topics[log.topic].dead_of else backlog_of(state, limits, log)
+
+
 def has_caught_up(state: State, limits: BrokerLimits, group: Group) -> bool:
     """Whether a group is within the limits in every partition."""
     for progress in group.progress:
@@ -100,8 +105,9 @@ def lag_of(group: Group, log: Log) -> Lag:
     if not group.filters or not unsettled:
         return Lag(unsettled, 0, progress.floor)
     unclaimed = 0
-    oldest = [*progress.held.firsts[:1], *(progress.ready.lowest() or ())[:1]]
-    for key, lane in log.lanes.items():
+    held_from = progress.held.lowest()
+    oldest = [*(() if held_from is None else (held_from,)), *(progress.ready.lowest() or ())[:1]]
+    for key, lane in log.lanes.by_key.items():
         if not group.claims(key.task, key.label):
             unclaimed += _count_from(lane.offsets, progress.floor) - _count_from(lane.withdrawn, progress.floor)
         elif lane.offsets[-1] >= (cursor := max(progress.lane_cursors.get(key, 0), progress.floor)):
@@ -119,5 +125,5 @@ def _count_from(offsets: array[int], floor: int) -> int:
 
 def _default_lane_count(log: Log, progress: Progress) -> int:
     """How many messages of the default lane lie at or above the floor."""
-    marked = _count_from(log.marked_offsets, progress.floor) + _count_from(log.withdrawn, progress.floor)
+    marked = _count_from(log.lanes.offsets, progress.floor) + _count_from(log.lanes.withdrawn, progress.floor)
     return max(0, log.end - progress.floor - marked)

@@ -4,14 +4,15 @@
     CommittedKeys     which messages have a committed effect, so that a claim need not read every record
     EffectMessages    finds the message of an effect that named none: the one that was produced under the same key
 
-Expiry is lazy: an expired entry counts as absent, and each new entry drops a few old ones. So the cost of a call does
-not depend on how many keys there are."""
+Expiry is lazy: an expired entry counts as absent. Each new entry drops a few old ones, and sweeps drop the rest some
+thousands at a time. So the cost of a call does not depend on how many keys there are."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from driftq.core.model.ranges import RangeSet
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from driftq.core.state.idempotency_keys import ProducedKeyTable
     from driftq.core.state.logs import Log
 
+PENDING_KEPT_MS = 600_000  # a pending key stays this long after its lease, unless newer keys push it out
 CHECKED_PER_BEGIN = 2  # old keys that are checked for expiry with each new one
 _SEPARATOR = "\x1f"
 
@@ -120,9 +122,13 @@ class EffectTable:
         if effect.status is EffectStatus.COMMITTED:
             self.committed.add(scope, effect.group_id, effect.log_id, effect.offset)
 
-    def forget_some(self, is_over: Callable[[EffectRecord], bool]) -> None:
+    def next_checked(self, count: int) -> Iterator[EffectRecord]:
+        """The keys that are checked for expiry next."""
+        return (self._effects[scope] for scope in islice(self._rounds, count))
+
+    def forget_some(self, count: int, is_over: Callable[[EffectRecord], bool]) -> None:
         """Check a few keys and drop those that are expired; the others go to the end of the queue."""
-        for _ in range(min(CHECKED_PER_BEGIN, len(self._rounds))):
+        for _ in range(min(count, len(self._rounds))):
             scope = self._rounds.popleft()
             if is_over(self._effects[scope]):
                 self._changed(scope)

@@ -16,7 +16,8 @@ from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
 from driftq.core.model import stream_facts as s
 from driftq.core.state import lanes
-from driftq.core.state.clock_correction import set_clock
+from driftq.core.state.deadlines import set_clock
+from driftq.core.state.effects import CHECKED_PER_BEGIN
 from driftq.core.state.groups import DEAD_PREFIX, link_history
 from driftq.core.state.idempotency_keys import ProducedKey, is_job
 from driftq.core.state.progress import Progress
@@ -72,6 +73,7 @@ class Fold:
             e.KeyBegun: self._key_begun,
             e.KeyCommitted: self._key_committed,
             e.KeyFailed: self._key_failed,
+            e.EffectsChecked: self._effects_checked,
             e.KeysSwept: self._keys_swept,
             f.FailureExplained: self._failure_explained,
             e.Staged: self._staged,
@@ -123,7 +125,7 @@ class Fold:
 
     def _fold_metadata(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
         if along.producer is not None:
-            log.producers.remember(along.producer, fact.first_offset, log.end, fact.at_ms)
+            log.remember(along.producer, fact.first_offset, log.end, fact.at_ms)
         if along.key or along.job:
             self._remember_keys(log, fact, along)
         if along.marks:
@@ -160,7 +162,7 @@ class Fold:
         for group_id in log.readers:
             progress = self.state.progress_of(group_id, log.log_id)
             progress.trim(fact.start_offset)
-            progress.forget_lanes(log.lanes)
+            progress.forget_lanes(log.lanes.by_key)
 
     def _records_lost(self, fact: f.RecordsLost) -> None:
         """Only journals that an older version repaired hold this fact: no group gets these offsets."""
@@ -291,7 +293,7 @@ class Fold:
         stream = self.streams.by_log[fact.log_id]
         if fact.producer is not None:
             log = self.logs[fact.log_id]
-            log.producers.remember(fact.producer, log.end, log.end, fact.at_ms)
+            log.remember(fact.producer, log.end, log.end, fact.at_ms)
         stream.move(fact.at_ms, fact.stream_seq, True, fact.producer)
 
     def _stream_appended(self, fact: f.Appended) -> None:
@@ -317,8 +319,14 @@ class Fold:
     def _key_begun(self, fact: e.KeyBegun) -> None:
         self._note_time(fact.at_ms)
         self.state.next_fence = max(self.state.next_fence, fact.fence + 1)
-        self.effects.forget_some(lambda effect: self.state.is_forgettable_at(effect, self.state.last_ms))
+        now_ms = self.state.last_ms
+        self.effects.forget_some(CHECKED_PER_BEGIN, lambda effect: self.state.is_forgettable_at(effect, now_ms))
         self.effects.begin(fact)
+
+    def _effects_checked(self, fact: e.EffectsChecked) -> None:
+        self._note_time(fact.at_ms)
+        now_ms = self.state.last_ms
+        self.effects.forget_some(fact.count, lambda effect: self.state.is_sweepable_at(effect, now_ms))
 
     def _key_committed(self, fact: e.KeyCommitted) -> None:
         self._note_time(fact.at_ms)

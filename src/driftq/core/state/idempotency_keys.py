@@ -2,7 +2,7 @@
 
 An idempotency key is in use until it expires. A job id is in use while its message is unfinished, and for `ttl_ms`
 after that; `expires_ms` is then the time of the next check. Whether a message is unfinished is answered by `Tenure`.
-The TTL of a new key is set in `core.rules.produce` (default: `core.model.limits`).
+The TTL of a new key is the request's, or that of the setting `idempotency.ttl_ms` (`key_ttl_ms`).
 
 Keys are indexed by the time at which they are checked, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
 first, so it costs what it drops and never walks over the rest:
@@ -29,6 +29,7 @@ from driftq.core.model.snapshot_facts import KeyState
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import ProduceKey
+    from driftq.core.model.limits import BrokerLimits
     from driftq.core.model.ranges import Range
 
 CRC_END = 1 << 32  # digests below it are checksums from older versions, those above are fingerprints
@@ -61,6 +62,11 @@ class Tenure(Protocol):
         """The last time that something other than settling may have ended jobs of this log."""
 
     def topic_of(self, log_id: int) -> str: ...
+
+
+def key_ttl_ms(key: ProduceKey, limits: BrokerLimits) -> int:
+    """How long a new idempotency key, or the id of a job that has ended, stays in use."""
+    return key.ttl_ms or limits.key_ttl_ms
 
 
 def produce_scope(once: ProduceKey) -> str:

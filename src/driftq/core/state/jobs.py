@@ -133,9 +133,12 @@ class JobTenure:
         claimed = False
         for group_id in log.readers:
             group = self._groups[group_id]
+            progress = group.progress[log.partition]
+            if progress.is_pending(offset):
+                return True  # whatever the group asks for now
             if claims(group, log, offset):
                 claimed = True
-                if not group.progress[log.partition].is_settled(offset):
+                if not progress.is_settled(offset):
                     return True
         return not claimed
 
@@ -144,5 +147,5 @@ def claims(group: Group, log: Log, offset: int) -> bool:
     """Whether a group asks for the lane of a message, judging by its claims so far."""
     if not group.filters:
         return True
-    lane = log.lane_of(offset)
+    lane = log.lanes.key_of(offset)
     return group.claims(lane.task, lane.label) if lane is not None else group.claims("", "")

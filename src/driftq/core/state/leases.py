@@ -8,56 +8,57 @@
     offset 5 fails, is delivered again:    Entry(5): attempts 2, failures 1, lease -> Lease(B, t2, ...)
     HeldRanges:   3..4 under t1, 6..9 under t1
 
-1. A claim makes one `Lease`. Messages on their first attempt are held as ranges (`HeldRanges`).
+1. A claim makes one `Lease`, which knows the ranges it was given. Messages on their first attempt are held as ranges
+   (`core.state.held_ranges`).
 2. A message that failed, was given back or was delayed gets an `Entry`, and never goes back to the ranges.
 3. An entry that is not held is resting until `retry_at_ms`. It keeps its last lease: a late ack of that holder counts
    until the message is delivered again.
-4. A lease whose `until_ms` has passed is expired by the next claim or sweep (`core.transitions.lease_expiry`). No timer
+4. A lease whose `until_ms` has passed is expired by the next claim or sweep (`core.transitions.expiry`). No timer
    changes state.
-5. `live` counts the messages under a lease. At 0 its item in the heap of `Progress` is stale.
+5. `live` counts the messages under a lease. At 0 its timer in `Progress` is removed.
+
+Leases and entries refer to nothing that refers back to them, so the garbage collector does not track them: a million
+of them do not make its passes longer.
 
 `core.state.progress` says when each of these changes; nothing here decides.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 
+from msgspec import Struct
+
+from driftq.core.model.ranges import Range
 from driftq.core.model.snapshot_facts import EntryState
 
 
-class Lease:
+class Lease(Struct, gc=False, eq=False):
     """The right of one owner to the messages of one claim, until a time."""
 
-    __slots__ = ("at_ms", "live", "owner", "token", "until_ms")
+    owner: str  # the name that the client gave itself
+    token: str  # proves that a caller is the holder; the same for all messages of a claim
+    at_ms: int  # when the messages were delivered: execution timeouts count from here
+    until_ms: int  # when it runs out
+    run: Range | None = None  # the first range that it was given; some of it may have been settled since
+    more: tuple[Range, ...] | list[Range] = ()  # the other ranges: most leases have one only
+    live: int = 0  # messages still under it
+    number: int = 0  # of its timer; 0: it has none, because it is the last lease of a resting message
 
-    def __init__(self, owner: str, token: str, at_ms: int, until_ms: int) -> None:
-        self.owner = owner  # the name that the client gave itself
-        self.token = token  # proves that a caller is the holder; the same for all messages of a claim
-        self.at_ms = at_ms  # when the messages were delivered: execution timeouts count from here
-        self.until_ms = until_ms  # when it runs out
-        self.live = 0  # messages still under it
 
-
-class Entry:
+class Entry(Struct, gc=False, eq=False):
     """A message with a history in a group: held, or resting until `retry_at_ms`."""
 
-    __slots__ = (
-        "attempts", "error", "failures", "held", "lease", "lease_losses", "lost", "releases", "retry_at_ms", "version",
-    )  # fmt: skip
-
-    def __init__(self, attempts: int, version: int) -> None:
-        self.attempts = attempts  # deliveries so far
-        self.version = version  # of the last lease: rises with every delivery
-        self.failures = 0  # attempts that ended by a nack
-        self.lease_losses = 0  # attempts that ended because the lease ran out
-        self.releases = 0  # deliveries that were given back
-        self.retry_at_ms = 0  # while resting: when it may be delivered again
-        self.error = ""  # of the last failure
-        self.lease: Lease | None = None  # the current lease, or the last one while resting
-        self.held = False
-        self.lost = False  # the last lease ran out and its holder has not reported why
+    attempts: int  # deliveries so far
+    version: int  # of the last lease: rises with every delivery
+    failures: int = 0  # attempts that ended by a nack
+    lease_losses: int = 0  # attempts that ended because the lease ran out
+    releases: int = 0  # deliveries that were given back
+    retry_at_ms: int = 0  # while resting: when it may be delivered again
+    error: str = ""  # of the last failure
+    lease: Lease | None = None  # the current lease, or the last one while resting
+    held: bool = False
+    lost: bool = False  # the last lease ran out and its holder has not reported why
 
     def was_delivered(self) -> bool:
         """False if it is delayed by its producer and has never been delivered."""
@@ -114,87 +115,3 @@ class DeadOffsets:
 
     def clear(self) -> None:
         self._holders.clear()
-
-
-Piece = tuple[int, int, Lease]
-
-
-class HeldRanges:
-    """Disjoint ranges of offsets, each under a lease, ascending."""
-
-    __slots__ = ("ends", "firsts", "leases")
-
-    def __init__(self) -> None:
-        self.firsts: list[int] = []
-        self.ends: list[int] = []
-        self.leases: list[Lease] = []
-
-    def __iter__(self) -> Iterator[Piece]:
-        return zip(self.firsts, self.ends, self.leases, strict=True)
-
-    def __bool__(self) -> bool:
-        return bool(self.firsts)
-
-    def lease_at(self, offset: int) -> Lease | None:
-        index = bisect_right(self.firsts, offset) - 1
-        return self.leases[index] if index >= 0 and offset < self.ends[index] else None
-
-    def overlapping(self, first: int, end: int) -> Iterator[Piece]:
-        """The parts of held ranges that lie in [first, end)."""
-        index = max(0, bisect_right(self.firsts, first) - 1)
-        while index < len(self.firsts) and self.firsts[index] < end:
-            low, high = max(first, self.firsts[index]), min(end, self.ends[index])
-            if low < high:
-                yield low, high, self.leases[index]
-            index += 1
-
-    def add(self, first: int, end: int, lease: Lease) -> None:
-        """Add a range; neighbours under the same lease become one."""
-        if not self.firsts or (first >= self.ends[-1] and lease is not self.leases[-1]):
-            self.firsts.append(first)
-            self.ends.append(end)
-            self.leases.append(lease)
-            return
-        index = bisect_right(self.firsts, first)
-        if index < len(self.firsts) and self.firsts[index] == end and self.leases[index] is lease:
-            end = self.ends[index]
-            del self.firsts[index], self.ends[index], self.leases[index]
-        if index and self.ends[index - 1] == first and self.leases[index - 1] is lease:
-            self.ends[index - 1] = end
-            return
-        self.firsts.insert(index, first)
-        self.ends.insert(index, end)
-        self.leases.insert(index, lease)
-
-    def cut(self, first: int, end: int) -> list[Piece]:
-        """Remove [first, end) and return the pieces that were held."""
-        firsts, ends, leases = self.firsts, self.ends, self.leases
-        index = bisect_right(firsts, first) - 1
-        if index < 0 or ends[index] <= first:
-            index += 1
-        elif firsts[index] == first and ends[index] == end:
-            whole = (first, end, leases[index])
-            del firsts[index], ends[index], leases[index]
-            return [whole]
-        pieces: list[Piece] = []
-        while index < len(firsts) and firsts[index] < end:
-            start, stop, lease = firsts[index], ends[index], leases[index]
-            low, high = max(first, start), min(end, stop)
-            pieces.append((low, high, lease))
-            if start < low:
-                ends[index] = low
-                index += 1
-                if high < stop:
-                    firsts.insert(index, high)
-                    ends.insert(index, stop)
-                    leases.insert(index, lease)
-            elif high < stop:
-                firsts[index] = high
-            else:
-                del firsts[index], ends[index], leases[index]
-        return pieces
-
-    def clear(self) -> None:
-        self.firsts.clear()
-        self.ends.clear()
-        self.leases.clear()

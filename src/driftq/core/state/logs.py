@@ -8,12 +8,15 @@
 
 1. The default lane is implicit: every offset (p) that no explicit lane has, in order, at no cost per record.
 2. A record with a priority, task, label, tenant (in a fair topic) or delay belongs to an explicit lane. It costs
-   sixteen bytes in its lane and twelve in the index `marked_offsets`, until retention drops it.
+   sixteen bytes in its lane and twelve in the index (`core.state.lanes`), until retention drops it.
 3. Deadlines, timeouts and delays are kept in sorted arrays or a heap, only for the records that have one.
 4. Offsets that some group never gets are noted once, for groups that start later: `cancelled`, `directed`.
 
 Groups keep a cursor for each lane (`core.state.progress`). A log knows the numbers of its groups and nothing else of
 them. Records themselves are in the log store.
+
+There may be a million logs, and most are plain streams. So a log starts with the empty tables below, which all logs
+share and none changes; it gets a table of its own with the first entry.
 """
 
 from __future__ import annotations
@@ -26,26 +29,23 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
-from driftq.core.model.snapshot_facts import LaneState, LogState
+from driftq.core.model.snapshot_facts import LogState
+from driftq.core.state.lanes import LaneIndex
 from driftq.core.state.producers import ProducerTable
 
 if TYPE_CHECKING:
-    from driftq.core.model.facts import RecordSchedule
+    from driftq.core.model.facts import ProducerSequence, RecordSchedule
+    from driftq.core.model.snapshot_facts import ProducerEntryState
 
 SIZES_MAX = 8_192
-SHARED_TENANT = "\x1fshared"  # tenants of a fair topic without a lane of their own share this one
 
-
-class Lane:
-    """The offsets of one explicit lane and when each was appended, both ascending."""
-
-    __slots__ = ("number", "offsets", "times", "withdrawn")
-
-    def __init__(self, number: int) -> None:
-        self.number = number  # its index in `Log.lane_keys`
-        self.offsets = array("q")
-        self.times = array("q")  # when each was appended: a lane's head gains priority by waiting
-        self.withdrawn = array("q")  # offsets of the lane that not every group gets: cancelled, or for one group only
+NO_LANES = LaneIndex()
+NO_PRODUCERS = ProducerTable()
+NO_RANGES = RangeSet()
+NO_NUMBERS = array("q")
+NO_READERS: list[int] = []
+NO_DELAYS: list[tuple[int, int]] = []
+NO_DIRECTED: dict[int, str] = {}
 
 
 class Log:
@@ -53,41 +53,33 @@ class Log:
 
     __slots__ = (
         "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
-        "lane_keys", "lanes", "last_ms", "log_id", "low_floor", "marked", "marked_lanes", "marked_offsets",
-        "partition", "payload_bytes", "producers", "readers", "size_offsets", "size_totals", "start", "tenants",
-        "timeout_offsets", "timeouts_ms", "topic", "tracked", "urgent", "withdrawn",
+        "lanes", "last_ms", "log_id", "low_floor", "partition", "payload_bytes", "producers", "readers",
+        "size_offsets", "size_totals", "start", "timeout_offsets", "timeouts_ms", "topic", "tracked",
     )  # fmt: skip
 
     def __init__(self, log_id: int, start: int = 0, topic: str = "", partition: int = 0) -> None:
         self.log_id = log_id  # never reused
         self.topic = topic  # "" for a stream or the staging log
-        self.partition = partition
+        self.partition = partition  # of the topic
         self.start = start  # the first offset that retention has not dropped
         self.end = start  # the next offset
         self.payload_bytes = 0  # of everything ever appended
         self.last_ms = 0  # the time of the last append
-        self.producers = ProducerTable()  # for deduplication
-        self.lanes: dict[LaneKey, Lane] = {}  # the explicit lanes that have records
-        self.tracked = RangeSet()  # jobs whose attempts are recorded
-        self.marked = RangeSet()  # offsets of explicit lanes
-        self.marked_offsets = array("q")  # the same offsets, ascending ...
-        self.marked_lanes = array("I")  # ... and for each the number of its lane
-        self.lane_keys: list[LaneKey] = []  # by number; the keys of empty lanes are dropped when there are many
-        self.urgent = False  # whether a lane has a priority
-        self.tenants: set[str] = set()  # tenants that have a lane
+        self.producers = NO_PRODUCERS  # for deduplication
+        self.lanes = NO_LANES  # which records belong to explicit lanes
+        self.tracked = NO_RANGES  # jobs whose attempts are recorded
         self.fair_from = start  # in a fair topic tenants take turns from this offset on
-        self.delayed: list[tuple[int, int]] = []  # heap of (not_before_ms, offset) that were ahead at the last append
-        self.deadline_offsets = array("q")  # records with a deadline, ascending, and ...
-        self.deadlines_ms = array("q")  # ... their deadlines
-        self.timeout_offsets = array("q")  # records with an execution timeout, ascending, and ...
-        self.timeouts_ms = array("q")  # ... how long an attempt may take
-        self.size_offsets = array("q", [start])  # for some offsets, ascending, ...
-        self.size_totals = array("q", [0])  # ... the payload bytes below them
-        self.readers: list[int] = []  # ids of the groups that read it
+        self.delayed = NO_DELAYS  # heap of (not_before_ms, offset) that were ahead at the last append
+        self.deadline_offsets = NO_NUMBERS  # records with a deadline, ascending, and ...
+        self.deadlines_ms = NO_NUMBERS  # ... their deadlines
+        self.timeout_offsets = NO_NUMBERS  # records with an execution timeout, ascending, and ...
+        self.timeouts_ms = NO_NUMBERS  # ... how long an attempt may take
+        self.size_offsets = array("q", [start]) if topic else NO_NUMBERS  # for some offsets, ascending, ...
+        self.size_totals = array("q", [0]) if topic else NO_NUMBERS  # ... the payload bytes below them; only in topics
+        self.readers = NO_READERS  # ids of the groups that read it
         self.low_floor = start  # a lower bound of the floors of its groups
-        self.cancelled = RangeSet()  # no group gets these, whenever it starts
-        self.directed: dict[int, str] = {}  # by offset: the name of the only group that gets it
-        self.withdrawn = array("q")  # offsets of the default lane that are cancelled or directed
+        self.cancelled = NO_RANGES  # no group gets these, whenever it starts
+        self.directed = NO_DIRECTED  # by offset: the name of the only group that gets it
         self.ended_ms = 0  # the last time that a change of its groups may have ended jobs
 
     def extend(self, count: int, payload_bytes: int, at_ms: int) -> None:
@@ -98,22 +90,41 @@ class Log:
         if self.topic:
             self._note_size()
 
+    def add_reader(self, group_id: int) -> None:
+        if self.readers is NO_READERS:
+            self.readers = []
+        self.readers.append(group_id)
+
+    def remember(self, by: ProducerSequence, first_offset: int, end_offset: int, at_ms: int) -> None:
+        """A producer's append was accepted."""
+        self._own_producers().remember(by, first_offset, end_offset, at_ms)
+
+    def restore_producer(self, fact: ProducerEntryState) -> None:
+        self._own_producers().restore(fact)
+
     def cancel(self, offset: int) -> None:
         """No group gets this message any more."""
+        if self.cancelled is NO_RANGES:
+            self.cancelled = RangeSet()
         self.cancelled.add(offset, offset + 1)
-        self._withdraw(offset)
+        self._own_lanes().withdraw(offset)
 
     def direct(self, offset: int, group: str) -> None:
         """Only this group gets the message."""
+        if self.directed is NO_DIRECTED:
+            self.directed = {}
         self.directed[offset] = group
-        self._withdraw(offset)
+        self._own_lanes().withdraw(offset)
 
-    def _withdraw(self, offset: int) -> None:
-        lane = self.lane_of(offset)
-        withdrawn = self.lanes[lane].withdrawn if lane is not None else self.withdrawn
-        index = bisect_left(withdrawn, offset)
-        if index == len(withdrawn) or withdrawn[index] != offset:
-            withdrawn.insert(index, offset)
+    def _own_lanes(self) -> LaneIndex:
+        if self.lanes is NO_LANES:
+            self.lanes = LaneIndex()
+        return self.lanes
+
+    def _own_producers(self) -> ProducerTable:
+        if self.producers is NO_PRODUCERS:
+            self.producers = ProducerTable()
+        return self.producers
 
     def passed_over(self, group: str) -> Iterator[Range]:
         """The offsets that this group never gets, wherever it starts."""
@@ -145,6 +156,14 @@ class Log:
             total += (next_total - total) * (offset - before) // (next_offset - before)
         return self.payload_bytes - total
 
+    def fitting(self, first: int, end: int, bytes_max: int, overhead_bytes: int) -> int:
+        """How far the records from `first` to `end` have about `bytes_max` bytes, each with an overhead. All of them
+        together have more."""
+        above = self.bytes_from(first)
+        return first + bisect_right(
+            range(first + 1, end), bytes_max, key=lambda at: above - self.bytes_from(at) + overhead_bytes * (at - first)
+        )
+
     def mark(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
         """Add the records that are not plain to their lanes, and note their deadlines, delays and timeouts."""
         while self.delayed and self.delayed[0][0] <= at_ms:
@@ -152,43 +171,31 @@ class Log:
         for mark in marks:
             offset = first_offset + mark.index
             if mark.tracked:
-                self.tracked.add(offset, offset + 1)
+                self._track(offset, offset + 1)
             if mark.deadline_ms:
+                if self.deadline_offsets is NO_NUMBERS:
+                    self.deadline_offsets, self.deadlines_ms = array("q"), array("q")
                 self.deadline_offsets.append(offset)
                 self.deadlines_ms.append(mark.deadline_ms)
             if mark.timeout_ms:
+                if self.timeout_offsets is NO_NUMBERS:
+                    self.timeout_offsets, self.timeouts_ms = array("q"), array("q")
                 self.timeout_offsets.append(offset)
                 self.timeouts_ms.append(mark.timeout_ms)
             if mark.not_before_ms > at_ms:
+                if self.delayed is NO_DELAYS:
+                    self.delayed = []
                 heapq.heappush(self.delayed, (mark.not_before_ms, offset))
             if mark.not_before_ms > at_ms or mark.priority or mark.task or mark.label or mark.tenant:
                 key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
-                lane = self.lanes.get(key) or self._add_lane(key)
-                lane.offsets.append(offset)
-                lane.times.append(at_ms)
-                self._note_lane(offset, lane.number)
+                self._own_lanes().add(key, offset, at_ms)
             if mark.group:
                 self.direct(offset, mark.group)
 
-    def _add_lane(self, key: LaneKey) -> Lane:
-        lane = self.lanes[key] = Lane(len(self.lane_keys))
-        self.lane_keys.append(key)
-        self.urgent = self.urgent or key.priority > 0
-        if key.tenant:
-            self.tenants.add(key.tenant)
-        return lane
-
-    def _note_lane(self, offset: int, number: int) -> None:
-        self.marked.add(offset, offset + 1)
-        self.marked_offsets.append(offset)
-        self.marked_lanes.append(number)
-
-    def lane_of(self, offset: int) -> LaneKey | None:
-        """The explicit lane of an offset, or None for the default lane."""
-        index = bisect_left(self.marked_offsets, offset)
-        if index < len(self.marked_offsets) and self.marked_offsets[index] == offset:
-            return self.lane_keys[self.marked_lanes[index]]
-        return None
+    def _track(self, first: int, end: int) -> None:
+        if self.tracked is NO_RANGES:
+            self.tracked = RangeSet()
+        self.tracked.add(first, end)
 
     def deadline_of(self, offset: int) -> int:
         """0 if the record has none."""
@@ -214,38 +221,37 @@ class Log:
     def trim(self, start: int) -> None:
         """Records below `start` are gone."""
         self.start = start
-        self.marked.discard(0, start)
+        if self.lanes is not NO_LANES:
+            self.lanes.trim(start)
         self.tracked.discard(0, start)
         self.cancelled.discard(0, start)
         if self.directed:
             self.directed = {offset: group for offset, group in self.directed.items() if offset >= start}
-        del self.withdrawn[: bisect_left(self.withdrawn, start)]
-        for lane in self.lanes.values():
-            cut = bisect_left(lane.offsets, start)
-            del lane.offsets[:cut], lane.times[:cut], lane.withdrawn[: bisect_left(lane.withdrawn, start)]
-        self.lanes = {key: lane for key, lane in self.lanes.items() if lane.offsets}
-        cut = bisect_left(self.marked_offsets, start)
-        del self.marked_offsets[:cut], self.marked_lanes[:cut]
-        if len(self.lane_keys) > 64 + 2 * len(self.lanes):
-            self._number_lanes()
-        self.urgent = any(key.priority for key in self.lanes)
-        self.tenants = {key.tenant for key in self.lanes if key.tenant}
         cut = bisect_left(self.deadline_offsets, start)
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
         cut = bisect_left(self.timeout_offsets, start)
         del self.timeout_offsets[:cut], self.timeouts_ms[:cut]
-        self.delayed = [item for item in self.delayed if item[1] >= start]
-        heapq.heapify(self.delayed)
+        if self.delayed:
+            self.delayed = [item for item in self.delayed if item[1] >= start]
+            heapq.heapify(self.delayed)
         self.low_floor = max(self.low_floor, start)
 
-    def _number_lanes(self) -> None:
-        """Renumber the lanes without gaps and rebuild the index of offsets."""
-        self.lane_keys = list(self.lanes)
-        for number, lane in enumerate(self.lanes.values()):
-            lane.number = number
-        index = sorted((offset, lane.number) for lane in self.lanes.values() for offset in lane.offsets)
-        self.marked_offsets = array("q", (offset for offset, _ in index))
-        self.marked_lanes = array("I", (number for _, number in index))
+    def is_plain(self) -> bool:
+        """Whether it holds nothing but its bounds, sizes and producers, as most streams do."""
+        return not (
+            self.topic
+            or self.lanes.by_key
+            or self.lanes.withdrawn
+            or self.readers
+            or self.delayed
+            or self.directed
+            or self.tracked
+            or self.cancelled
+            or self.deadline_offsets
+            or self.timeout_offsets
+            or self.ended_ms
+            or self.fair_from
+        )
 
     def snapshot(self) -> LogState:
         return LogState(
@@ -254,7 +260,7 @@ class Log:
             self.end,
             self.payload_bytes,
             self.last_ms,
-            tuple(LaneState(*key, lane.offsets.tobytes(), lane.times.tobytes()) for key, lane in self.lanes.items()),
+            self.lanes.snapshot(),
             tuple(sorted(self.delayed)),
             self.deadline_offsets.tobytes(),
             self.deadlines_ms.tobytes(),
@@ -274,22 +280,15 @@ class Log:
         """Take over what a snapshot holds."""
         self.start, self.end = fact.start_offset, fact.end_offset
         self.payload_bytes, self.last_ms = fact.payload_bytes, fact.last_ms
-        for saved in fact.lanes:
-            lane = self._add_lane(LaneKey(saved.priority, saved.task, saved.label, saved.tenant))
-            lane.offsets.frombytes(saved.offsets)
-            lane.times.frombytes(saved.times)
-        self._number_lanes()
-        for offset in self.marked_offsets:
-            self.marked.add(offset, offset + 1)
-        self.delayed = list(fact.delayed)
-        self.deadline_offsets = array("q", fact.deadline_offsets)
-        self.deadlines_ms = array("q", fact.deadlines_ms)
-        self.timeout_offsets = array("q", fact.timeout_offsets)
-        self.timeouts_ms = array("q", fact.timeouts_ms)
-        self.size_offsets = array("q", fact.size_offsets)
-        self.size_totals = array("q", fact.size_totals)
+        if fact.lanes:
+            self._own_lanes().restore(fact.lanes)
+        self.delayed = list(fact.delayed) or NO_DELAYS
+        self.deadline_offsets, self.deadlines_ms = _numbers(fact.deadline_offsets), _numbers(fact.deadlines_ms)
+        self.timeout_offsets, self.timeouts_ms = _numbers(fact.timeout_offsets), _numbers(fact.timeouts_ms)
+        if self.topic:
+            self.size_offsets, self.size_totals = array("q", fact.size_offsets), array("q", fact.size_totals)
         for first, end in fact.tracked:
-            self.tracked.add(first, end)
+            self._track(first, end)
         for first, end in (*fact.lost, *fact.cancelled):
             for offset in range(first, end):
                 self.cancel(offset)
@@ -298,6 +297,10 @@ class Log:
         self.ended_ms = fact.ended_ms
         self.low_floor = self.start
         self.fair_from = fact.fair_from
+
+
+def _numbers(packed: bytes) -> array[int]:
+    return array("q", packed) if packed else NO_NUMBERS
 
 
 def without(ranges: Iterator[Range], taken: list[int]) -> Iterator[Range]:

@@ -20,18 +20,22 @@ For the group, every offset of the log is in exactly one state:
 A claim of a thousand fresh messages costs one lease and one range in `held`. Only a message with a history of its own
 (it failed, was given back or delayed) has an `Entry`, and is then never in `held`. A group that acks in order needs no
 memory per message. The methods fold facts; `core.transitions.claim_selection` decides what a claim gets.
+
+No operation walks through everything that is pending: a lease knows the ranges that it was given (`held_by`), and the
+timers of leases and retries are queues in order of time (`core.state.timer_queue`).
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
-from driftq.core.state.leases import DeadOffsets, Entry, HeldRanges, Lease
+from driftq.core.state.held_ranges import HeldRanges
+from driftq.core.state.leases import DeadOffsets, Entry, Lease
+from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Extended, Failed, FailureExplained, Leased, Released
@@ -51,14 +55,14 @@ class Progress:
     """What one group has done with one log."""
 
     __slots__ = (
-        "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "held_entries", "in_flight",
-        "lane_cursors", "lease_heap", "live_leases", "log_id", "pushed", "ready", "resting", "resting_heap",
-        "retry_debt", "settled", "top_version", "turns",
+        "cursor", "dead", "entries", "floor", "fresh_version", "group_id", "held", "in_flight", "lane_cursors",
+        "last_lease", "lease_timers", "log_id", "ready", "retry_debt", "retry_timers", "settled", "top_version",
+        "turns",
     )  # fmt: skip
 
     def __init__(self, group_id: int, log_id: int, start: int) -> None:
-        self.group_id = group_id
-        self.log_id = log_id
+        self.group_id = group_id  # the group, and ...
+        self.log_id = log_id  # ... the log that this is the progress of
         self.floor = start  # everything below is settled
         self.cursor = start  # the next fresh offset of the default lane
         self.lane_cursors: dict[LaneKey, int] = {}  # the same for each explicit lane that was delivered from
@@ -71,15 +75,12 @@ class Progress:
         self.held = HeldRanges()  # held on their first attempt, as ranges with their leases
         self.dead = DeadOffsets()  # the last dead letters, to recognise late and repeated calls
         self.entries: dict[int, Entry] = {}  # messages with a history: held again, or resting
-        self.held_entries: set[int] = set()  # the offsets in `entries` that are held
         self.in_flight = 0  # held messages, in ranges and in entries
-        self.resting = 0  # entries that are not held
         self.fresh_version = 1  # lease version of a first delivery; rises when the group seeks
         self.top_version = 0  # the highest lease version so far
-        self.resting_heap: list[tuple[int, int]] = []  # (retry_at_ms, offset) of resting entries, and stale items
-        self.lease_heap: list[tuple[int, int, Lease]] = []  # (until_ms, push number, lease), and stale items
-        self.live_leases = 0  # leases that still hold a message; more items than these in the heap are stale
-        self.pushed = 0  # number of pushes to the lease heap: breaks ties, so that leases are never compared
+        self.retry_timers: TimerQueue[tuple[int, int]] = TimerQueue()  # (retry_at_ms, offset) of resting entries
+        self.lease_timers: TimerQueue[tuple[int, int, Lease]] = TimerQueue()  # (until_ms, number, lease) that hold some
+        self.last_lease = 0  # the number of the last lease: of two that end together the older one comes first
 
     # --- queries ---
 
@@ -98,37 +99,54 @@ class Progress:
     def is_settled(self, offset: int) -> bool:
         return offset < self.floor or offset in self.settled
 
+    def is_pending(self, offset: int) -> bool:
+        """Whether it is held, or waits for its next attempt."""
+        return offset in self.entries or self.held.lease_at(offset) is not None
+
+    @property
+    def resting(self) -> int:
+        """How many entries are not held."""
+        return self.retry_timers.count
+
     def next_ms(self) -> int | None:
         """When a lease ends or a resting message becomes due, whichever is first."""
-        leases, rests = self.lease_heap, self.resting_heap
-        if not rests:
-            return leases[0][0] if leases else None
-        return min(leases[0][0], rests[0][0]) if leases else rests[0][0]
+        lease_ms, retry_ms = self.lease_timers.next_ms(), self.retry_timers.next_ms()
+        if lease_ms is None or retry_ms is None:
+            return lease_ms if retry_ms is None else retry_ms
+        return min(lease_ms, retry_ms)
+
+    def held_by(self, lease: Lease) -> Iterator[int]:
+        """The offsets that a lease still holds, in the order in which it got them."""
+        for first, end in (lease.run, *lease.more) if lease.run is not None else ():
+            entry = self.entries.get(first)
+            if entry is not None and entry.held and entry.lease is lease:
+                yield first  # an entry is always leased alone
+                continue
+            for low, high, holder in self.held.overlapping(first, end):
+                if holder is lease:
+                    yield from range(low, high)
 
     # --- folding facts ---
 
     def lease(self, fact: Leased) -> None:
-        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms, fact.ranges[0], fact.ranges[1:])
         self.retry_debt = fact.retry_debt
         entries = self.entries
         for first, end in fact.ranges:
             entry = entries.get(first) if entries else None
             if entry is not None:
                 assert end == first + 1 and not entry.held, "an entry is leased alone, and not while held"
+                self.retry_timers.remove((entry.retry_at_ms, first))
                 entry.attempts += 1
                 entry.version += 1
                 entry.held, entry.lost = True, False
                 entry.lease = lease
-                self.held_entries.add(first)
-                self.resting -= 1
                 self.top_version = max(self.top_version, entry.version)
             else:
                 self._lease_fresh(first, end, lease, fact.lane)
             lease.live += end - first
             self.in_flight += end - first
-        self._push_lease(lease)
-        if self.resting_heap:
-            self._tidy_resting()
+        self._start_timer(lease)
 
     def _lease_fresh(self, first: int, end: int, lease: Lease, lane: tuple[int, str, str, str] | None) -> None:
         if self.ready.count:
@@ -149,22 +167,25 @@ class Progress:
         renewed: dict[Lease, Lease] = {}  # messages that share a lease share the new one too
         for first, end in fact.ranges:
             for low, high, old in self.held.cut(first, end):
-                self.held.add(low, high, self._renew(renewed, old, fact.until_ms, high - low))
+                self.held.add(low, high, self._renew(renewed, old, fact.until_ms, (low, high)))
             for offset in self.entries_in(first, end):
                 entry = self.entries[offset]
                 if entry.held and entry.lease is not None:
-                    entry.lease = self._renew(renewed, entry.lease, fact.until_ms, 1)
-        self._tidy_leases()
+                    entry.lease = self._renew(renewed, entry.lease, fact.until_ms, (offset, offset + 1))
+        for lease in renewed.values():
+            if lease.live:
+                self._start_timer(lease)
 
-    def _renew(self, renewed: dict[Lease, Lease], old: Lease, until_ms: int, count: int) -> Lease:
+    def _renew(self, renewed: dict[Lease, Lease], old: Lease, until_ms: int, run: Range) -> Lease:
         lease = renewed.get(old)
         if lease is None:
-            lease = renewed[old] = Lease(old.owner, old.token, old.at_ms, until_ms)
-            lease.live = count
-            self._push_lease(lease)
+            lease = renewed[old] = Lease(old.owner, old.token, old.at_ms, until_ms, run)
+        elif isinstance(lease.more, list):
+            lease.more.append(run)
         else:
-            lease.live += count
-        self._drop(old, count)
+            lease.more = [run]
+        lease.live += run[1] - run[0]
+        self._drop(old, run[1] - run[0])
         return lease
 
     def fail(self, fact: Failed) -> None:
@@ -175,7 +196,6 @@ class Progress:
         else:
             entry.failures += 1
         self._rest(fact.offset, entry, fact.retry_at_ms)
-        self._tidy_leases()
 
     def explain(self, fact: FailureExplained) -> None:
         entry = self._end_attempt(fact.offset)
@@ -195,7 +215,6 @@ class Progress:
                 entry.releases += fact.sent
                 entry.lease = None
                 self._rest(offset, entry, fact.retry_at_ms)
-        self._tidy_leases()
 
     def settle(self, first: int, end: int) -> None:
         """These offsets are done, whatever state they were in."""
@@ -204,7 +223,7 @@ class Progress:
             self._drop(lease, high - low)
         if self.entries:
             for offset in self.entries_in(first, end):
-                self._forget(offset)
+                self._end_hold(offset, self.entries.pop(offset))
         if self.ready.count:
             self.ready.discard(first, end)
         settled = self.settled
@@ -214,9 +233,6 @@ class Progress:
                 self.floor = max(self.floor, settled.pop_front()[1])
         else:
             settled.add(first, end)
-        self._tidy_leases()
-        if self.resting_heap:
-            self._tidy_resting()
 
     def dead_letter(self, offset: int) -> None:
         """Settle a message as a dead letter, and remember its last holder."""
@@ -258,15 +274,14 @@ class Progress:
         """Start over at an offset. Lease versions keep rising, so that earlier holders stay fenced off."""
         self.held.clear()
         self.entries.clear()
-        self.held_entries.clear()
         self.settled.clear()
         self.dead.clear()
         self.ready.clear()
         self.lane_cursors.clear()
         self.turns.clear()
-        self.resting_heap.clear()
-        self.lease_heap.clear()
-        self.in_flight = self.resting = self.live_leases = self.retry_debt = 0
+        self.retry_timers.clear()
+        self.lease_timers.clear()
+        self.in_flight = self.retry_debt = 0
         self.floor = self.cursor = offset
         self.fresh_version = self.top_version + 1
 
@@ -297,64 +312,34 @@ class Progress:
             entry = Entry(1, self.fresh_version)
             entry.lease = pieces[0][2]
             entry.held = True
-        if entry.held:
-            self.held_entries.discard(offset)
-            self.in_flight -= 1
-            if entry.lease is not None:
-                self._drop(entry.lease, 1)
-        else:
-            self.resting -= 1
+        self._end_hold(offset, entry)
         return entry
+
+    def _end_hold(self, offset: int, entry: Entry) -> None:
+        """An entry ends its attempt or its rest."""
+        if not entry.held:
+            self.retry_timers.remove((entry.retry_at_ms, offset))
+            return
+        self.in_flight -= 1
+        if entry.lease is not None:
+            self._drop(entry.lease, 1)
 
     def _rest(self, offset: int, entry: Entry, until_ms: int) -> None:
         entry.held = False
         entry.retry_at_ms = until_ms
         self.entries[offset] = entry
-        self.resting += 1
-        heapq.heappush(self.resting_heap, (until_ms, offset))
-        self._tidy_resting()
+        self.retry_timers.add((until_ms, offset))
 
-    def _forget(self, offset: int) -> None:
-        entry = self.entries.pop(offset)
-        if not entry.held:
-            self.resting -= 1
-            return
-        self.held_entries.discard(offset)
-        self.in_flight -= 1
-        if entry.lease is not None:
-            self._drop(entry.lease, 1)
-
-    def _push_lease(self, lease: Lease) -> None:
-        """Needs no tidying: a live lease is added and none ends."""
-        self.live_leases += 1
-        self.pushed += 1
-        heapq.heappush(self.lease_heap, (lease.until_ms, self.pushed, lease))
+    def _start_timer(self, lease: Lease) -> None:
+        self.last_lease += 1
+        lease.number = self.last_lease
+        self.lease_timers.add((lease.until_ms, lease.number, lease))
 
     def _drop(self, lease: Lease, count: int) -> None:
         lease.live -= count
-        if lease.live == 0:
-            self.live_leases -= 1
-
-    def _tidy_leases(self) -> None:
-        """Keep the top of the heap valid, and its stale items fewer than the valid ones."""
-        heap = self.lease_heap
-        if len(heap) > 64 + 2 * self.live_leases:
-            heap[:] = [item for item in heap if item[2].live]
-            heapq.heapify(heap)
-        while heap and not heap[0][2].live:
-            heapq.heappop(heap)
-
-    def _tidy_resting(self) -> None:
-        heap = self.resting_heap
-        if len(heap) > 64 + 2 * self.resting:
-            heap[:] = [item for item in heap if self._is_resting(item)]
-            heapq.heapify(heap)
-        while heap and not self._is_resting(heap[0]):
-            heapq.heappop(heap)
-
-    def _is_resting(self, item: tuple[int, int]) -> bool:
-        entry = self.entries.get(item[1])
-        return entry is not None and not entry.held and entry.retry_at_ms == item[0]
+        if lease.live == 0 and lease.number:
+            self.lease_timers.remove((lease.until_ms, lease.number, lease))
+            lease.run, lease.more, lease.number = None, (), 0  # an entry may keep it for as long as it waits
 
     # --- snapshots ---
 
@@ -376,12 +361,12 @@ class Progress:
         self.settled.unpack(fact.firsts, fact.ends)
 
     def restore_held(self, fact: HeldState) -> None:
-        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
+        lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms, fact.ranges[0], fact.ranges[1:])
         for first, end in fact.ranges:
             self.held.add(first, end, lease)
             lease.live += end - first
         self.in_flight += lease.live
-        self._push_lease(lease)
+        self._start_timer(lease)
 
     def restore_entry(self, fact: EntryState) -> None:
         entry = Entry.restored(fact)
@@ -391,8 +376,8 @@ class Progress:
         entry.held = True
         entry.retry_at_ms = fact.retry_at_ms
         self.entries[fact.offset] = entry
-        self.held_entries.add(fact.offset)
         self.in_flight += 1
         if entry.lease is not None:
             entry.lease.live = 1
-            self._push_lease(entry.lease)
+            entry.lease.run = fact.offset, fact.offset + 1
+            self._start_timer(entry.lease)

@@ -6,12 +6,15 @@ before its progress.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import snapshot_facts as i
+from driftq.core.model.stream_facts import StreamCreated
 from driftq.core.state.logs import Log
 from driftq.core.state.progress import Progress
+from driftq.core.state.streams import StreamRecord
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Fact
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 SETTLED_FEW = 1_000  # up to so many settled ranges are in `CursorState`; more are in `SettledState`
 SETTLED_AT_ONCE = 65_536
+STREAMS_AT_ONCE = 1_000
 
 
 def snapshot_facts(state: State) -> Iterator[Fact]:
@@ -28,10 +32,18 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield i.NumbersState(state.next_log_id, state.next_group_id, state.next_fence, state.last_ms)
     for topic in state.topics.values():
         yield i.TopicState(topic.name, topic.log_ids, topic.created_ms, topic.config, topic.dead_of)
-    yield from state.streams.snapshot()
-    for _, log in sorted(state.logs.items()):
-        yield log.snapshot()
-        yield from log.producers.snapshot(log.log_id)
+    streams = state.streams.in_order()
+    plain = [stream for stream in streams if stream.is_plain() and state.logs[stream.log_id].is_plain()]
+    for at in range(0, len(plain), STREAMS_AT_ONCE):
+        yield _plain_streams(state, plain[at : at + STREAMS_AT_ONCE])
+    plain_ids = {stream.log_id for stream in plain}
+    for stream in streams:
+        if stream.log_id not in plain_ids:
+            yield stream.snapshot()
+    for log_id, log in sorted(state.logs.items()):
+        if log_id not in plain_ids:
+            yield log.snapshot()
+        yield from log.producers.snapshot(log_id)
     for group in state.groups.values():
         yield i.GroupState(
             group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn,
@@ -45,6 +57,28 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield from state.stages.snapshot()
     yield from state.job_attempts.snapshot()
     yield from state.subscriptions.snapshot()
+
+
+def _plain_streams(state: State, streams: list[StreamRecord]) -> i.PlainStreamsState:
+    logs = [state.logs[stream.log_id] for stream in streams]
+    types = {content_type: number for number, content_type in enumerate(_types(streams))}
+    return i.PlainStreamsState(
+        tuple(stream.path for stream in streams),
+        tuple(types),
+        array("I", (types[stream.created.content_type] for stream in streams)).tobytes(),
+        array("q", (log.log_id for log in logs)).tobytes(),
+        array("q", (stream.created.at_ms for stream in streams)).tobytes(),
+        array("q", (stream.touched_ms for stream in streams)).tobytes(),
+        array("q", (log.start for log in logs)).tobytes(),
+        array("q", (log.end for log in logs)).tobytes(),
+        array("q", (log.payload_bytes for log in logs)).tobytes(),
+        array("q", (log.last_ms for log in logs)).tobytes(),
+    )
+
+
+def _types(streams: list[StreamRecord]) -> dict[str, None]:
+    """The content types, each once, in the order of their first stream."""
+    return dict.fromkeys(stream.created.content_type for stream in streams)
 
 
 def _progress_facts(progress: Progress) -> Iterator[Fact]:
@@ -75,12 +109,14 @@ class SnapshotRestore:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._types: dict[str, str] = {}  # content types of streams
         self.folds: dict[type, Callable[[Any], None]] = {
             i.NumbersState: self._numbers,
             i.TopicState: self._topic,
             i.LogState: self._log,
             i.ProducerEntryState: self._producer,
             i.StreamState: self._stream,
+            i.PlainStreamsState: self._plain_streams,
             i.GroupState: self._group,
             i.CursorState: self._cursor,
             i.SettledState: self._settled,
@@ -106,7 +142,7 @@ class SnapshotRestore:
         self._state.logs[fact.log_id].restore(fact)
 
     def _producer(self, fact: i.ProducerEntryState) -> None:
-        self._state.logs[fact.log_id].producers.restore(fact)
+        self._state.logs[fact.log_id].restore_producer(fact)
 
     def _stream(self, fact: i.StreamState) -> None:
         state = self._state
@@ -114,6 +150,24 @@ class SnapshotRestore:
         stream = state.streams.by_log[fact.created.log_id]
         state.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
         state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
+
+    def _plain_streams(self, fact: i.PlainStreamsState) -> None:
+        streams, logs = self._state.streams, self._state.logs
+        types = [self._types.setdefault(name, name) for name in fact.content_types]  # one object for all streams
+        columns = (fact.created_ms, fact.touched_ms, fact.payload_bytes, fact.last_ms)
+        for path, number, (log_id, start, end), created_ms, touched_ms, payload_bytes, last_ms in zip(
+            fact.paths, array("I", fact.type_numbers), fact.logs(), *(array("q", column) for column in columns),
+            strict=True,
+        ):  # fmt: skip
+            stream = StreamRecord(StreamCreated(path, log_id, created_ms, types[number]))
+            if touched_ms != created_ms:
+                stream.touched_ms = touched_ms
+            streams.add(stream)
+            log = logs[log_id] = Log(log_id)
+            if end:
+                log.start = log.low_floor = start
+                log.end, log.payload_bytes = end, payload_bytes
+                log.last_ms = stream.touched_ms if last_ms == touched_ms else last_ms
 
     def _group(self, fact: i.GroupState) -> None:
         group = self._state.add_group(fact.group_id, fact.topic, fact.group, fact.created_ms)

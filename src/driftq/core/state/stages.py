@@ -42,6 +42,7 @@ class Writer(NamedTuple):
     batch_number: int
     at_ms: int
     parts: tuple[PublishedBatch, ...]
+    content: str = ""  # identifies what was published; empty if the writer did not say
 
 
 class Stages:
@@ -72,7 +73,7 @@ class Stages:
         """Drop every stage of the writer: those that were published, and those left over."""
         self.forget(tuple(self.by_writer.get(fact.writer, ())))
         self.writers.pop(fact.writer, None)
-        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)
+        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts, fact.content)
         if len(self.writers) > WRITERS_MAX:
             del self.writers[next(iter(self.writers))]
 
@@ -103,7 +104,7 @@ class Stages:
                 tuple((b.target_log_id, b.offset, b.records, b.payload_bytes) for b in entry.batches),
             )
         for name, writer in self.writers.items():
-            yield WriterState(name, writer.batch_number, writer.at_ms, writer.parts)
+            yield WriterState(name, writer.batch_number, writer.at_ms, writer.parts, writer.content)
 
     def restore_stage(self, fact: StageState) -> None:
         entry = self._add(StageEntry(fact.handle, fact.writer, fact.expires_ms))
@@ -111,4 +112,4 @@ class Stages:
         self.payload_bytes += sum(batch.payload_bytes for batch in entry.batches)
 
     def restore_writer(self, fact: WriterState) -> None:
-        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts)
+        self.writers[fact.writer] = Writer(fact.batch_number, fact.at_ms, fact.parts, fact.content)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import STAGING_LOG
 from driftq.core.state.deadlines import Deadlines
-from driftq.core.state.effects import EffectMessages, EffectTable
+from driftq.core.state.effects import PENDING_KEPT_MS, EffectMessages, EffectStatus, EffectTable
 from driftq.core.state.groups import HISTORY_SUFFIX, Group, GroupActivity, Topic, link_history
 from driftq.core.state.idempotency_keys import ProducedKeyTable
 from driftq.core.state.jobs import JobAttempts, JobTenure
@@ -61,6 +61,11 @@ class State:
     def progress_of(self, group_id: int, log_id: int) -> Progress:
         return self.groups[group_id].progress[self.logs[log_id].partition]
 
+    def pending_count(self) -> int:
+        """How many held ranges and messages with a history there are in all groups: a snapshot has an item for each."""
+        progresses = (progress for group in self.groups.values() for progress in group.progress)
+        return sum(len(progress.entries) + len(progress.held) for progress in progresses)
+
     def add_topic(self, name: str, log_ids: range, at_ms: int, config: TopicConfig, dead_of: str) -> None:
         self.topics[name] = Topic(name, tuple(log_ids), at_ms, config, dead_of)
         for partition, log_id in enumerate(log_ids):
@@ -72,7 +77,7 @@ class State:
         group = Group(group_id, topic, name, at_ms)
         self.groups[group_id] = self.topics[topic].groups[name] = group
         for log_id in self.topics[topic].log_ids:
-            self.logs[log_id].readers.append(group_id)
+            self.logs[log_id].add_reader(group_id)
         self.next_group_id = max(self.next_group_id, group_id + 1)
         return group
 
@@ -106,3 +111,9 @@ class State:
         if effect.group_id not in self.groups or effect.log_id not in self.logs:
             return True
         return self.progress_of(effect.group_id, effect.log_id).is_settled(effect.offset)
+
+    def is_sweepable_at(self, effect: EffectRecord, now_ms: int) -> bool:
+        """Whether a sweep forgets an effect. A holder whose lease ran out may still commit, so a pending one is kept
+        for a while longer."""
+        kept_ms = PENDING_KEPT_MS if effect.status is EffectStatus.PENDING else 0
+        return effect.until_ms + kept_ms <= now_ms and self.is_forgettable_at(effect, now_ms)

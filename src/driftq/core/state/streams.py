@@ -5,15 +5,16 @@ chain of ranges (`resolve`)."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.model.snapshot_facts import StreamState
+from driftq.core.model.stream_facts import StreamCreated
+from driftq.core.state.sorted_paths import SortedPaths
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import ProducerSequence
-    from driftq.core.model.stream_facts import StreamCreated
 
 
 class ReadRange(NamedTuple):
@@ -65,6 +66,16 @@ class StreamRecord:
         expires_ms = self.expires_ms()
         return expires_ms is not None and expires_ms <= now_ms
 
+    def is_plain(self) -> bool:
+        """Whether it has nothing but a path and a content type."""
+        created = self.created
+        return (
+            not self.closed
+            and not self.stream_seq
+            and not self.soft_deleted
+            and created == StreamCreated(created.path, created.log_id, created.at_ms, created.content_type)
+        )
+
     def snapshot(self) -> StreamState:
         return StreamState(
             self.created, self.closed, self.closed_by, self.stream_seq, self.touched_ms, self.soft_deleted
@@ -74,22 +85,19 @@ class StreamRecord:
 class StreamTable:
     """Streams by path and by log."""
 
-    __slots__ = ("_paths", "_sorted", "by_log", "by_path", "retained")
+    __slots__ = ("_paths", "by_log", "by_path", "retained")
 
     def __init__(self) -> None:
         self.by_path: dict[str, StreamRecord] = {}
         self.by_log: dict[int, StreamRecord] = {}
         self.retained: dict[int, StreamRecord] = {}  # by log: streams with a retention of their own
-        self._paths: list[str] = []
-        self._sorted = True
+        self._paths = SortedPaths()
 
     def add(self, stream: StreamRecord) -> None:
+        if stream.path not in self.by_path:
+            self._paths.add(stream.path)
         self.by_path[stream.path] = stream
         self.by_log[stream.log_id] = stream
-        self._paths.append(stream.path)
-        self._sorted = False
-        if len(self._paths) > 2 * len(self.by_path) + 1_000:
-            self._paths = list(self.by_path)  # most of the old ones are deleted
         if stream.created.retention_ms or stream.created.retention_bytes:
             self.retained[stream.log_id] = stream
         if stream.created.source_log_id is not None:
@@ -100,23 +108,13 @@ class StreamTable:
         self.retained.pop(stream.log_id, None)
         if self.by_path.get(stream.path) is stream:
             del self.by_path[stream.path]
+            self._paths.discard(stream.path)
         if stream.created.source_log_id is not None:
             self.by_log[stream.created.source_log_id].forks -= 1
 
     def paths_from(self, prefix: str, after: str) -> Iterator[str]:
-        """Paths that start with `prefix` and sort after `after`, in order. The list is sorted on demand, which is fast
-        if few paths were added since the last time."""
-        if not self._sorted:
-            self._paths.sort()
-            self._sorted = True
-        last = ""
-        for index in range(max(bisect_left(self._paths, prefix), bisect_right(self._paths, after)), len(self._paths)):
-            path = self._paths[index]
-            if not path.startswith(prefix):
-                return
-            if path != last and path in self.by_path:
-                yield path
-            last = path
+        """Paths that start with `prefix` and sort after `after`, in order."""
+        return takewhile(lambda path: path.startswith(prefix), self._paths.start_at(prefix, after))
 
     def resolve(self, stream: StreamRecord, offset: int, end: int) -> list[ReadRange]:
         """The ranges that store [offset, end) of a stream, in order."""
@@ -130,10 +128,9 @@ class StreamTable:
             end = min(end, start)
             stream = self.by_log[stream.created.source_log_id]
 
-    def snapshot(self) -> Iterator[StreamState]:
+    def in_order(self) -> list[StreamRecord]:
         """Sources come before their forks, because log ids only rise."""
-        for log_id in sorted(self.by_log):
-            yield self.by_log[log_id].snapshot()
+        return [self.by_log[log_id] for log_id in sorted(self.by_log)]
 
     def restore(self, fact: StreamState) -> None:
         stream = StreamRecord(fact.created)

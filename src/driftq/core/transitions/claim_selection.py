@@ -14,7 +14,7 @@ A claim takes from two sources (`core.rules.claim` decides how many from each):
    - In a fair topic, tenants take turns within a level. Each tenant's own messages go out in offset order.
    - A log without explicit lanes needs no heap: ranges are cut from the default lane.
 
-Both are bounded: a claim looks at no more than `DUE_VISITED_MAX` items of a heap.
+Both are bounded: a claim looks at no more than `DUE_VISITED_MAX` messages that are due.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.model.facts import LaneKey
+from driftq.wire.fields import SAFE_INTEGER_MAX
 
 if TYPE_CHECKING:
     from driftq.core.model.ranges import Range
-    from driftq.core.state.leases import Lease
     from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
 TimeOf = Callable[[int, int], int]
-_Timed = TypeVar("_Timed", tuple[int, int], "tuple[int, int, Lease]")
 
 # (-level, turn, offset, number of the source, lane, offsets that follow)
 _HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]
@@ -42,6 +41,7 @@ _HeadItem = tuple[int, int, int, int, LaneKey | None, Iterator[int]]
 DUE_FOUND_MAX = 1_024
 DUE_VISITED_MAX = 8_192
 DEFAULT_LANE = LaneKey(0, "", "")
+MESSAGE_BYTES = 256  # what a message takes in a reply beside key, value and envelope
 
 
 class ClaimFilter(NamedTuple):
@@ -54,61 +54,51 @@ class ClaimFilter(NamedTuple):
         return self.task in (None, lane.task) and self.label in (None, lane.label)
 
 
+class ByteBudget:
+    """What a claim may still take, in bytes. Sizes are estimates: see `Log.bytes_from`."""
+
+    __slots__ = ("is_first", "left")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.left = max_bytes or SAFE_INTEGER_MAX
+        self.is_first = True  # the first message fits, whatever its size
+
+    def take(self, log: Log, first: int, end: int) -> int:
+        """How far the run from `first` to `end` fits. If not all of it does, nothing is left."""
+        size = log.bytes_from(first) - log.bytes_from(end) + MESSAGE_BYTES * (end - first)
+        if size <= self.left:
+            self.left -= size
+        else:
+            end = max(log.fitting(first, end, self.left, MESSAGE_BYTES), first + self.is_first)
+            self.left = 0
+        self.is_first = False
+        return end
+
+
 def due(
     log: Log, progress: Progress, end: int, limit: int, now_ms: int, claim_filter: ClaimFilter, ageing_ms: int
 ) -> list[int]:
     """Resting messages below `end` whose time has come: highest priority first, aged as for fresh ones, then the
-    longest overdue. If the log has neither priorities nor deadlines, the first `limit` in the heap are enough."""
-    enough = DUE_FOUND_MAX if log.urgent or log.deadline_offsets else min(limit, DUE_FOUND_MAX)
-    ranks: dict[int, tuple[int, int, int]] = {}  # by offset, because the heap may hold a message twice
-    for retry_at_ms, offset in islice(until(progress.resting_heap, now_ms), DUE_VISITED_MAX):
-        entry = progress.entries.get(offset)
-        if entry is None or entry.held or entry.retry_at_ms != retry_at_ms or offset >= end:
+    longest overdue. If the log has neither priorities nor deadlines, the first `limit` in the queue are enough."""
+    enough = DUE_FOUND_MAX if log.lanes.urgent or log.deadline_offsets else min(limit, DUE_FOUND_MAX)
+    ranks: list[tuple[int, int, int]] = []
+    for retry_at_ms, offset in islice(progress.retry_timers.until(now_ms), DUE_VISITED_MAX):
+        if offset >= end:
             continue
-        lane = (log.lane_of(offset) if log.marked else None) or DEFAULT_LANE
+        lane = (log.lanes.key_of(offset) if log.lanes.marked else None) or DEFAULT_LANE
         if claim_filter.admits(lane):
             aged = (now_ms - retry_at_ms) // ageing_ms if ageing_ms else 0
-            ranks[offset] = -lane.priority - aged, retry_at_ms, offset
+            ranks.append((-lane.priority - aged, retry_at_ms, offset))
             if len(ranks) >= enough:
                 break
-    return [offset for _, _, offset in sorted(ranks.values())]
-
-
-def until(heap: list[_Timed], now_ms: int) -> Iterator[_Timed]:
-    """The items of a heap up to a time, in order and without changing the heap: a child comes after its parent."""
-    ahead = [(heap[0], 0)] if heap else []
-    while ahead:
-        item, index = heapq.heappop(ahead)
-        if item[0] > now_ms:
-            return
-        yield item
-        for child in (2 * index + 1, 2 * index + 2):
-            if child < len(heap):
-                heapq.heappush(ahead, (heap[child], child))
+    return [offset for _, _, offset in sorted(ranks)]
 
 
 def next_ms(progress: Progress, now_ms: int) -> int | None:
     """When a lease or a backoff ends next, after `now_ms`. What is due already but was not delivered does not count: it
     waits for room, not for time."""
-    times = (_later(progress.lease_heap, now_ms), _later(progress.resting_heap, now_ms))
+    times = (progress.lease_timers.after(now_ms), progress.retry_timers.after(now_ms))
     return min((at_ms for at_ms in times if at_ms is not None), default=None)
-
-
-def _later(heap: list[_Timed], now_ms: int) -> int | None:
-    """The first time in a heap after `now_ms`. Only items up to `now_ms` and their children need to be looked at."""
-    earliest: int | None = None
-    stack = [0]
-    for _ in range(DUE_VISITED_MAX):
-        if not stack:
-            break
-        index = stack.pop()
-        if index < len(heap):
-            at_ms = heap[index][0]
-            if at_ms <= now_ms:
-                stack += (2 * index + 1, 2 * index + 2)
-            elif earliest is None or at_ms < earliest:
-                earliest = at_ms
-    return earliest
 
 
 class FreshRun(NamedTuple):
@@ -128,10 +118,10 @@ def fresh(
     if limit <= 0:
         return []
     plain = _default_lane(log, progress, end) if claim_filter.admits(DEFAULT_LANE) else iter(())
-    if not log.lanes:
+    if not log.lanes.by_key:
         return _runs(plain, limit)
     heads = _LaneHeads(log, progress, now_ms, ageing_ms, time_of, log.fair_from if fair else end)
-    for key, lane in log.lanes.items():
+    for key, lane in log.lanes.by_key.items():
         # There may be hundreds of lanes with nothing left: skip those with one comparison.
         has_more = progress.ready or lane.offsets[-1] >= progress.lane_cursors.get(key, progress.floor)
         if has_more and claim_filter.admits(key):
@@ -167,7 +157,7 @@ class _LaneHeads:
         if key is None:
             level, since_ms = 0, self._time_of(self._log.log_id, offset)
         else:
-            lane = self._log.lanes[key]
+            lane = self._log.lanes.by_key[key]
             level, since_ms = key.priority, lane.times[bisect_left(lane.offsets, offset)]
         if self._ageing_ms:
             level += max(0, self._now_ms - since_ms) // self._ageing_ms
@@ -213,11 +203,11 @@ def _runs(plain: Iterator[Range], limit: int) -> list[FreshRun]:
 def _default_lane(log: Log, progress: Progress, end: int) -> Iterator[Range]:
     """The fresh ranges of the default lane: the ready ones, then everything from the cursor on that is neither settled
     nor in an explicit lane."""
-    if log.marked:
-        yield from ((first, first + 1) for first in _ready(progress) if first not in log.marked)
+    if log.lanes.marked:
+        yield from ((first, first + 1) for first in _ready(progress) if first not in log.lanes.marked)
     else:
         yield from progress.ready
-    settled, marked = progress.settled, log.marked
+    settled, marked = progress.settled, log.lanes.marked
     position = max(progress.cursor, progress.floor)
     while position < end:
         stop = end

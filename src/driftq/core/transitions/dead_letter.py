@@ -11,7 +11,7 @@ from driftq.core.model.facts import DEAD, Settled
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import DeadLetter, Head, encode_head, read_head
-from driftq.wire.records import pack_one
+from driftq.wire.records import Record, pack_one
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
@@ -42,9 +42,9 @@ def dead_letter(
         reason=reason,
         dead_at=to_rfc3339(ctx.now_ms),
     )
-    batch = pack_one(record.value, record.key, encode_head(_dead_head(read_head(record.head), letter)))
+    dead = Record(record.value, record.key, encode_head(_dead_head(read_head(record.head), letter)))
     ctx.expect_event(log, letter.last_error)
-    ctx.append(_dead_log(ctx, log), batch, 1, len(record.key) + len(record.value))
+    ctx.append(_dead_log(ctx, log), pack_one(dead.value, dead.key, dead.head), 1, dead.size_bytes)
     ctx.facts.append(Settled(group.group_id, log.log_id, ((offset, offset + 1),), DEAD, ctx.now_ms, letter.last_error))
     ctx.dead_letters[group.group_id, log.log_id, offset] = (reason, letter.last_error)
     return True

@@ -40,7 +40,7 @@ def fail(
     attempts = entry.attempts if entry is not None else 1
     error = bounded(error, ctx.limits.error_bytes)
     try:
-        policy = _policy(ctx, topic, read_head(ctx.reader.record(log.log_id, offset).head))
+        policy = _policy(ctx, topic, read_head(ctx.reader.head(log.log_id, offset)))
     except Unreadable:
         policy = ctx.limits.retry  # it cannot be copied to the dead letters: it is retried until it can be read
     exhausted = is_exhausted(policy, attempts) and not topic.dead_of

@@ -38,7 +38,7 @@ def committed_in(ctx: DecisionContext, group: Group, log: Log, first: int, end: 
 
 def is_committed(ctx: DecisionContext, group: Group, log: Log, offset: int) -> bool:
     try:
-        envelope = read_head(ctx.reader.record(log.log_id, offset).head).envelope
+        envelope = read_head(ctx.reader.head(log.log_id, offset)).envelope
     except Unreadable:
         return False
     if envelope is None or not envelope.idempotency_key:
@@ -54,7 +54,3 @@ def skip(ctx: DecisionContext, group: Group, log: Log, offsets: list[int]) -> No
     """Settle messages, in ascending order, without a delivery."""
     if offsets:
         ctx.facts.append(Settled(group.group_id, log.log_id, tuple(runs(offsets)), SKIPPED, ctx.now_ms))
-
-
-# --- Keeping the leases of a connection that reads slowly but settles: see `engine.consumer_window` for which and
-# when

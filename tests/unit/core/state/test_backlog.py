@@ -18,24 +18,24 @@ TASKS = ("", "mail", "sms")
 @pytest.mark.parametrize("seed", range(20))
 def test_lag_is_what_a_count_of_every_message_says(seed):
     random = Random(seed)
-    desk = BrokerFixture(seed=seed)
-    desk.topic()
+    fixture = BrokerFixture(seed=seed)
+    fixture.topic()
     for _ in range(120):
         match random.randrange(5):
             case 0 | 1:
                 task, later = random.choice(TASKS), random.random() < 0.2
-                marks = (f.RecordSchedule(0, 0, task, not_before_ms=desk.now_ms + 50 if later else 0),)
-                desk.do(produce("v", marks=marks if task or later else ()))
+                marks = (f.RecordSchedule(0, 0, task, not_before_ms=fixture.now_ms + 50 if later else 0),)
+                fixture.do(produce("v", marks=marks if task or later else ()))
             case 2:
-                desk.do(c.Cancel("t", 0, random.randrange(60)))
+                fixture.do(c.Cancel("t", 0, random.randrange(60)))
             case 3:
-                claimed = desk.claim(3, group=random.choice("gh"), task=random.choice(("mail", "mail", "sms")))
+                claimed = fixture.claim(3, group=random.choice("gh"), task=random.choice(("mail", "mail", "sms")))
                 if claimed.deliveries and random.random() < 0.8:
-                    group = desk.broker.state.groups[claimed.group_id].name
-                    desk.do(c.Ack("t", group, "w", held(*offsets(claimed), token=claimed.token)))
+                    group = fixture.broker.state.groups[claimed.group_id].name
+                    fixture.do(c.Ack("t", group, "w", held(*offsets(claimed), token=claimed.token)))
             case _:
-                desk.advance(20)
-        state = desk.broker.state
+                fixture.advance(20)
+        state = fixture.broker.state
         for group in state.groups.values():
             progress = group.progress[0]
             log = state.logs[progress.log_id]

@@ -10,7 +10,7 @@ from driftq.core.state.effects import EffectStatus, EffectTable, effect_scope
 from driftq.core.state.idempotency_keys import produce_scope
 
 
-def test_scopes_are_told_apart_by_every_part():
+def test_scopes_differ_in_every_part():
     scopes = {
         produce_scope(ProduceKey(*parts))
         for parts in [("a", "b", "c"), ("ab", "", "c"), ("", "ab", "c"), ("a", "bc", "")]
@@ -39,7 +39,7 @@ def test_effects_are_looked_at_in_rounds():
     for number in range(100):
         effects.begin(KeyBegun(f"k{number}", number, "ann", 0, number))
     for _ in range(100):
-        effects.forget_some(lambda effect: effect.until_ms < 50)
+        effects.forget_some(2, lambda effect: effect.until_ms < 50)
     assert len(effects) == 50
 
 
@@ -49,11 +49,11 @@ def test_images_of_effects_keep_the_order_of_the_rounds(rounds):
     for number in range(10):
         effects.begin(KeyBegun(f"k{number}", number, "ann", 0, number, 1, 2, 3))
     for _ in range(rounds):
-        effects.forget_some(lambda effect: effect.until_ms == 3)
+        effects.forget_some(2, lambda effect: effect.until_ms == 3)
     again = EffectTable()
     for fact in effects.snapshot():
         again.restore(fact)
     assert list(again.snapshot()) == list(effects.snapshot())
     for either in (effects, again):
-        either.forget_some(lambda effect: effect.until_ms % 2 == 0)
+        either.forget_some(2, lambda effect: effect.until_ms % 2 == 0)
     assert list(again.snapshot()) == list(effects.snapshot())

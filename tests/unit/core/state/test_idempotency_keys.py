@@ -97,7 +97,7 @@ def test_one_sweep_drops_a_bounded_number(keys):
     assert len(keys) == 0
 
 
-def test_a_key_that_comes_again_and_again_is_held_once(keys):
+def test_a_key_that_is_repeated_is_stored_once(keys):
     for now_ms in range(0, 100_000, 100):
         keys.remember("k", plain(now_ms, now_ms + 100))
     assert len(keys) == 1

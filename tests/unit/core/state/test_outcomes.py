@@ -75,7 +75,7 @@ def test_the_last_dead_letters_are_known_with_their_holder():
     dead.trim(DEAD_MAX)
     assert [offset for offset, _, _ in dead] == [DEAD_MAX, DEAD_MAX + 1]
     dead.add(7, "", "")
-    assert not dead.was_held(7, "", ""), "it died before anybody had it"
+    assert not dead.was_held(7, "", ""), "it died before its first delivery"
 
 
 OLD_FRAMES = {

@@ -10,16 +10,16 @@ from driftq.core.state.producers import PRODUCERS_MAX, SERVER_EPOCH, WINDOW, Pro
 
 def table(*accepted: tuple[int, int, int]) -> ProducerTable:
     """A table that accepted (epoch, seq, digest) from producer p, each as one record."""
-    made = ProducerTable()
+    producers = ProducerTable()
     for number, (epoch, seq, digest) in enumerate(accepted):
-        made.remember(ProducerSequence("p", epoch, seq, digest), number, number + 1, 1_000 + number)
-    return made
+        producers.remember(ProducerSequence("p", epoch, seq, digest), number, number + 1, 1_000 + number)
+    return producers
 
 
 def verdict(
-    made: ProducerTable, epoch: int, seq: int, digest: int = 0, **more: bool
+    producers: ProducerTable, epoch: int, seq: int, digest: int = 0, **more: bool
 ) -> tuple[SequenceVerdict, int, int]:
-    judgement = made.judge(ProducerSequence("p", epoch, seq, digest), **more)
+    judgement = producers.judge(ProducerSequence("p", epoch, seq, digest), **more)
     return judgement.verdict, judgement.epoch, judgement.seq
 
 
@@ -73,50 +73,50 @@ def test_a_client_that_leaves_epochs_to_the_server(seq, digest, expected):
 
 
 def test_the_repeat_of_the_first_batch_is_known_long_after_it_left_the_window():
-    made = table(*((1, seq, seq) for seq in range(3 * WINDOW)))
-    assert verdict(made, SERVER_EPOCH, 0, 0)[0] is DUPLICATE
-    assert verdict(made, SERVER_EPOCH, 0, 5)[0] is ACCEPT
+    producers = table(*((1, seq, seq) for seq in range(3 * WINDOW)))
+    assert verdict(producers, SERVER_EPOCH, 0, 0)[0] is DUPLICATE
+    assert verdict(producers, SERVER_EPOCH, 0, 5)[0] is ACCEPT
 
 
-def test_a_repeat_is_told_where_the_first_went_while_it_is_in_the_window():
-    made = table(*((0, seq, seq) for seq in range(WINDOW + 2)))
-    inside = made.judge(ProducerSequence("p", 0, 2, 2))
+def test_a_repeat_gets_the_first_offset_while_it_is_in_the_window():
+    producers = table(*((0, seq, seq) for seq in range(WINDOW + 2)))
+    inside = producers.judge(ProducerSequence("p", 0, 2, 2))
     assert (inside.verdict, inside.first_offset, inside.end_offset) == (DUPLICATE, 2, 3)
-    outside = made.judge(ProducerSequence("p", 0, 1, 1))
+    outside = producers.judge(ProducerSequence("p", 0, 1, 1))
     assert (outside.verdict, outside.first_offset, outside.end_offset) == (DUPLICATE, -1, -1)
 
 
 def test_a_new_epoch_forgets_the_old_window():
-    made = table((0, 0, 10), (1, 0, 20))
-    assert made.judge(ProducerSequence("p", 1, 0, 20)).first_offset == 1
-    assert verdict(made, 1, 0, 10)[0] is SequenceVerdict.MISMATCH
+    producers = table((0, 0, 10), (1, 0, 20))
+    assert producers.judge(ProducerSequence("p", 1, 0, 20)).first_offset == 1
+    assert verdict(producers, 1, 0, 10)[0] is SequenceVerdict.MISMATCH
 
 
 def test_gaps_are_accepted_where_they_are_allowed():
-    made = table((0, 0, 10))
-    assert verdict(made, 0, 7, gaps_allowed=True) == (ACCEPT, 0, 7)
-    assert verdict(made, 0, 0, 10, gaps_allowed=True)[0] is DUPLICATE
+    producers = table((0, 0, 10))
+    assert verdict(producers, 0, 7, gaps_allowed=True) == (ACCEPT, 0, 7)
+    assert verdict(producers, 0, 0, 10, gaps_allowed=True)[0] is DUPLICATE
     assert verdict(table(), 0, 7, gaps_allowed=True) == (ACCEPT, 0, 7)
-    assert verdict(made, 1, 7, gaps_allowed=True) == (ACCEPT, 1, 7)
+    assert verdict(producers, 1, 7, gaps_allowed=True) == (ACCEPT, 1, 7)
 
 
 def test_past_the_bound_the_producer_that_is_idle_for_longest_is_forgotten():
-    made = ProducerTable()
+    producers = ProducerTable()
     for number in range(PRODUCERS_MAX):
-        made.remember(ProducerSequence(f"p{number}", 0, 0, 0), number, number + 1, number)
-    made.remember(ProducerSequence("p0", 0, 1, 0), 0, 1, 0)
-    made.remember(ProducerSequence("new", 0, 0, 0), 0, 1, 0)
-    assert "p0" in made.states
-    assert "p1" not in made.states
-    assert len(made.states) == PRODUCERS_MAX
+        producers.remember(ProducerSequence(f"p{number}", 0, 0, 0), number, number + 1, number)
+    producers.remember(ProducerSequence("p0", 0, 1, 0), 0, 1, 0)
+    producers.remember(ProducerSequence("new", 0, 0, 0), 0, 1, 0)
+    assert "p0" in producers.states
+    assert "p1" not in producers.states
+    assert len(producers.states) == PRODUCERS_MAX
 
 
 def test_images_rebuild_the_table():
-    made = table(*((3, seq, seq * 7) for seq in range(WINDOW + 3)))
+    producers = table(*((3, seq, seq * 7) for seq in range(WINDOW + 3)))
     again = ProducerTable()
-    for fact in made.snapshot(1):
+    for fact in producers.snapshot(1):
         again.restore(fact)
-    assert list(again.snapshot(1)) == list(made.snapshot(1))
-    assert again.judge(ProducerSequence("p", 3, WINDOW, WINDOW * 7)) == made.judge(
+    assert list(again.snapshot(1)) == list(producers.snapshot(1))
+    assert again.judge(ProducerSequence("p", 3, WINDOW, WINDOW * 7)) == producers.judge(
         ProducerSequence("p", 3, WINDOW, WINDOW * 7)
     )

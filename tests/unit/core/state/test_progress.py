@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from driftq.core.model.facts import Extended, Failed, Leased, Released
-from driftq.core.state.leases import HeldRanges, Lease
+from driftq.core.state.held_ranges import HeldRanges
+from driftq.core.state.leases import Lease
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.claim_selection import next_ms
 
@@ -24,7 +25,7 @@ def places(progress: Progress, end: int) -> str:
 def test_a_claim_of_a_thousand_is_one_range_under_one_lease():
     progress = Progress(1, 1, 0)
     leased(progress, (0, 1_000))
-    assert len(progress.held.firsts) == 1
+    assert len(progress.held) == 1
     assert (progress.in_flight, progress.cursor, progress.floor) == (1_000, 1_000, 0)
 
 
@@ -87,16 +88,16 @@ def test_extending_moves_the_end_of_what_was_named_and_of_nothing_else():
     assert progress.next_ms() == 5_000
 
 
-def test_a_heartbeat_for_hours_leaves_no_heap_of_old_leases():
+def test_a_heartbeat_for_hours_leaves_no_timers_of_old_leases():
     progress = Progress(1, 1, 0)
     leased(progress, (0, 10))
     for beat in range(10_000):
         progress.extend(Extended(1, 1, ((0, 10),), 1_000 + beat))
-    assert len(progress.lease_heap) < 200
-    assert progress.live_leases == 1
+    assert progress.lease_timers.count == 1
+    assert list(progress.held_by(next(iter(progress.lease_timers))[2])) == list(range(10))
 
 
-def test_failing_for_hours_leaves_no_heap_of_old_rests():
+def test_failing_for_hours_leaves_no_timers_of_old_rests():
     progress = Progress(1, 1, 0)
     leased(progress, (0, 2))
     failed(progress, 1, 10**9)
@@ -104,7 +105,7 @@ def test_failing_for_hours_leaves_no_heap_of_old_rests():
     for attempt in range(10_000):
         leased(progress, (0, 1))
         failed(progress, 0, attempt)
-    assert len(progress.resting_heap) < 200
+    assert list(progress.retry_timers) == [(9_999, 0), (10**9, 1)]
     assert progress.resting == 2
 
 
@@ -127,7 +128,7 @@ def test_starting_over_forgets_everything_but_the_versions():
     progress.settle(1, 2)
     progress.seek(0)
     assert places(progress, 3) == "FFF"
-    assert (progress.in_flight, progress.resting, progress.live_leases) == (0, 0, 0)
+    assert (progress.in_flight, progress.resting, progress.lease_timers.count) == (0, 0, 0)
     assert progress.next_ms() is None
     assert progress.fresh_version == 3
 
@@ -158,3 +159,18 @@ def test_neighbours_under_one_lease_are_one_range_in_whatever_order_they_come():
         for first, end in order:
             ranges.add(first, end, lease)
         assert list(ranges) == [(0, 3, lease)]
+
+
+def test_a_lease_knows_what_it_holds_through_heartbeats_failures_and_settlements():
+    progress = Progress(1, 1, 0)
+    leased(progress, (0, 10))
+    failed(progress, 8, 0)
+    leased(progress, (8, 9), (10, 12), until_ms=2_000, owner="v")
+    progress.extend(Extended(1, 1, ((0, 3), (8, 9)), 5_000))
+    progress.settle(1, 2)
+    failed(progress, 9)
+    holds = {until_ms: list(progress.held_by(lease)) for until_ms, _, lease in progress.lease_timers}
+    assert holds[1_000] == [3, 4, 5, 6, 7]
+    assert holds[2_000] == [10, 11]
+    five_seconds = [list(progress.held_by(lease)) for _, _, lease in progress.lease_timers.until(5_000)][2:]
+    assert sorted(five_seconds) == [[0, 2], [8]]

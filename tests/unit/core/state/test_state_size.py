@@ -44,6 +44,9 @@ class BareReader:
     def record(self, log_id: int, offset: int) -> Record:
         return Record(b"value")
 
+    def head(self, log_id: int, offset: int) -> bytes:
+        return b""
+
     def batch_end(self, log_id: int, offset: int) -> int:
         return offset + 1
 
@@ -77,8 +80,8 @@ class Bench:
     def produce(self, count: int, **more: object) -> None:
         self.do(c.Produce("t", BATCH, count, 5 * count, partition=0, **more))  # type: ignore[arg-type]
 
-    def claim(self, most: int, owner: str = "w") -> Claimed:
-        reply = self.do(c.Claim("t", "g", owner, most, 600_000))
+    def claim(self, limit: int, owner: str = "w") -> Claimed:
+        reply = self.do(c.Claim("t", "g", owner, limit, 600_000))
         assert isinstance(reply, Claimed)
         return reply
 
@@ -119,10 +122,10 @@ def test_a_settled_plain_message_costs_nothing():
 
 
 @pytest.mark.parametrize(
-    ("what", "most_bytes"),
+    ("what", "bytes_max"),
     [("entries", 420), ("keys", 480), ("lease each", 480), ("ranges with gaps", 120), ("lanes", 40), ("effects", 500)],
 )
-def test_what_is_kept_costs_little(what, most_bytes):
+def test_what_is_kept_costs_little(what, bytes_max):
     count = 5_000
     bench = Bench()
     bench.produce(2 * count)
@@ -160,9 +163,9 @@ def test_what_is_kept_costs_little(what, most_bytes):
         "lanes": lanes,
         "effects": effects,
     }
-    each = grown_bytes(acts[what]) / count
-    print(f"\n{what}: {each:.0f} bytes each")
-    assert 0 <= each <= most_bytes
+    bytes_per_item = grown_bytes(acts[what]) / count
+    print(f"\n{what}: {bytes_per_item:.0f} bytes each")
+    assert 0 <= bytes_per_item <= bytes_max
 
 
 def best_us(act: Callable[[], None], rounds: int) -> float:
@@ -251,7 +254,9 @@ def with_gaps(gaps: int, tasks: tuple[str, ...]) -> Bench:
         )
         bench.produce(2 * len(marks), marks=marks)
         claimed = bench.claim(len(marks))
-        bench.do(c.Ack("t", "g", "w", tuple(c.Held(0, each.first, each.end) for each in claimed.deliveries)))
+        bench.do(
+            c.Ack("t", "g", "w", tuple(c.Held(0, delivery.first, delivery.end) for delivery in claimed.deliveries))
+        )
     return bench
 
 

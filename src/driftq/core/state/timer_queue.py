@@ -1,0 +1,102 @@
+"""A queue of timers: what ends when, in order of time, with as many items as there are pending messages.
+
+    tops    (120, 7)          (345, 2)          (902, 4)
+            |                 |                 |
+    blocks  [(100, 1) ...]    [(130, 9) ...]    [(350, 5) ...]      items ascend within and across blocks
+
+An item is a tuple: a time, a number that makes it unique, and what the caller likes. An item is removed when its timer
+ends, so the queue holds nothing that is stale. Items are stored in blocks of at most `BLOCK_ITEMS`: adding or removing
+one moves one block, not a million items, and no rebuild of the whole is ever necessary. Timers of equal length are
+added in order and go to the end, which costs a comparison.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+BLOCK_ITEMS = 512
+
+Item = TypeVar("Item", bound=tuple[Any, ...])
+
+
+class TimerQueue(Generic[Item]):
+    """Items in order of time. It is False when it is empty."""
+
+    __slots__ = ("_blocks", "_tops", "count")
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self._blocks: list[list[Item]] = []
+        self._tops: list[Item] = []  # the last item of each block
+        self.count = 0
+        for item in sorted(items):
+            self.add(item)
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __iter__(self) -> Iterator[Item]:
+        for block in self._blocks:
+            yield from block
+
+    def next_ms(self) -> int | None:
+        """The earliest time."""
+        return self._blocks[0][0][0] if self._blocks else None
+
+    def until(self, now_ms: int) -> Iterator[Item]:
+        """The items up to a time, in order."""
+        for block in self._blocks:
+            for item in block:
+                if item[0] > now_ms:
+                    return
+                yield item
+
+    def after(self, now_ms: int) -> int | None:
+        """The earliest time after `now_ms`."""
+        key = (now_ms + 1,)
+        at = bisect_left(self._tops, key)
+        if at == len(self._tops):
+            return None
+        block = self._blocks[at]
+        time_ms: int = block[bisect_left(block, key)][0]
+        return time_ms
+
+    def add(self, item: Item) -> None:
+        tops = self._tops
+        self.count += 1
+        if not tops or item > tops[-1]:
+            if not tops or len(self._blocks[-1]) >= BLOCK_ITEMS:
+                self._blocks.append([item])
+                tops.append(item)
+                return
+            self._blocks[-1].append(item)
+            tops[-1] = item
+            return
+        at = bisect_right(tops, item)
+        block = self._blocks[at]
+        block.insert(bisect_right(block, item), item)
+        if len(block) > BLOCK_ITEMS:
+            keep = len(block) // 2
+            self._blocks.insert(at + 1, block[keep:])
+            tops.insert(at + 1, block[-1])
+            del block[keep:]
+            tops[at] = block[-1]
+
+    def remove(self, item: Item) -> None:
+        """Remove an item that is in the queue."""
+        at = 0 if self._blocks[0][0] == item else bisect_left(self._tops, item)  # often it is the first one
+        block = self._blocks[at]
+        index = 0 if block[0] == item else bisect_left(block, item)
+        assert block[index] == item, f"no timer {item}"
+        del block[index]
+        self.count -= 1
+        if not block:
+            del self._blocks[at], self._tops[at]
+        elif index == len(block):
+            self._tops[at] = block[-1]
+
+    def clear(self) -> None:
+        self._blocks.clear()
+        self._tops.clear()
+        self.count = 0

@@ -1,0 +1,59 @@
+"""The timer of an engine: what is due is swept in slices, with a pause after each that left something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from driftq.core.model.limits import BrokerLimits
+from driftq.engine.loop_monitor import LoopMonitor
+from driftq.engine.timers import PAUSE_S, DeadlineTimer
+from tests.support.broker_fixture import BrokerFixture
+
+LEASE_MS = 30_000
+
+
+def fired(expired: int, check: Callable[[BrokerFixture, float], None]) -> None:
+    """Three messages are held and some of their leases run out; a sweep ends two. `check` gets the delay after which
+    the timer fires again."""
+
+    async def run() -> None:
+        fixture = BrokerFixture(BrokerLimits(sweep_max=2))
+        fixture.topic()
+        fixture.produce("a", "b", "c")
+        for number in range(3):
+            fixture.claim(1, lease_ms=LEASE_MS if number < expired else 10 * LEASE_MS)
+        timer = DeadlineTimer(fixture.broker, fixture.clock, fixture.do, LoopMonitor())
+        fixture.clock.move(LEASE_MS)
+        before_s = asyncio.get_running_loop().time()
+        timer._fire()
+        assert timer._handle is not None
+        check(fixture, timer._handle.when() - before_s)
+        timer.stop()
+
+    asyncio.run(run())
+
+
+def in_flight(fixture: BrokerFixture) -> int:
+    return fixture.broker.state.topics["t"].groups["g"].progress[0].in_flight
+
+
+def test_there_is_a_pause_after_a_sweep_that_left_something() -> None:
+    def check(fixture: BrokerFixture, delay_s: float) -> None:
+        assert in_flight(fixture) == 1
+        assert fixture.broker.next_deadline_ms() <= fixture.now_ms  # type: ignore[operator]
+        assert delay_s >= PAUSE_S
+
+    fired(3, check)
+
+
+def test_a_sweep_that_left_nothing_delays_no_deadline() -> None:
+    def check(fixture: BrokerFixture, delay_s: float) -> None:
+        assert in_flight(fixture) == 2
+        next_ms = fixture.broker.next_deadline_ms()
+        assert next_ms is not None
+        assert next_ms > fixture.now_ms
+        left_s = (next_ms - fixture.now_ms) / 1_000
+        assert left_s <= delay_s < left_s + 1
+
+    fired(1, check)
