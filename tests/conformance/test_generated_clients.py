@@ -18,7 +18,7 @@ from tests.support import node
 from tests.support.server import Server, running
 
 HERE = Path(__file__).parent / "clients"
-# Media types of our own that the generator cannot know: bytes and text.
+# Our own media types, which the generator does not know: bytes and text.
 OVERRIDES = """
 content_type_overrides:
   application/x-driftq-batch: application/octet-stream
@@ -56,7 +56,7 @@ def call(command: list[str], folder: Path, **env: str) -> str:
     return done.stdout
 
 
-def test_the_document_says_where_and_how_it_is_served(server, tmp_path):
+def test_the_document_names_its_server_and_version(server, tmp_path):
     document = json.loads(saved_document(server, tmp_path).read_text())
     assert document["servers"] == [{"url": "/", "description": "The server that this document came from."}]
     assert document["security"] == []
@@ -72,10 +72,10 @@ def generated(server, tmp_path_factory):
     (folder / "config.yml").write_text(OVERRIDES)
     path = saved_document(server, folder)
     command = ["openapi-python-client", "generate", "--meta", "none", "--output-path", "driftq_generated"]
-    said = call([*command, "--path", str(path), "--config", "config.yml"], folder)
+    output = call([*command, "--path", str(path), "--config", "config.yml"], folder)
     operations = sum(len(methods) for methods in json.loads(path.read_text())["paths"].values())
-    modules = [each for each in (folder / "driftq_generated" / "api").glob("*/*.py") if each.stem != "__init__"]
-    assert len(modules) == operations, f"every operation becomes a function:\n{said}"
+    modules = [path for path in (folder / "driftq_generated" / "api").glob("*/*.py") if path.stem != "__init__"]
+    assert len(modules) == operations, f"every operation becomes a function:\n{output}"
     sys.path.insert(0, str(folder))
     yield lambda name: importlib.import_module(f"driftq_generated.{name}")
     sys.path.remove(str(folder))
@@ -89,10 +89,10 @@ def client(server, generated):
 
 def test_a_generated_python_client_produces_claims_acks_and_is_refused(client, generated):
     models = generated("models")
-    made = generated("api.topics.post_topics").sync(
+    topic = generated("api.topics.post_topics").sync(
         client=client, body=models.TopicRequest(name="orders", partitions=2)
     )
-    assert (made.name, made.partitions) == ("orders", 2)
+    assert (topic.name, topic.partitions) == ("orders", 2)
     produce = generated("api.produce.post_produce")
     sent = produce.sync(client=client, body=models.ProduceRequest(topic="orders", value="hello", key="ann"))
     nowhere = produce.sync_detailed(client=client, body=models.ProduceRequest(topic="nowhere", value="hello"))
@@ -120,7 +120,7 @@ def test_a_generated_python_client_appends_reads_and_follows_a_stream(client, ge
     wanted = {"type": "pull-wake", "streams": ["log"], "wake_stream": "wakes"}
     body = generated("models").SubscriptionRequest.from_dict(wanted)
     followed = generated("api.subscriptions.put_stream_ds_subscriptions_id").sync("w", client=client, body=body)
-    assert [each.path for each in followed.streams] == ["log"]
+    assert [stream.path for stream in followed.streams] == ["log"]
 
 
 @pytest.mark.timeout(300)
@@ -130,13 +130,13 @@ def test_a_generated_typescript_client_passes_its_checker_and_works(server, tmp_
     source.mkdir(exist_ok=True)
     shutil.copy(HERE / "client.ts", source)
     document = saved_document(server, tmp_path)
-    # By default the generator takes a field with a default for one that is always sent.
+    # By default the generator requires fields that have a default.
     types = ["--default-non-nullable", "false", "--output", "src/schema.d.ts"]
     call(["npx", "openapi-typescript", str(document), *types], folder)
     strict = ["--strict", "--target", "es2022", "--module", "nodenext", "--skipLibCheck", "--outDir", "out"]
     call(["npx", "tsc", *strict, "src/client.ts"], folder)
-    said = json.loads(call(["node", "out/client.js"], folder, DRIFTQ_URL=server.url))
-    assert (said["value"], said["acked"], said["lag"]) == ("hello", 204, 0)
-    assert said["stale"] == [409, "FAILED_PRECONDITION"] or said["stale"][0] >= 400
-    assert said["stream"] == [{"n": 1}, {"n": 2}]
-    assert said["followed"] == ["lines"]
+    report = json.loads(call(["node", "out/client.js"], folder, DRIFTQ_URL=server.url))
+    assert (report["value"], report["acked"], report["lag"]) == ("hello", 204, 0)
+    assert report["stale"] == [409, "FAILED_PRECONDITION"] or report["stale"][0] >= 400
+    assert report["stream"] == [{"n": 1}, {"n": 2}]
+    assert report["followed"] == ["lines"]

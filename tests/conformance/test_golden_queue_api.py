@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.http")), ids=lambda path: path.stem)
-def test_the_server_answers_exactly_as_written_down(path: Path, rewrite: bool) -> None:
+def test_the_server_answers_exactly_as_the_transcript_says(path: Path, rewrite: bool) -> None:
     answered = replay(path)
     if rewrite:
         path.write_text(answered, encoding="utf-8")
@@ -38,13 +38,13 @@ def test_every_route_is_in_some_transcript() -> None:
     missing = []
     for route in asyncio.run(all_routes()):
         if "stream" in route.path or route.path in ("/v1/metrics", "/v1/openapi.json", "/v1/docs"):
-            continue  # these have suites of their own
+            continue  # these have their own suites
         pattern = [part if not part.startswith("{") else None for part in route.path.split("/")]
-        found = any(
+        is_covered = any(
             method == route.method and _fits(pattern, path.split("/"))
             for method, path in (line.split(" ", 1) for line in asked)
         )
-        if not found:
+        if not is_covered:
             missing.append(f"{route.method} {route.path}")
     assert not missing
 

@@ -1,12 +1,12 @@
 """Golden HTTP: text files of requests and the exact answers, against a real server.
 
     @set queue.in_flight_max=2          a setting of the server (before the first request)
-    # what this shows
+    # a comment
     > POST /v1/ack                      a request line, then its headers and, after `>` alone, its body
     < 409                               the status, then the headers worth pinning, then the body
 
-`@read N` before a consume reads N lines and hangs up. `@keep name path.in.reply` remembers a value for `{name}` in
-later requests. Times, tokens and fresh ids are replaced by words, so that only what is promised is compared.
+`@read N` before a consume reads N lines and disconnects. `@keep name path.in.reply` keeps a value for `{name}` in later
+requests. Times, tokens and new ids are replaced by words, because they differ from run to run.
 """
 
 from __future__ import annotations

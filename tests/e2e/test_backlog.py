@@ -1,4 +1,4 @@
-"""A group that is not used any more holds producers up: everybody says which group it is, and what helps."""
+"""An unused group blocks producers: every error, status and metric names the group and what to do."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fill(server: Server, name: str) -> None:
         assert server.call("POST", "/v1/produce", {"topic": name, "value": "v"}).status == 200
     claim = {"topic": name, "group": "busy", "owner": "o", "max": 3}
     messages = server.call("POST", "/v1/claim", claim).json()["messages"]
-    held = [{"partition": 0, "offset": each["offset"], "token": each["token"]} for each in messages]
+    held = [{"partition": 0, "offset": message["offset"], "token": message["token"]} for message in messages]
     body = {"topic": name, "group": "busy", "owner": "o", "messages": held}
     assert server.call("POST", "/v1/ack/batch", body).status == 200
 
@@ -86,17 +86,17 @@ def test_status_metrics_and_explain_name_the_group(server, topic):
     shown = cli(server, "status")
     assert f"Partition 0 of {topic} is full: produces are refused" in shown
     assert f"driftq groups delete {topic} left" in shown
-    (warning,) = (each for each in json.loads(cli(server, "status", "--json"))["warnings"] if each["topic"] == topic)
+    (warning,) = (entry for entry in json.loads(cli(server, "status", "--json"))["warnings"] if entry["topic"] == topic)
     assert (warning["group"], warning["lag"]) == ("left", 3)
     page = server.call("GET", "/v1/metrics").body.decode()
-    assert f'driftq_backlog_used_ratio{{group="left",topic="{topic}"}} 1.0' in page
+    assert f'driftq_backlog_used_ratio{{topic="{topic}",group="left"}} 1.0' in page
     explained = cli(server, "explain", topic, "0:0")
     assert "producers: 3 of 3 messages wait for group left" in explained
     backlog = server.call("GET", f"/v1/topics/{topic}").json()["partitions"][0]["backlog"]
     assert (backlog["group"], backlog["used"]) == ("left", 1.0)
 
 
-def test_a_call_says_why_it_waits(server, topic, caplog):
+def test_a_client_call_logs_why_it_waits(server, topic, caplog):
     retry = RetryOptions(deadline_ms=30_000)
     with caplog.at_level(logging.WARNING, "driftq.client"), driftq.connect(server.url, retry=retry) as broker:
         sending = threading.Thread(target=lambda: broker.send(topic, "late"))
@@ -108,7 +108,7 @@ def test_a_call_says_why_it_waits(server, topic, caplog):
     assert server.call("GET", f"/v1/topics/{topic}").json()["partitions"][0]["messages"] == 4
 
 
-def test_a_producer_says_why_it_waits(server, topic, caplog):
+def test_a_producer_logs_why_it_waits(server, topic, caplog):
     with caplog.at_level(logging.WARNING, "driftq.client"), driftq.connect(server.url) as broker:
         producer = broker.producer(topic)
         receipt = producer.send(b"late")
@@ -120,7 +120,7 @@ def test_a_producer_says_why_it_waits(server, topic, caplog):
 
 
 @pytest.mark.parametrize("how", ["one", "packed"])
-def test_the_command_line_says_why_it_waits(server, how):
+def test_the_command_line_reports_why_it_waits(server, how):
     name = f"cli-{how}"
     fill(server, name)
     argv = [
@@ -135,9 +135,9 @@ def test_the_command_line_says_why_it_waits(server, how):
     process = subprocess.Popen(argv, env={**os.environ, "DRIFTQ_URL": server.url}, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        said = process.stderr.readline()
-        assert "waiting for the broker" in said
-        assert "group left" in said
+        line = process.stderr.readline()
+        assert "waiting for the broker" in line
+        assert "group left" in line
         delete(server, name)
         assert process.wait(30) == 0
     finally:
@@ -145,14 +145,14 @@ def test_the_command_line_says_why_it_waits(server, how):
         process.stderr.close()
 
 
-def test_the_error_of_a_call_that_gave_up_has_everything_in_it(server, topic):
+def test_the_error_after_the_last_retry_has_all_details(server, topic):
     with driftq.connect(server.url, retry=RetryOptions(deadline_ms=100)) as broker:
         with pytest.raises(Overloaded, match="group left") as caught:
             broker.send(topic, "late")
         assert caught.value.details["group"] == "left"
 
 
-def test_an_idle_group_keeps_its_place_and_holds_nobody_up_also_after_a_kill(tmp_path):
+def test_an_idle_group_keeps_its_position_and_blocks_no_producer_even_after_a_kill(tmp_path):
     folder = str(tmp_path / "data")
     server = Server(folder, LIMIT, "groups.idle_ms=500")
     try:
@@ -168,11 +168,16 @@ def test_an_idle_group_keeps_its_place_and_holds_nobody_up_also_after_a_kill(tmp
         assert (left["idle"], left["lag"]) == (True, 4)
         assert "idle" in cli(again, "groups", "list", "t")
         claim = {"topic": "t", "group": "left", "owner": "o", "max": 10}
-        assert [each["offset"] for each in again.call("POST", "/v1/claim", claim).json()["messages"]] == [0, 1, 2, 3]
+        assert [message["offset"] for message in again.call("POST", "/v1/claim", claim).json()["messages"]] == [
+            0,
+            1,
+            2,
+            3,
+        ]
 
 
 @pytest.mark.parametrize("query", ["lease_ms=1", "lease_ms=99999999999", "start=never", "lease_ms=x"])
-def test_a_refused_consume_leaves_no_group_behind(server, query):
+def test_a_refused_consume_creates_no_group(server, query):
     server.call("POST", "/v1/topics", {"name": "refused"})
     refused = server.call("GET", f"/v1/consume?topic=refused&group=g&owner=o&{query}")
     assert refused.status == 400

@@ -1,5 +1,4 @@
-"""What a claim gets from a real server: messages between others that stay open for long, in which order, and how many
-of them are retries."""
+"""Claims from a real server: order, unsettled messages that block no others, and the share of retries."""
 
 from __future__ import annotations
 
@@ -36,14 +35,14 @@ def produce(server: Server, messages: list[Message]) -> None:
         assert ok(server.call("POST", "/v1/produce/batch", body))["failed"] == 0
 
 
-def claim(server: Server, most: int) -> list[Message]:
-    body = {"topic": "t", "group": "g", "owner": "w", "max": most, "lease_ms": 60_000}
-    found: list[Message] = ok(server.call("POST", "/v1/claim", body))["messages"]
-    return found
+def claim(server: Server, count: int) -> list[Message]:
+    body = {"topic": "t", "group": "g", "owner": "w", "max": count, "lease_ms": 60_000}
+    messages: list[Message] = ok(server.call("POST", "/v1/claim", body))["messages"]
+    return messages
 
 
 def settle(server: Server, how: str, messages: list[Message], **more: object) -> None:
-    named = [{key: each[key] for key in ("partition", "offset", "token")} for each in messages]
+    named = [{key: message[key] for key in ("partition", "offset", "token")} for message in messages]
     body = {"topic": "t", "group": "g", "owner": "w", "messages": named, **more}
     assert ok(server.call("POST", f"/v1/{how}/batch", body))["refused"] == []
 
@@ -52,13 +51,13 @@ def drain(server: Server, take: Callable[[list[Message]], None]) -> list[str]:
     """Claim until nothing is left."""
     values: list[str] = []
     while messages := claim(server, 1_000):
-        values += [each["value"] for each in messages]
+        values += [message["value"] for message in messages]
         take(messages)
     return values
 
 
 @pytest.mark.timeout(180)
-def test_messages_for_tomorrow_hold_back_none_for_today(tmp_path: Path) -> None:
+def test_delayed_messages_do_not_block_due_ones(tmp_path: Path) -> None:
     with running(str(tmp_path / "data")) as server:
         ok(server.call("POST", "/v1/topics", {"name": "t"}))
         claim(server, 1)
@@ -67,19 +66,19 @@ def test_messages_for_tomorrow_hold_back_none_for_today(tmp_path: Path) -> None:
         values = drain(server, lambda messages: settle(server, "ack", messages))
         assert values == [f"now {n}" for n in range(PAIRS)]
         produce(server, [{"value": "urgent", "priority": 9}])
-        assert [each["value"] for each in claim(server, 10)] == ["urgent"]
+        assert [message["value"] for message in claim(server, 10)] == ["urgent"]
         (partition,) = ok(server.call("GET", "/v1/topics/t/groups/g"))["partitions"]
         assert partition["gaps"] == PAIRS
-        assert b'driftq_group_gaps{group="g",partition="0",topic="t"} 12000.0' in server.call("GET", "/v1/metrics").body
+        assert b'driftq_group_gaps{topic="t",group="g",partition="0"} 12000.0' in server.call("GET", "/v1/metrics").body
     with running(str(tmp_path / "data")) as server:
         produce(server, [{"value": "later"}, {"value": "urgent again", "priority": 9}])
-        assert [each["value"] for each in claim(server, 10)] == ["urgent again", "later"]
+        assert [message["value"] for message in claim(server, 10)] == ["urgent again", "later"]
         (view,) = ok(server.call("GET", "/v1/explain?topic=t&partition=0&offset=0&group=g"))["groups"]
         assert (view["state"], view["gaps"]) == ("delayed", PAIRS)
 
 
 @pytest.mark.timeout(180)
-def test_messages_nacked_for_an_hour_hold_back_none_of_the_others(tmp_path: Path) -> None:
+def test_messages_in_a_long_backoff_do_not_block_others(tmp_path: Path) -> None:
     def every_second_fails(messages: list[Message]) -> None:
         settle(server, "nack", messages[::2], delay_ms=HOUR_MS, reason="not now")
         settle(server, "ack", messages[1::2])
@@ -90,7 +89,7 @@ def test_messages_nacked_for_an_hour_hold_back_none_of_the_others(tmp_path: Path
         assert drain(server, every_second_fails) == [str(n) for n in range(2 * PAIRS)]
     with running(str(tmp_path / "data")) as server:
         produce(server, [{"value": "later"}, {"value": "urgent", "priority": 9}])
-        assert [each["value"] for each in claim(server, 10)] == ["urgent", "later"]
+        assert [message["value"] for message in claim(server, 10)] == ["urgent", "later"]
         (partition,) = ok(server.call("GET", "/v1/topics/t/groups/g"))["partitions"]
         assert (partition["resting"], partition["gaps"]) == (PAIRS, PAIRS)
 
@@ -98,8 +97,10 @@ def test_messages_nacked_for_an_hour_hold_back_none_of_the_others(tmp_path: Path
 def test_messages_of_one_key_keep_their_order_when_they_name_tenants(server: Server) -> None:
     ok(server.call("POST", "/v1/topics", {"name": "t"}))
     tenants = ["a", "a", "a", "b", "a", "b", "b", "a"]
-    produce(server, [{"value": str(n), "key": "k", "envelope": {"tenant_id": each}} for n, each in enumerate(tenants)])
-    assert [each["value"] for _ in range(8) for each in claim(server, 1)] == [str(n) for n in range(8)]
+    produce(
+        server, [{"value": str(n), "key": "k", "envelope": {"tenant_id": tenant}} for n, tenant in enumerate(tenants)]
+    )
+    assert [message["value"] for _ in range(8) for message in claim(server, 1)] == [str(n) for n in range(8)]
 
 
 def test_tenants_of_a_fair_topic_take_turns_and_keep_their_own_order(server: Server) -> None:
@@ -107,7 +108,7 @@ def test_tenants_of_a_fair_topic_take_turns_and_keep_their_own_order(server: Ser
     assert ok(server.call("GET", "/v1/topics/t"))["config"]["fair"] == "tenant"
     produce(server, [{"value": f"a{n}", "key": "k", "envelope": {"tenant_id": "a"}} for n in range(4)])
     produce(server, [{"value": f"b{n}", "key": "k", "envelope": {"tenant_id": "b"}} for n in range(2)])
-    values = [each["value"] for _ in range(6) for each in claim(server, 1)]
+    values = [message["value"] for _ in range(6) for message in claim(server, 1)]
     assert values == ["a0", "b0", "a1", "b1", "a2", "a3"]
     assert "fair" not in ok(server.call("PATCH", "/v1/topics/t", {"fair": ""}))["config"]
     for wrong in ("tenants", None, 1):
@@ -119,13 +120,13 @@ def test_hundreds_of_due_retries_leave_fresh_messages_their_share(server: Server
     produce(server, [{"value": f"old {n}"} for n in range(300)])
     settle(server, "nack", claim(server, 300), delay_ms=0, reason="again")
     produce(server, [{"value": f"new {n}"} for n in range(100)])
-    values = [each["value"] for _ in range(100) for each in claim(server, 1)]
+    values = [message["value"] for _ in range(100) for message in claim(server, 1)]
     assert sum(value.startswith("new") for value in values) == 80
     assert [value for value in values if value.startswith("new")] == [f"new {n}" for n in range(80)]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["begin names the message", "begin names no message"])
-def test_a_worker_that_committed_and_died_before_its_ack_is_not_asked_again(tmp_path: Path, named: bool) -> None:
+def test_a_message_whose_effect_is_committed_is_not_delivered_again(tmp_path: Path, named: bool) -> None:
     effect = {"topic": "t", "group": "g", "key": "order-1"}
     place = {"partition": 0, "offset": 0} if named else {}
     with running(str(tmp_path / "data")) as server:
@@ -137,8 +138,8 @@ def test_a_worker_that_committed_and_died_before_its_ack_is_not_asked_again(tmp_
         settle(server, "nack", messages, delay_ms=0, reason="died")
         server.kill()
     with running(str(tmp_path / "data")) as server:
-        assert [each["value"] for each in claim(server, 10)] == ["order-2"]
-        line = b'driftq_settled_total{group="g",how="skipped",topic="t"} 1.0'
+        assert [message["value"] for message in claim(server, 10)] == ["order-2"]
+        line = b'driftq_settled_total{topic="t",group="g",how="skipped"} 1.0'
         assert line in server.call("GET", "/v1/metrics").body
         history = server.call("GET", "/v1/topics/t.history/partitions/0/messages?offset=0&limit=100").body
         assert b"skipped" in history

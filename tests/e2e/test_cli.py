@@ -1,4 +1,4 @@
-"""Every command against a real server, as a person reads it and as a program does."""
+"""Every command against a real server, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def broker(server):
 
 @pytest.fixture(autouse=True)
 def place(server, tmp_path, monkeypatch):
-    """A home of one's own, and the server of these tests."""
+    """A temporary home folder, and the server of these tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("DRIFTQ_URL", f"http://127.0.0.1:{server.port}")
     monkeypatch.delenv("DRIFTQ_CONTEXT", raising=False)
@@ -91,11 +91,11 @@ def test_a_topic_is_created_shown_changed_and_deleted():
     assert as_json("topics", "delete", "life", "-y") == {"topic": "life", "status": "deleted"}
 
 
-def test_messages_are_looked_at_without_a_claim(topic, broker):
+def test_messages_are_peeked_without_a_claim(topic, broker):
     broker.send_many(topic, ["a", "b", b"\xff\x00"])
     assert run("topics", "peek", topic, "-n", "3").splitlines()[:2] == ["0:0  a", "0:1  b"]
     assert "2 bytes, not text" in run("topics", "peek", topic)
-    assert [each["offset"] for each in as_lines("topics", "peek", topic, "--offset", "1")] == [1, 2]
+    assert [message["offset"] for message in as_lines("topics", "peek", topic, "--offset", "1")] == [1, 2]
     assert run("topics", "offsets", topic).splitlines()[1].split() == ["0", "0", "3"]
     assert as_json("topics", "offsets", topic, "--at", "1h")["partitions"][0]["at"] == 0
     assert not broker.groups.list(topic)
@@ -104,31 +104,37 @@ def test_messages_are_looked_at_without_a_claim(topic, broker):
 # --- produce ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_message_says_where_it_went_and_twice_is_once(topic):
+def test_produce_prints_the_offset_and_an_idempotency_key_stores_it_once(topic):
     first = run("produce", topic, "hello", "--key", "user:1", "--idempotency-key", "k")
     assert first.startswith(f"{topic} ")
     assert "nothing changed" in run("produce", topic, "hello", "--key", "user:1", "--idempotency-key", "k")
     assert as_json("produce", topic, "other")["offset"] >= 0
 
 
-def test_a_key_that_makes_one_message_happen_once_is_not_given_to_many(topic, broker):
+def test_an_idempotency_key_is_refused_for_several_messages(topic, broker):
     for word in ("--idempotency-key", "--id"):
         assert "belongs to one message" in run("produce", topic, "a", "b", word, "k", code=Exit.USAGE)
     lines = "".join(json.dumps({"value": text, "envelope": {"idempotency_key": text}}) + "\n" for text in "aab")
     assert as_json("produce", topic, "--ndjson", "-", text=lines)["produced"] == 3
-    assert [each.value for each in broker.topics.peek(topic)] == ["a", "b"]
+    assert [message.value for message in broker.topics.peek(topic)] == ["a", "b"]
 
 
-def test_everything_that_can_be_said_of_a_message_arrives(wide, broker):
+def test_every_option_of_a_message_arrives(wide, broker):
     run(
         "produce", wide, "v", "--key", "k", "--task", "mail", "--id", "j1", "--priority", "3", "--tenant", "acme",
         "--label", "a=1", "--label", "b=2", "--run-id", "r", "--step-id", "s", "--parent-step-id", "p",
         "--partition", "1", "--max-attempts", "2", "--backoff", "1s", "--max-backoff", "1m", "--deadline", "1h",
         "--timeout", "5s",
     )  # fmt: skip
-    (found,) = broker.claim(wide, "g")
-    envelope = found.envelope
-    assert (found.partition, found.key, found.task, found.job_id, found.timeout_ms) == (1, "k", "mail", "j1", 5_000)
+    (message,) = broker.claim(wide, "g")
+    envelope = message.envelope
+    assert (message.partition, message.key, message.task, message.job_id, message.timeout_ms) == (
+        1,
+        "k",
+        "mail",
+        "j1",
+        5_000,
+    )
     assert (envelope.tenant_id, envelope.labels, envelope.run_id) == ("acme", {"a": "1", "b": "2"}, "r")
     assert (envelope.retry_policy.max_attempts, envelope.retry_policy.max_backoff_ms) == (2, 60_000)
     assert envelope.deadline
@@ -144,38 +150,38 @@ def test_lines_files_and_ndjson_are_messages(broker, tmp_path, way, request):
     objects = '{"value": {"n": 1}, "key": "k"}\n\n{"value_base64": "/w=="}\n'
     assert as_json("produce", topic, "--ndjson", "-", *way, text=objects)["produced"] == 2
     messages = broker.topics.peek(topic, offset=0, limit=10)
-    assert [each.value for each in messages] == ["a", "b", "c", "\x00whole\nfile", '{"n":1}', ""]
+    assert [message.value for message in messages] == ["a", "b", "c", "\x00whole\nfile", '{"n":1}', ""]
     assert (messages[4].key, messages[5].value_base64) == ("k", "/w==")
 
 
-def test_a_line_that_is_no_message_is_named(topic):
+def test_an_error_names_the_line_that_is_no_message(topic):
     assert "line 2" in run("produce", topic, "--ndjson", "-", text='{"value": "a"}\n{"valu": 1}\n', code=Exit.BAD_INPUT)
 
 
 def test_many_messages_of_which_some_are_refused_are_counted(topic):
     lines = '{"value": "a"}\n{"value": "b", "envelope": {"target_topic": "nowhere"}}\n'
-    said = run("produce", topic, "--ndjson", "-", text=lines, code=Exit.REFUSED)
-    assert "line 2 was refused" in said
+    output = run("produce", topic, "--ndjson", "-", text=lines, code=Exit.REFUSED)
+    assert "line 2 was refused" in output
 
 
 # --- consume, claim, settle -------------------------------------------------------------------------------------------
 
 
-def test_consume_prints_and_acks_and_gives_back_what_it_should_not_keep(topic, broker):
+def test_consume_prints_acks_and_releases_the_rest(topic, broker):
     broker.send_many(topic, ["a", "b", "c"])
     assert run("consume", topic, "looks", "--drain", "--no-ack").splitlines() == ["0:0  a", "0:1  b", "0:2  c"]
     assert broker.groups.describe(topic, "looks").lag == 3
     assert run("consume", topic, "g", "-n", "2", "--raw") == "a\nb\n"
-    assert [each["value"] for each in as_lines("consume", topic, "g", "--drain")] == ["c"]
+    assert [message["value"] for message in as_lines("consume", topic, "g", "--drain")] == ["c"]
     assert broker.groups.describe(topic, "g").lag == 0
 
 
-def test_claimed_messages_are_settled_by_hand_each_in_its_way(topic, broker):
+def test_claimed_messages_are_settled_with_each_command(topic, broker):
     broker.send_many(topic, [str(number) for number in range(12)])
     held = as_lines("claim", topic, "g", "-n", "11", "--lease", "5m")
     token = held[0]["token"]
     assert run("ack", topic, "g", "0:0", "0:1-2", "--token", token) == "3 done\n"
-    piped = "".join(json.dumps(each) + "\n" for each in held[3:5])
+    piped = "".join(json.dumps(message) + "\n" for message in held[3:5])
     assert as_json("ack", topic, "g", "-", text=piped) == {"refused": []}
     assert run("extend", topic, "g", "0:5", "--token", token, "--lease", "10m") == "1 extended\n"
     assert "lease_until" in as_json("extend", topic, "g", "0:5", "--token", token)
@@ -185,7 +191,7 @@ def test_claimed_messages_are_settled_by_hand_each_in_its_way(topic, broker):
     assert as_json("release", topic, "g", "0:8", "--token", token) == {"refused": []}
     assert run("reject", topic, "g", "0:9", "--token", token, "--reason", "never") == "1 rejected\n"
     assert as_json("reject", topic, "g", "0:10", "--token", token) == {"refused": []}
-    assert [each.dlq.reason for each in broker.dead_letters.list(topic)] == ["rejected", "rejected"]
+    assert [letter.dlq.reason for letter in broker.dead_letters.list(topic)] == ["rejected", "rejected"]
     # A settled message: an ack is fine again, a nack with a wrong token is an error, and so is an ack of a dead letter.
     assert run("ack", topic, "g", "0:0", "--token", token) == "1 done\n"
     assert "settled already" in run("nack", topic, "g", "0:1", "--token", "x", code=Exit.REFUSED)
@@ -193,7 +199,7 @@ def test_claimed_messages_are_settled_by_hand_each_in_its_way(topic, broker):
     assert run("reject", topic, "g", "0:9", "--token", token) == "1 rejected\n"
 
 
-def test_a_claim_tells_how_to_go_on_and_a_stranger_is_refused(topic, broker):
+def test_a_claim_prints_the_next_command_and_another_owner_is_refused(topic, broker):
     broker.send(topic, "a")
     assert run("claim", topic, "g", "--owner", "ann") == "0:0  a\n"
     assert "1 of 1 were refused" in run("ack", topic, "g", "0:0", "--owner", "bob", code=Exit.REFUSED)
@@ -216,15 +222,15 @@ def test_explain_names_every_gate(topic, broker):
     broker.send(topic, "a", delay_ms=3_600_000)
     broker.claim(topic, "g")
     broker.groups.pause(topic, "g")
-    told = run("explain", topic, "0:0")
-    assert "paused" in told
-    assert "delayed" in told
-    assert "opens when the group is resumed" in told
+    explanation = run("explain", topic, "0:0")
+    assert "paused" in explanation
+    assert "delayed" in explanation
+    assert "opens when the group is resumed" in explanation
     gates = as_json("explain", topic, "0:0", "--group", "g")["groups"][0]["gates"]
     assert [gate["gate"] for gate in gates] == ["paused", "delayed"]
 
 
-def test_route_says_where_a_message_would_go(wide, broker):
+def test_route_shows_the_target_of_a_message(wide, broker):
     assert "partition 1" in run("route", wide, "v", "--partition", "1")
     assert as_json("route", wide, "v", "--key", "a")["routed_topic"] == wide
     assert broker.topics.offsets(wide).partitions[1].end == 0
@@ -242,7 +248,20 @@ def test_a_group_shows_its_gaps(topic, broker):
     assert row.split()[-1] == "2"
 
 
-def test_groups_are_listed_moved_paused_and_forgotten(topic, broker):
+def test_a_message_in_backoff_is_waiting_for_people_and_resting_in_the_api(topic, broker):
+    broker.send(topic, "later")
+    (message,) = broker.claim(topic, "g")
+    broker.nack([message], delay_ms=600_000)
+    for command in (["list", topic], ["show", topic, "g"]):
+        header, row = (line.split("  ") for line in run("groups", *command).splitlines()[-2:])
+        columns = dict(zip(filter(None, map(str.strip, header)), filter(None, map(str.strip, row)), strict=False))
+        assert columns["WAITING"] == "1", columns
+    assert as_json("groups", "show", topic, "g")["resting"] == 1
+    assert "group g: waiting, attempt 1" in run("explain", topic, "0:0")
+    assert as_json("explain", topic, "0:0")["groups"][0]["state"] == "resting"
+
+
+def test_groups_are_listed_moved_paused_and_deleted(topic, broker):
     broker.send_many(topic, ["a", "b", "c"])
     broker.ack(broker.claim(topic, "g", max=3))
     assert run("groups", "list", topic).splitlines()[1].split()[:3] == [topic, "g", "0"]
@@ -262,12 +281,12 @@ def test_groups_are_listed_moved_paused_and_forgotten(topic, broker):
     assert as_json("groups", "delete", topic, "h", "--yes")["status"] == "deleted"
 
 
-def test_dead_letters_are_listed_grouped_shown_and_sent_back(topic, broker):
+def test_dead_letters_are_listed_grouped_shown_and_redriven(topic, broker):
     broker.send_many(topic, ["a", "b", "c", "d"])
     broker.reject(broker.claim(topic, "g", max=3), "no user 7")
     broker.reject(broker.claim(topic, "g", max=1), "timeout")
     assert run("dlq", "list", topic).count("no user 7") == 3
-    assert [each["value"] for each in as_lines("dlq", "list", topic, "--error", "timeout")] == ["d"]
+    assert [letter["value"] for letter in as_lines("dlq", "list", topic, "--error", "timeout")] == ["d"]
     assert run("dlq", "errors", topic).splitlines()[1].split()[0] == "3"
     assert as_json("dlq", "errors", topic)["errors"][1]["count"] == 1
     shown = run("dlq", "show", topic, "0:3")
@@ -280,7 +299,7 @@ def test_dead_letters_are_listed_grouped_shown_and_sent_back(topic, broker):
     assert run("dlq", "redrive", topic, "--rate", "1000") == "3 of 3 redriven\n"
     assert run("dlq", "redrive", topic) == "0 of 0 redriven\n"
     assert run("dlq", "list", topic) == ""
-    assert [each.text for each in broker.claim(topic, "g", max=9)] == ["mended", "b", "c", "d"]
+    assert [message.text for message in broker.claim(topic, "g", max=9)] == ["mended", "b", "c", "d"]
 
 
 def test_jobs_are_enqueued_shown_with_their_attempts_and_cancelled(topic, broker):
@@ -298,9 +317,9 @@ def test_jobs_are_enqueued_shown_with_their_attempts_and_cancelled(topic, broker
     assert "--task" in run("jobs", "enqueue", topic, "v", code=Exit.USAGE)
 
 
-def test_streams_are_made_written_read_trimmed_and_deleted():
-    made = run("streams", "create", "runs/1", "--type", "application/json", "--ttl", "1h")
-    assert made == "runs/1: created, application/json\n"
+def test_streams_are_created_written_read_trimmed_and_deleted():
+    output = run("streams", "create", "runs/1", "--type", "application/json", "--ttl", "1h")
+    assert output == "runs/1: created, application/json\n"
     assert as_json("streams", "create", "runs/1", "--type", "application/json", "--ttl", "1h")["created"] is False
     run("streams", "append", "runs/1", '{"n": 1}', '{"n": 2}')
     before = as_json("streams", "show", "runs/1")["next_offset"]
@@ -325,7 +344,7 @@ def test_streams_are_made_written_read_trimmed_and_deleted():
     assert as_json("streams", "delete", "runs/1", "-y") == {"path": "runs/1", "status": "deleted"}
 
 
-def test_bytes_go_through_a_stream_as_they_are():
+def test_a_stream_keeps_bytes_unchanged():
     run("streams", "create", "bytes", "--type", "application/octet-stream")
     run("streams", "append", "bytes", "--close", text=b"\x00\xff\n\r\n")
     result = CliRunner().invoke(main, ["streams", "read", "bytes"])
@@ -343,16 +362,16 @@ def test_the_clock_is_shown_and_accepted():
     assert abs(as_json("clock", "accept", "--yes")["ahead_ms"]) < 1_000
 
 
-def test_the_server_tells_about_itself(topic, server):
+def test_the_server_shows_its_status_and_version(topic, server):
     assert f"http://127.0.0.1:{server.port}" in run("status")
-    assert topic in [each["name"] for each in as_json("status")["topics"]]
+    assert topic in [listed["name"] for listed in as_json("status")["topics"]]
     assert run("health").endswith(": ready\n")
     assert as_json("health") == {"alive": True, "status": "ready"}
     assert run("version").splitlines()[0] == f"client  {driftq.__version__}"
     assert as_json("version")["server"]["version"] == driftq.__version__
 
 
-def test_a_server_that_is_not_ready_is_said_to_be_so_at_once():
+def test_a_server_that_is_not_ready_is_reported_at_once():
     class Recovering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             ready = self.path == "/v1/healthz"
@@ -375,10 +394,10 @@ def test_a_server_that_is_not_ready_is_said_to_be_so_at_once():
         thread.join()
     assert result.exit_code == Exit.IN_USE
     assert "recovering" in result.stdout
-    assert taken_s < 12  # who asks again and again does so for 15 s
+    assert taken_s < 12  # retries would take 15 s
 
 
-def test_bench_measures_and_leaves_nothing_behind(broker):
+def test_bench_measures_and_deletes_its_topic(broker):
     before = broker.topics.list()
     assert "produce, in bulk" in run("bench", "--time", "50ms")
     assert len(as_json("bench", "--time", "50ms", "--size", "1kB", "-p", "2")["results"]) == 3
@@ -397,7 +416,7 @@ def test_contexts_are_added_listed_used_and_removed(server, monkeypatch, tmp_pat
     assert "secret" in file.read_text()
     assert run("health").startswith(url)
     assert "secret" not in run("context", "list")
-    assert [each["current"] for each in as_json("context", "list")] == [True, False]
+    assert [context["current"] for context in as_json("context", "list")] == [True, False]
     assert run("context", "use", "there") == "there: in use\n"
     assert "context there (the context in use)" in run("health", code=Exit.UNREACHABLE)
     assert run("health", "--context", "here").startswith(url)
@@ -409,7 +428,7 @@ def test_contexts_are_added_listed_used_and_removed(server, monkeypatch, tmp_pat
     assert "not both" in run("health", "--url", url, "--context", "x", code=Exit.USAGE)
 
 
-def test_errors_say_what_to_do(topic):
+def test_errors_name_what_to_do(topic):
     assert "Is the server running?" in run("topics", "list", "--url", "http://127.0.0.1:1", code=Exit.UNREACHABLE)
     near = topic[:-1]
     assert f"Did you mean {topic}" in run("topics", "show", near, code=Exit.NOTHING_THERE)
@@ -422,30 +441,30 @@ def test_errors_say_what_to_do(topic):
 
 
 def leaves(group: click.Group, context: click.Context, front: str = "") -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            found |= leaves(command, context, f"{name} ")
+            names |= leaves(command, context, f"{name} ")
         else:
-            found.add(f"{front}{name}")
-    return found
+            names.add(f"{front}{name}")
+    return names
 
 
 def tried() -> dict[str, set[str]]:
     """The commands that this file calls, by the function that calls them."""
-    found: dict[str, set[str]] = {"run": set(), "as_json": set(), "as_lines": set()}
+    commands: dict[str, set[str]] = {"run": set(), "as_json": set(), "as_lines": set()}
     for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in found:
-            words = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
-            found[node.func.id] |= {" ".join(words), words[0] if words else ""}
-    return found
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in commands:
+            words = [str(argument.value) for argument in node.args[:2] if isinstance(argument, ast.Constant)]
+            commands[node.func.id] |= {" ".join(words), words[0] if words else ""}
+    return commands
 
 
 def test_every_command_is_tried_in_both_forms():
     wanted = {name for name in leaves(main, click.Context(main)) if name.split()[0] not in LOCAL}
-    found = tried()
+    tried_commands = tried()
     assert len(wanted) > 40
-    assert not wanted - found["run"]
-    assert not wanted - (found["as_json"] | found["as_lines"])
+    assert not wanted - tried_commands["run"]
+    assert not wanted - (tried_commands["as_json"] | tried_commands["as_lines"])

@@ -1,4 +1,4 @@
-"""What a person or a program reads when a command cannot do what was asked: the reason, and what to do now."""
+"""Errors of commands, as text and as JSON: the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(server: Server, *argv: str) -> Result:
     return CliRunner().invoke(main, ["--url", server.url, *argv])
 
 
-def test_appending_to_a_stream_that_is_not_there_says_so(server):
+def test_an_append_to_a_missing_stream_names_the_stream(server):
     ended = run(server, "streams", "append", "runs/7", "x")
     assert ended.exit_code == Exit.NOTHING_THERE
     assert "there is no stream runs/7" in ended.stderr
@@ -51,9 +51,9 @@ def test_a_deadline_that_has_passed_is_explained(server, broker):
 def test_a_wrong_command_line_is_refused_in_json_too(server, argv):
     ended = CliRunner().invoke(main, ["--json", *argv])
     assert ended.exit_code == Exit.USAGE
-    said = json.loads(ended.stderr)
-    assert said["error"] == "USAGE"
-    assert said["message"]
+    error = json.loads(ended.stderr)
+    assert error["error"] == "USAGE"
+    assert error["message"]
     assert "Usage:" in CliRunner().invoke(main, argv).stderr
 
 
@@ -70,7 +70,7 @@ def test_the_settings_of_a_pipeline_are_json_if_asked(server):
     assert shown["source"]["topics"] == ["orders"]
 
 
-def test_deletions_answer_alike(server, broker):
+def test_deletions_print_the_same_kind_of_reply(server, broker):
     broker.topics.create("gone")
     broker.stream("gone").create()
     assert json.loads(run(server, "--json", "topics", "delete", "gone", "-y").stdout) == {
@@ -94,12 +94,12 @@ def test_every_command_that_takes_a_data_folder_has_the_same_default(tmp_path):
     ):
         command = main.get_command(None, name)
         command = command.get_command(None, sub) if sub else command
-        (param,) = [each for each in command.params if each.name in ("data", "folder")]
+        (param,) = [option for option in command.params if option.name in ("data", "folder")]
         folders.add(param.default)
     assert folders == {"./data"}
 
 
-def test_a_certificate_that_is_not_trusted_is_named_with_its_cure(tmp_path):
+def test_an_untrusted_certificate_is_reported_with_a_remedy(tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make_certificate(certificate, key)
     tls = (f"listen.tls_certificate={certificate}", f"listen.tls_key={key}")
@@ -114,7 +114,7 @@ def test_a_certificate_that_is_not_trusted_is_named_with_its_cure(tmp_path):
         assert trusted.returncode == 0, trusted.stderr
 
 
-def test_a_client_names_the_cure_for_a_url_with_the_wrong_scheme_or_an_untrusted_certificate(tmp_path):
+def test_a_client_names_the_remedy_for_a_url_with_the_wrong_scheme_or_an_untrusted_certificate(tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make_certificate(certificate, key)
     with running(None, f"listen.tls_certificate={certificate}", f"listen.tls_key={key}") as server:
@@ -128,7 +128,7 @@ def test_a_client_names_the_cure_for_a_url_with_the_wrong_scheme_or_an_untrusted
         assert "https://" in ended.stderr
 
 
-def test_https_to_a_server_without_a_certificate_is_named(server):
+def test_https_to_a_server_without_a_certificate_is_reported(server):
     url = f"https://127.0.0.1:{server.port}"
     with driftq.connect(url) as broker, pytest.raises(driftq.errors.NotConnected, match="http:// URL"):
         broker.topics.list()
@@ -146,7 +146,7 @@ def make_certificate(certificate: Path, key: Path) -> None:
     ssl.create_default_context().load_verify_locations(certificate)
 
 
-def test_help_of_a_word_shows_what_it_takes(broker):
+def test_help_of_a_command_shows_its_arguments(broker):
     text = pydoc.plain(pydoc.render_doc(broker.send))
     assert "idempotency_key" in text
     assert "it is on disk when this returns" in text

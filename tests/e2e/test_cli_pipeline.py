@@ -1,5 +1,4 @@
-"""`driftq pipeline` and `driftq demo` as a user meets them: real processes, real signals, what they say and how they
-end."""
+"""`driftq pipeline` and `driftq demo` as real processes: signals, output and exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**environ, "PYTHONPATH": f"{SRC.parent}{os.pathsep}{folder}", "XDG_CONFIG_HOME": str(folder)}
 
 
-def told(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_to_end(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     line = command(*arguments)
     return subprocess.run(
         line, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False, timeout=WAIT_S
@@ -88,27 +87,29 @@ class Running:
 
 
 def values_of(broker: DriftQ, topic: str) -> Counter[str]:
-    found: Counter[str] = Counter()
+    values: Counter[str] = Counter()
     for place in broker.topics.offsets(topic).partitions:
-        found.update(each.value for each in broker.topics.peek(topic, place.partition, offset=0, limit=1_000))
-    return found
+        values.update(message.value for message in broker.topics.peek(topic, place.partition, offset=0, limit=1_000))
+    return values
 
 
-def test_what_there_is_and_how_it_is_set_needs_no_spark(tmp_path: Path) -> None:
-    listed = told(tmp_path, "pipeline", "list")
-    shown = told(tmp_path, "pipeline", "show", "metrics", "--topic", "orders", "--table", "t")
+def test_list_and_show_need_no_spark(tmp_path: Path) -> None:
+    listed = run_to_end(tmp_path, "pipeline", "list")
+    shown = run_to_end(tmp_path, "pipeline", "show", "metrics", "--topic", "orders", "--table", "t")
 
     assert "archive" in listed.stdout
     assert 'topics = ["orders"]' in shown.stdout
     assert 'window = "1 minute"  # the length of a window' in shown.stdout
 
 
-def test_a_wrong_setting_a_silent_broker_and_a_missing_topic_are_told_before_spark_starts(tmp_path: Path) -> None:
+def test_a_wrong_setting_a_silent_broker_and_a_missing_topic_are_reported_before_spark_starts(tmp_path: Path) -> None:
     with running(None) as server:
-        wrong = told(tmp_path, "pipeline", "run", "metrics", "--topic", "a", "--table", "t", "--set", "metrics.windw=1")
-        topic = told(tmp_path, "pipeline", "run", "archive", "--topic", "a", "--table", "t", "--url", server.url)
+        wrong = run_to_end(
+            tmp_path, "pipeline", "run", "metrics", "--topic", "a", "--table", "t", "--set", "metrics.windw=1"
+        )
+        topic = run_to_end(tmp_path, "pipeline", "run", "archive", "--topic", "a", "--table", "t", "--url", server.url)
         url = server.url
-    silent = told(tmp_path, "pipeline", "run", "archive", "--topic", "a", "--table", "t", "--url", url)
+    silent = run_to_end(tmp_path, "pipeline", "run", "archive", "--topic", "a", "--table", "t", "--url", url)
 
     assert (wrong.returncode, "did you mean metrics.window" in wrong.stderr) == (Exit.USAGE, True)
     assert (topic.returncode, "a" in topic.stderr) == (Exit.NOTHING_THERE, True)
@@ -116,19 +117,19 @@ def test_a_wrong_setting_a_silent_broker_and_a_missing_topic_are_told_before_spa
     assert not (tmp_path / "t.checkpoints").exists()
 
 
-def test_without_spark_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_spark_the_error_names_what_to_install(tmp_path: Path) -> None:
     line = [sys.executable, "-c", WITHOUT_SPARK, "pipeline", "run", "archive", "--topic", "a", "--table", "t"]
 
-    found = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60)
+    completed = subprocess.run(line, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60)
 
-    assert (found.returncode, found.stderr) == (
+    assert (completed.returncode, completed.stderr) == (
         Exit.NOTHING_THERE,
         "driftq: Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)\n",
     )
 
 
 @LONG
-def test_a_pipeline_stops_in_order_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_pipeline_stops_cleanly_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "shaping.py").write_text("def upper(value):\n    return value.upper()\n")
     with running(str(tmp_path / "broker")) as server, driftq.connect(server.url) as broker:
         broker.topics.create("in", partitions=2)
@@ -143,7 +144,7 @@ def test_a_pipeline_stops_in_order_and_goes_on_where_it_was(tmp_path: Path) -> N
         broker.send_many("in", [item(f"b{n}", key=str(n)) for n in range(50)])
         code = first.interrupt()
         broker.send_many("in", [item(f"c{n}", key=str(n)) for n in range(50)])
-        second = told(tmp_path, *arguments, "--once")
+        second = run_to_end(tmp_path, *arguments, "--once")
 
         assert code == 0, first.text
         assert "stopped; start it again to continue" in first.text
@@ -158,13 +159,13 @@ def verdicts(text: str) -> list[str]:
 
 
 @LONG
-def test_the_demo_loses_and_doubles_nothing_over_two_lives(tmp_path: Path) -> None:
+def test_the_demo_loses_and_duplicates_nothing_over_a_restart(tmp_path: Path) -> None:
     arguments = ["demo", "--data", "data", "--tables", "tables", "--listen", "127.0.0.1:0", "--audit-s", "5"]
 
     first = Running(tmp_path, *arguments)
     until_now(lambda: first.says("verdict:"), WAIT_S)
     assert first.interrupt() == 0, first.text
-    second = told(tmp_path, *arguments, "--for-s", "5")
+    second = run_to_end(tmp_path, *arguments, "--for-s", "5")
 
     assert second.returncode == 0, second.stdout + second.stderr
     assert set(verdicts(first.text)) == set(verdicts(second.stdout)) == {"exact"}, first.text + second.stdout
@@ -187,7 +188,7 @@ def assert_every_order_is_there_once(server: Server, text: str) -> None:
     assert int(rows.replace(",", "")) == sum(ends)
 
 
-def test_a_story_needs_a_table_and_says_so_without_starting_spark(tmp_path: Path) -> None:
-    ended = told(tmp_path, "pipeline", "story", "r1", "--table", tmp_path / "none")
+def test_a_story_without_a_table_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    ended = run_to_end(tmp_path, "pipeline", "story", "r1", "--table", tmp_path / "none")
     assert ended.returncode == Exit.NOTHING_THERE, ended.stderr
     assert ended.stderr.splitlines() == [f"driftq: there is no table at {tmp_path / 'none'}"]

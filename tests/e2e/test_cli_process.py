@@ -80,7 +80,7 @@ def test_a_table_fits_the_terminal(environ, columns):
     assert max(len(line.rstrip()) for line in lines) <= columns
 
 
-def test_a_terminal_gets_colour_and_no_stranger_moves_its_cursor(environ, broker):
+def test_a_terminal_gets_colour_and_control_characters_are_escaped(environ, broker):
     broker.topics.create("strange")
     broker.send("strange", "\x1b[2Jgone\x07")
     written, code = on_terminal(environ, 80, "topics", "peek", "strange")
@@ -90,7 +90,7 @@ def test_a_terminal_gets_colour_and_no_stranger_moves_its_cursor(environ, broker
     assert rb"\x1b[2Jgone\x07" in written
 
 
-def test_long_work_shows_how_far_it_is_and_leaves_only_its_result(environ, broker, tmp_path):
+def test_long_work_shows_progress_and_leaves_only_its_result(environ, broker, tmp_path):
     broker.topics.create("bulk")
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(20_000)))
     for way in ((), ("--packed",)):
@@ -125,7 +125,7 @@ def test_nothing_is_coloured_in_a_pipe(environ):
     assert b"\x1b" not in done.stdout + done.stderr
 
 
-def begun(environ, argv):
+def started(environ, argv):
     """A command that has printed its first line, with what it writes to."""
     process = subprocess.Popen([*PROGRAM, *argv], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
@@ -135,34 +135,34 @@ def begun(environ, argv):
 
 
 def ends_quietly(process, stderr, code):
-    said = stderr.read()
+    output = stderr.read()
     assert process.wait(END_S) == code
     stderr.close()
-    assert said == b""
+    assert output == b""
 
 
 @pytest.mark.parametrize(
     "argv",
     [("tail", "orders", "-n", "2000"), ("consume", "orders", "head"), ("topics", "peek", "orders", "-n", "1000")],
 )
-def test_a_reader_that_has_seen_enough_ends_the_command_quietly(environ, argv):
-    process, stdout, stderr = begun(environ, argv)
+def test_a_closed_pipe_ends_the_command_quietly(environ, argv):
+    process, stdout, stderr = started(environ, argv)
     stdout.close()
     ends_quietly(process, stderr, Exit.OK)
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "leaves"), ("streams", "follow", "quiet")])
-def test_a_reader_that_leaves_while_nothing_comes_ends_the_command(environ, broker, argv):
+def test_a_closed_pipe_ends_a_command_that_waits(environ, broker, argv):
     broker.stream("quiet", "application/json").create(data=[1])
-    process, stdout, stderr = begun(environ, argv)
+    process, stdout, stderr = started(environ, argv)
     threading.Timer(1.0, stdout.close).start()  # by then everything is printed, and it waits for more
     ends_quietly(process, stderr, Exit.OK)
 
 
 @pytest.mark.parametrize("argv", [("tail", "orders"), ("consume", "orders", "watch"), ("streams", "follow", "live")])
-def test_an_interrupt_ends_a_command_quietly_and_gives_back_what_it_holds(environ, broker, argv):
+def test_an_interrupt_ends_a_command_quietly_and_releases_what_it_holds(environ, broker, argv):
     broker.stream("live", "application/json").create(data=[1])
-    process, stdout, stderr = begun(environ, argv)
+    process, stdout, stderr = started(environ, argv)
     process.send_signal(signal.SIGINT)
     stdout.read()
     stdout.close()

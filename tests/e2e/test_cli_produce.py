@@ -68,14 +68,14 @@ def test_everything_before_a_bad_line_is_stored_and_from_line_resumes_there(serv
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["batches", "packed"])
-def test_a_program_learns_the_line_from_json(server, broker, way):
+def test_the_json_error_has_the_line_number(server, broker, way):
     topic = f"json-line{''.join(way)}"
     broker.topics.create(topic)
     ended = run(server.url, "--json", "produce", topic, "--ndjson", "-", *way, text=line(0) + "\n" + "no json\n")
     assert json.loads(ended.stdout) == {"topic": topic, "produced": 1, "failed": 0}
-    said = json.loads(ended.stderr)
-    assert (said["error"], said["line"]) == ("BAD_INPUT", 3)
-    assert "--from-line 3" in said["hint"]
+    error = json.loads(ended.stderr)
+    assert (error["error"], error["line"]) == ("BAD_INPUT", 3)
+    assert "--from-line 3" in error["hint"]
 
 
 def test_a_line_that_a_producer_cannot_send_is_a_bad_line(server, broker):
@@ -105,7 +105,7 @@ def test_a_full_partition_ends_the_sending_and_names_the_first_line_that_was_ref
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["batches", "packed"])
-def test_lines_that_a_broker_did_not_live_to_store_are_named(tmp_path, monkeypatch, way):
+def test_lines_that_a_killed_broker_did_not_store_are_named(tmp_path, monkeypatch, way):
     monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 1_000)
     monkeypatch.setattr(command, "CALL_TIMEOUT_MS", 2_000)
     folder = str(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Both clients against a real broker: the same words, the same answers, the same errors."""
+"""Both clients against a real broker: the same methods, replies and errors."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def public(kind: type) -> set[str]:
         if (other := getattr(api, f"Async{name}", None)) is not None
     ],
 )
-def test_both_clients_have_the_same_words_with_the_same_arguments(blocking, awaited):
+def test_both_clients_have_the_same_methods_with_the_same_arguments(blocking, awaited):
     assert public(blocking) - {"asynchronous"} == public(awaited)
     for name in public(awaited):
         mine, theirs = getattr(blocking, name), getattr(awaited, name)
         if inspect.isfunction(mine):
             assert [*inspect.signature(mine).parameters] == [*inspect.signature(theirs).parameters], name
         else:
-            assert mine is theirs or not hasattr(mine, "__wrapped__"), f"{name} is not one word but two"
+            assert mine is theirs or not hasattr(mine, "__wrapped__"), f"{name} is not a single word"
 
 
-def test_every_word_tells_what_it_does_and_what_it_takes(broker):
+def test_every_method_has_a_docstring_and_typed_parameters(broker):
     assert "partitions" in inspect.signature(broker.topics.create).parameters
     assert "on disk" in (type(broker).send.__doc__ or "")
     assert issubclass(api.AsyncDriftQ, AsyncApi)
 
 
-def test_a_message_comes_as_it_was_sent(broker, topic):
+def test_a_message_is_delivered_as_it_was_sent(broker, topic):
     values = [b"bytes \xff\x00", "text é", "", {"json": [1, None]}, 7]
     for value in values:
         broker.send(topic, value, key="k")
@@ -71,13 +71,13 @@ def test_a_message_comes_as_it_was_sent(broker, topic):
     assert broker.groups.describe(topic, "g").lag == 0
 
 
-def test_a_key_makes_a_send_happen_once(broker, topic):
+def test_an_idempotency_key_stores_a_message_once(broker, topic):
     first = broker.send(topic, "a", idempotency_key="k1")
     again = broker.send(topic, "a", idempotency_key="k1")
     assert (again.partition, again.offset, again.duplicate) == (first.partition, first.offset, True)
 
 
-def test_the_words_of_an_envelope_arrive(broker, topic):
+def test_the_fields_of_an_envelope_arrive(broker, topic):
     broker.send(topic, "x", run_id="r", step_id="s", parent_step_id="p", tenant="acme", labels={"kind": "plan"})
     (message,) = broker.claim(topic, "g")
     envelope = message.envelope
@@ -85,13 +85,13 @@ def test_the_words_of_an_envelope_arrive(broker, topic):
     assert (envelope.tenant_id, envelope.labels) == ("acme", {"kind": "plan"})
 
 
-def test_many_messages_have_a_result_each(broker, topic):
+def test_each_message_of_a_batch_has_a_result(broker, topic):
     reply = broker.send_many(topic, ["a", {"b": 1}, b"c"])
     assert (reply.produced, reply.failed) == (3, 0)
     assert [result.offset for result in reply.results] == [0, 1, 2]
 
 
-def test_a_block_around_a_message_acks_it_or_says_what_went_wrong(broker, topic):
+def test_a_with_block_acks_its_message_or_nacks_it_with_the_error(broker, topic):
     broker.send(topic, "good")
     (message,) = broker.claim(topic, "g")
     with message:
@@ -110,7 +110,7 @@ def test_a_block_around_a_message_acks_it_or_says_what_went_wrong(broker, topic)
     assert "not for us" in letter.dlq.last_error + letter.dlq.reason
 
 
-def test_a_message_that_went_to_somebody_else_cannot_be_acked(broker, topic):
+def test_a_message_of_another_worker_cannot_be_acked(broker, topic):
     broker.send(topic, "x")
     (message,) = broker.claim(topic, "g")
     message.release()
@@ -123,7 +123,7 @@ def test_a_message_that_went_to_somebody_else_cannot_be_acked(broker, topic):
     again.ack()  # idempotent
 
 
-def test_refusals_say_what_to_do(broker):
+def test_refusals_name_what_to_do(broker):
     with pytest.raises(driftq.errors.NotFound) as caught:
         broker.send("nowhere", "x")
     assert not caught.value.retryable
@@ -136,7 +136,7 @@ def test_refusals_say_what_to_do(broker):
         driftq.connect("ftp://example.org")
 
 
-def test_a_topic_can_be_looked_at_changed_and_deleted(broker, topic):
+def test_a_topic_can_be_described_changed_and_deleted(broker, topic):
     assert topic in broker.topics.list()
     assert broker.topics.change(topic, retention_ms=1_000).config["retention_ms"] == 1_000
     broker.send(topic, "x", key="a")
@@ -204,7 +204,7 @@ def test_a_job_can_be_found_and_cancelled(broker, topic):
     assert broker.jobs.cancel(topic, "job-1")
 
 
-def test_a_client_goes_on_after_the_broker_was_restarted(tmp_path):
+def test_a_client_continues_after_a_restart_of_the_broker(tmp_path):
     server = Server(str(tmp_path))
     port = server.port
     with driftq.connect(f"http://127.0.0.1:{port}") as broker:
@@ -220,8 +220,8 @@ def test_a_client_goes_on_after_the_broker_was_restarted(tmp_path):
         restarted[0].stop()
 
 
-def hang_up_after(lines: int) -> tuple[int, list[bytes]]:
-    """A listener that reads a request and hangs up without an answer, `lines` times; then nothing listens."""
+def disconnect_after(lines: int) -> tuple[int, list[bytes]]:
+    """A listener that reads a request and disconnects without a reply, `lines` times; then nothing listens."""
     listening = socket.create_server(("127.0.0.1", 0))
     seen: list[bytes] = []
 
@@ -236,14 +236,14 @@ def hang_up_after(lines: int) -> tuple[int, list[bytes]]:
     return listening.getsockname()[1], seen
 
 
-def test_what_may_have_been_done_is_repeated_only_if_twice_is_as_good_as_once():
+def test_a_call_without_a_reply_is_retried_only_if_it_is_idempotent():
     retry = RetryOptions(deadline_ms=1_000, first_contact_ms=1_000, backoff_ms=10)
-    port, seen = hang_up_after(2)
+    port, seen = disconnect_after(2)
     with driftq.connect(f"http://127.0.0.1:{port}", retry=retry) as broker:
         with pytest.raises(driftq.errors.OutcomeUnknown):
             broker.send("t", "once")
         assert len(seen) == 1
-    port, seen = hang_up_after(2)
+    port, seen = disconnect_after(2)
     with driftq.connect(f"http://127.0.0.1:{port}", retry=retry) as broker:
         with pytest.raises(driftq.errors.DriftQError):
             broker.send("t", "twice", idempotency_key="k")
@@ -264,7 +264,7 @@ def test_threads_share_a_client(broker, topic):
     assert len(seen) == len(set(seen)) == 400
 
 
-def test_the_async_client_says_the_same(server, topic):
+def test_the_async_client_behaves_the_same(server, topic):
     async def talk() -> None:
         async with driftq.connect_async(f"http://127.0.0.1:{server.port}") as broker:
             await broker.send(topic, {"n": 1}, key="a")
@@ -293,7 +293,7 @@ def test_the_async_client_says_the_same(server, topic):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_async_client_outlives_its_loop(server, topic):
+def test_an_async_client_can_be_used_in_several_loops(server, topic):
     broker = driftq.connect_async(f"http://127.0.0.1:{server.port}")
     for _ in range(3):
         assert topic in asyncio.run(broker.topics.list())
@@ -301,7 +301,7 @@ def test_an_async_client_outlives_its_loop(server, topic):
     gc.collect()  # connections of loops that are over are closed by the collector: here, not later
 
 
-def test_a_client_that_nobody_closes_leaves_no_socket_to_the_collector(server):
+def test_a_client_that_is_not_closed_leaks_no_socket(server):
     broker = driftq.connect(f"http://127.0.0.1:{server.port}")
     broker.topics.list()
     with warnings.catch_warnings(record=True) as heard:

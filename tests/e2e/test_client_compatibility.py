@@ -77,7 +77,7 @@ def test_a_nack_with_and_without_a_reason(server):
     assert talk(server.port, "POST /v1/nack?topic=nacks&group=g&owner=w&partition=0&offset=0")[0] in (204, 409)
 
 
-def test_a_demo_that_speaks_in_queries_and_with_words_nobody_knows(server):
+def test_a_demo_that_sends_query_parameters_and_unknown_fields(server):
     long = "x" * 20_000
     status, _ = talk(
         server.port,
@@ -94,7 +94,7 @@ def test_a_demo_that_probes_for_the_shape_of_a_body(server):
     assert talk(server.port, "POST /v1/produce", body, until=b"}")[0] in (400, 422)
 
 
-def test_errors_keep_the_two_words_that_clients_read(server):
+def test_errors_keep_the_two_fields_that_clients_read(server):
     status, text = talk(server.port, "POST /v1/produce", '{"topic":"nowhere","value":"v"}', until=b"}")
     assert status == 404
     assert '"error":' in text

@@ -39,7 +39,7 @@ def charge_and_fail(connection) -> None:
     raise RuntimeError("boom")
 
 
-def test_messages_that_come_again_have_their_effects_once_in_postgres(connection):
+def test_redelivered_messages_have_their_effect_once_in_postgres(connection):
     inbox = effects.sql(connection)
     with memory_broker() as broker:
         broker.topics.create("orders")
@@ -65,26 +65,26 @@ def test_an_effect_that_fails_leaves_no_key_in_postgres(connection):
         assert fresh
 
 
-def test_a_second_worker_waits_for_the_first_and_then_knows(address, connection):
+def test_a_second_worker_waits_for_the_first_and_skips_the_effect(address, connection):
     with psycopg.connect(address) as other:
         mine, theirs = effects.sql(connection), effects.sql(other)
         assert mine.first("k")
-        found: list[bool] = []
+        known: list[bool] = []
         begun = threading.Event()
 
         def ask() -> None:
             begun.set()
-            found.append(theirs.first("k"))
+            known.append(theirs.first("k"))
             other.commit()
 
         thread = threading.Thread(target=ask)
         thread.start()
         assert begun.wait(10)
         thread.join(0.2)
-        assert found == []  # it waits for what becomes of ours
+        assert known == []  # it waits for our transaction
         connection.commit()
         thread.join(30)
-        assert found == [False]
+        assert known == [False]
 
 
 def test_a_connection_that_commits_by_itself_is_refused_unless_a_transaction_is_open(address, connection):

@@ -21,7 +21,7 @@ KILLS = 10
 
 def stored(server: Server, topic: str, partitions: int) -> list[list[bytes]]:
     """Every value of each partition, in order."""
-    found = []
+    by_partition = []
     for partition in range(partitions):
         values: list[bytes] = []
         while True:
@@ -33,8 +33,8 @@ def stored(server: Server, topic: str, partitions: int) -> list[list[bytes]]:
                 values += [record.value for record in unpack(batch)][first:]
             if len(values) == int(reply.headers["driftq-end-offset"]):
                 break
-        found.append(values)
-    return found
+        by_partition.append(values)
+    return by_partition
 
 
 def more_than(producer, count: int) -> bool:
@@ -120,7 +120,7 @@ def test_a_full_partition_slows_a_producer_down_and_loses_nothing():
         assert [receipt.offset for receipt in receipts] == list(range(2_000))
 
 
-def test_one_message_that_never_fits_fails_alone_and_flush_says_so():
+def test_one_message_that_never_fits_fails_alone_and_flush_raises():
     with running(None) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
         broker.topics.create("t")
         orders = broker.producer("t", batch_bytes=1_000)
@@ -135,11 +135,11 @@ def test_one_message_that_never_fits_fails_alone_and_flush_says_so():
         with pytest.raises(driftq.errors.TooLarge):
             huge.result()
         assert [receipt.result().offset for receipt in before + after] == list(range(220))
-        orders.flush()  # said once
+        orders.flush()  # reported once
         orders.close()
 
 
-def test_a_new_life_of_a_named_producer_shuts_out_the_last_one():
+def test_a_new_session_of_a_named_producer_fences_the_old_one():
     with running(None) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
         broker.topics.create("t")
         first = broker.producer("t", "importer")
@@ -178,7 +178,7 @@ def test_a_message_of_a_producer_can_be_a_job_with_an_envelope():
         assert (message.json(), message.task) == ({"n": 2}, "b.v1")
 
 
-def test_a_full_buffer_blocks_or_raises_and_a_closed_producer_says_so():
+def test_a_full_buffer_blocks_or_raises_and_a_closed_producer_raises():
     server = Server(None)
     broker = driftq.connect(f"http://127.0.0.1:{server.port}")
     broker.topics.create("t")
@@ -195,7 +195,7 @@ def test_a_full_buffer_blocks_or_raises_and_a_closed_producer_says_so():
     broker.close()
 
 
-def test_a_close_that_runs_out_of_time_says_which_messages_are_uncertain(tmp_path):
+def test_a_close_that_times_out_names_the_uncertain_messages(tmp_path):
     with running(str(tmp_path)) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
         broker.topics.create("t")
         orders = broker.producer("t", linger_ms=0)
@@ -215,7 +215,7 @@ def test_a_close_that_runs_out_of_time_says_which_messages_are_uncertain(tmp_pat
         assert (orders.pending_count, orders.written_count, orders.failed_count) == (0, 1, 2)
 
 
-def test_a_message_expires_on_time_although_the_next_connection_is_a_long_pause_away():
+def test_a_message_expires_on_time_during_a_long_reconnect_backoff():
     server = Server(None)
     broker = driftq.connect(f"http://127.0.0.1:{server.port}")
     broker.topics.create("t")
@@ -231,19 +231,19 @@ def test_a_message_expires_on_time_although_the_next_connection_is_a_long_pause_
     broker.close()
 
 
-def test_callbacks_and_receipts_say_where_each_message_went():
+def test_callbacks_and_receipts_have_the_offset_of_each_message():
     with running(None) as server, driftq.connect(f"http://127.0.0.1:{server.port}") as broker:
         broker.topics.create("t")
-        told: list[int] = []
+        offsets: list[int] = []
         acked: list[int] = []
         with broker.producer("t", on_ack=lambda batch: acked.append(batch.count)) as orders:
             for number in range(10):
-                orders.send(str(number), callback=lambda receipt: told.append(receipt.offset))
-        assert told == list(range(10))
+                orders.send(str(number), callback=lambda receipt: offsets.append(receipt.offset))
+        assert offsets == list(range(10))
         assert sum(acked) == 10
 
 
-def test_the_async_producer_has_the_same_words():
+def test_the_async_producer_has_the_same_methods():
     async def produce(port: int) -> None:
         async with driftq.connect_async(f"http://127.0.0.1:{port}") as broker:
             await broker.topics.create("t", partitions=2)
@@ -262,13 +262,13 @@ def test_the_async_producer_has_the_same_words():
         asyncio.run(produce(server.port))
 
 
-def test_nobody_there_is_said_soon_and_says_what_to_do():
+def test_an_unreachable_broker_is_reported_soon_with_a_remedy():
     broker = driftq.connect("http://127.0.0.1:9", retry=RetryOptions(first_contact_ms=200))
     with pytest.raises(driftq.errors.NotConnected, match="driftq serve"):
         broker.topics.list()
 
 
-def test_many_messages_are_given_in_one_call_and_wait_for_room():
+def test_send_many_waits_for_room_in_the_buffer():
     values = [b"%d" % number for number in range(5_000)]
 
     async def produce(port: int) -> None:
@@ -284,7 +284,7 @@ def test_many_messages_are_given_in_one_call_and_wait_for_room():
             keyed = orders.send_many(["x", {"y": 1}], "k").result(60)
             assert len({receipt.partition for receipt in keyed}) == 1
         asyncio.run(produce(server.port))
-        found = stored(server, "t", 2)
-        assert [value for value in found[0] if value.isdigit()] == values
-        assert [value for value in found[1] if value.isdigit()] == values
-        assert sorted(value for part in found for value in part if not value.isdigit()) == [b"x", b'{"y":1}']
+        by_partition = stored(server, "t", 2)
+        assert [value for value in by_partition[0] if value.isdigit()] == values
+        assert [value for value in by_partition[1] if value.isdigit()] == values
+        assert sorted(value for part in by_partition for value in part if not value.isdigit()) == [b"x", b'{"y":1}']

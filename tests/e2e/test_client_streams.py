@@ -1,4 +1,4 @@
-"""Streams through the client: append, read, follow in both ways, fenced producers, deciding by the tail."""
+"""Streams through the client: append, read, follow in both ways, fenced producers, conditional appends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import driftq
 
 
-def test_a_stream_is_made_written_read_and_closed(broker):
+def test_a_stream_is_created_written_read_and_closed(broker):
     stream = broker.stream("plain/1", "text/plain")
     assert stream.create(ttl_s=3_600).created
     assert not stream.create(ttl_s=3_600).created
@@ -23,13 +23,13 @@ def test_a_stream_is_made_written_read_and_closed(broker):
     assert (described.content_type, described.closed, described.ttl_s) == ("text/plain", True, 3_600)
     with pytest.raises(driftq.errors.StreamClosed):
         stream.append("four")
-    assert "plain/1" in [each.stream for each in broker.streams.list("plain/").streams]
+    assert "plain/1" in [entry.stream for entry in broker.streams.list("plain/").streams]
     stream.delete()
     with pytest.raises(driftq.errors.NotFound):
         stream.read()
 
 
-def test_a_json_stream_keeps_its_messages_apart(broker):
+def test_a_json_stream_keeps_message_boundaries(broker):
     stream = broker.stream("json/1", "application/json")
     stream.create(data=[{"n": 0}])
     stream.append({"n": 1}, [2, 3])
@@ -62,7 +62,7 @@ def test_a_follower_sees_everything_in_order_until_the_end(broker, live, kind):
         assert b"".join(chunk.data for chunk in chunks) == "".join(values).encode()
 
 
-def test_a_follower_can_stop_in_the_middle_and_go_on_from_there(broker):
+def test_a_follower_can_stop_in_the_middle_and_resume(broker):
     stream = broker.stream("follow/resume", "application/json")
     stream.create(data=[1, 2])
     first = next(iter(stream.follow()))
@@ -81,7 +81,7 @@ def test_an_append_can_depend_on_where_the_stream_ends(broker):
     assert caught.value.offset == moved
 
 
-def test_an_update_decides_again_when_somebody_was_quicker(broker):
+def test_an_update_decides_again_after_a_conflict(broker):
     stream = broker.stream("cas/2", "application/json")
     stream.create()
     asked = []
@@ -118,7 +118,7 @@ def test_what_a_message_writes_is_fenced_by_its_lease(broker):
     assert broker.stream("fenced/out").read().text == "first second "
 
 
-def test_the_async_stream_has_the_same_words(server):
+def test_the_async_stream_has_the_same_methods(server):
     async def talk() -> None:
         async with driftq.connect_async(f"http://127.0.0.1:{server.port}") as broker:
             stream = broker.stream("async/1", "application/json")
@@ -135,7 +135,7 @@ def test_the_async_stream_has_the_same_words(server):
     asyncio.run(talk())
 
 
-def test_a_closed_stream_ends_its_producer_and_says_why(broker):
+def test_a_closed_stream_ends_its_producer_with_a_reason(broker):
     stream = broker.stream("closed/1", "text/plain")
     stream.create()
     producer = stream.producer(linger_ms=0)

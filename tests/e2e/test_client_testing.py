@@ -1,4 +1,4 @@
-"""`driftq.testing`: time by hand, bad days from a seed, and the pytest plugin as a stranger would use it."""
+"""`driftq.testing`: a manual clock, seeded chaos, and the pytest plugin in a project of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_time_stands_still_until_it_is_moved():
         broker.advance(1)
         (message,) = broker.claim("t", "g", lease_ms=30_000)
         broker.advance(30_001)
-        broker.advance(30_000)  # the retry's rest
+        broker.advance(30_000)  # the backoff of the retry
         (again,) = broker.claim("t", "g")
         assert (again.text, again.attempts, again.last_error) == ("later", 2, "ack_timeout")
         assert message.lease_version < again.lease_version
@@ -55,7 +55,7 @@ def test_chaos_shows_a_handler_that_is_not_idempotent():
             broker.send("orders", str(number))
         report = broker.chaos(charge, seed=1)
         assert set(charged) == {str(number) for number in range(40)}
-        assert len(charged) > 40, "some came twice"
+        assert len(charged) > 40, "some messages were delivered twice"
         assert report.repeated
         assert broker.groups.describe("orders", "billing").lag == 0
 
@@ -78,19 +78,19 @@ def test_chaos_does_no_harm_to_a_handler_that_uses_effects():
         assert charged == {str(number): 1 for number in range(40)}
 
 
-def test_the_same_seed_brings_the_same_day():
+def test_the_same_seed_injects_the_same_faults():
     @driftq.worker("t", group="g")
     async def work(message): ...
 
-    def day(seed: int) -> dict[str, int]:
+    def faults(seed: int) -> dict[str, int]:
         with memory_broker() as broker:
             broker.topics.create("t")
             for number in range(30):
                 broker.send("t", str(number))
             return dict(broker.chaos(work, seed=seed).calls)
 
-    assert day(7) == day(7)
-    assert day(7) != day(8)
+    assert faults(7) == faults(7)
+    assert faults(7) != faults(8)
 
 
 def test_chaos_can_be_turned_down():
@@ -109,7 +109,7 @@ def test_chaos_can_be_turned_down():
         assert not report.repeated
 
 
-def test_the_plugin_gives_strangers_a_broker(tmp_path):
+def test_the_plugin_provides_a_broker_in_another_project(tmp_path):
     (tmp_path / "test_stranger.py").write_text(
         textwrap.dedent("""
         def test_it_works(driftq_broker):

@@ -1,4 +1,4 @@
-"""Workers of a real broker: what each way of ending does, leases kept and lost, time limits, and leaving in order."""
+"""Workers of a real broker: results of handlers, leases kept and lost, time limits, and a clean stop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_decorated_function_stays_a_function(topic):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_each_way_to_end_a_call_is_an_end_of_its_message(broker, topic, is_async):
+def test_each_result_of_a_handler_settles_its_message(broker, topic, is_async):
     for what in ["return", "raise", "retry", "reject", "release", "acked"]:
         broker.send(topic, what)
     seen: list[tuple[str, int]] = []
@@ -101,11 +101,11 @@ def test_leases_are_kept_alive_while_the_work_takes_longer(broker, topic):
 
     counts = slow.run(broker, drain=True)
     assert (counts.acked, counts.lost) == (6, 0)
-    assert sorted(calls) == list("012345"), "nothing came twice"
+    assert sorted(calls) == list("012345"), "nothing was delivered twice"
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_cancelled_job_is_broken_off_at_the_next_heartbeat(broker, topic, is_async):
+def test_a_cancelled_job_is_stopped_at_the_next_heartbeat(broker, topic, is_async):
     broker.send(topic, "x", id="job")
     began, ended = threading.Event(), threading.Event()
 
@@ -139,7 +139,7 @@ def test_a_cancelled_job_is_broken_off_at_the_next_heartbeat(broker, topic, is_a
     assert (counts.acked, counts.lost) == (0, 1)
 
 
-def test_a_call_that_takes_too_long_is_broken_off_and_retried(broker, topic):
+def test_a_handler_that_times_out_is_cancelled_and_retried(broker, topic):
     broker.send(topic, "x")
     attempts: list[int] = []
 
@@ -158,7 +158,7 @@ def test_a_call_that_takes_too_long_is_broken_off_and_retried(broker, topic):
     assert attempts == [1, 2]
 
 
-def test_a_thread_that_takes_too_long_is_not_listened_to_any_more(broker, topic):
+def test_the_result_of_a_thread_that_timed_out_is_ignored(broker, topic):
     broker.send(topic, "x")
     again = threading.Event()
 
@@ -177,7 +177,7 @@ def test_a_thread_that_takes_too_long_is_not_listened_to_any_more(broker, topic)
     assert again.is_set()
 
 
-def test_a_task_carries_its_arguments_and_refuses_those_that_do_not_fit(broker, topic):
+def test_a_task_carries_its_arguments_and_refuses_wrong_ones(broker, topic):
     sent: list[tuple[str, int]] = []
 
     @driftq.task("email.send.v1", topic=topic)
@@ -202,7 +202,7 @@ def test_a_task_carries_its_arguments_and_refuses_those_that_do_not_fit(broker, 
     assert sent[-1] == ("direct", 3)
 
 
-def test_a_worker_without_a_topic_says_so_at_once(broker):
+def test_a_worker_without_a_topic_fails_at_once(broker):
     @driftq.worker("nowhere", group="g")
     def work(message): ...
 
@@ -210,7 +210,7 @@ def test_a_worker_without_a_topic_says_so_at_once(broker):
         work.run(broker)
 
 
-def test_a_stopped_worker_finishes_what_runs_and_gives_back_what_waits(broker, topic, server):
+def test_a_stopped_worker_finishes_what_runs_and_releases_what_waits(broker, topic, server):
     for number in range(20):
         broker.send(topic, str(number))
 
@@ -238,11 +238,11 @@ def test_a_stopped_worker_finishes_what_runs_and_gives_back_what_waits(broker, t
     ran, counts = asyncio.run(work_until_stopped())
     assert len(ran) == 2
     assert (counts.acked, counts.lost) == (2, 0)
-    found = broker.groups.describe(topic, "g")
-    assert (found.lag, found.in_flight) == (18, 0)
+    group = broker.groups.describe(topic, "g")
+    assert (group.lag, group.in_flight) == (18, 0)
 
 
-def test_sigterm_ends_a_worker_process_in_order(broker, topic, server, tmp_path):
+def test_sigterm_stops_a_worker_process_cleanly(broker, topic, server, tmp_path):
     program = f"""
         import os, time, driftq
         @driftq.worker({topic!r}, group="g", concurrency=2)
@@ -268,12 +268,12 @@ def test_sigterm_ends_a_worker_process_in_order(broker, topic, server, tmp_path)
     began = [line.split()[1] for line in lines if line.startswith("began")]
     ended = [line.split()[1] for line in lines if line.startswith("ended")]
     assert process.returncode == 0
-    assert sorted(began) == sorted(ended), "what began has ended"
-    found = broker.groups.describe(topic, "g")
-    assert (found.lag, found.in_flight) == (6 - len(ended), 0)
+    assert sorted(began) == sorted(ended), "every started handler has finished"
+    group = broker.groups.describe(topic, "g")
+    assert (group.lag, group.in_flight) == (6 - len(ended), 0)
 
 
-def test_a_worker_survives_a_broker_that_goes_away(tmp_path):
+def test_a_worker_survives_a_restart_of_the_broker(tmp_path):
     server = Server(str(tmp_path))
     port = server.port
     with driftq.connect(f"http://127.0.0.1:{port}") as broker:

@@ -1,4 +1,4 @@
-"""A start with a wrong clock: reported, nothing expires by it, and an operator mends it with one command."""
+"""A start with a wrong clock is reported, nothing expires because of it, and one command corrects it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_wrong_clock_at_one_start_is_reported_and_ends_nothing(
     assert not any("the machine's clock" in line for line in server.lines)
 
 
-def test_a_folder_made_with_a_wrong_clock_is_mended_by_a_command(
+def test_a_folder_that_was_created_with_a_wrong_clock_is_corrected_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tmp_path / "data")
@@ -105,15 +105,15 @@ def test_a_folder_made_with_a_wrong_clock_is_mended_by_a_command(
         assert asked.returncode == 2, "it asks first"
         done = subprocess.run([*command, "--yes"], capture_output=True, text=True, timeout=60, check=True)
         assert "broker" in done.stdout
-        check_mended(server)
+        check_corrected(server)
         server.kill()
         server = Server(folder)
-        check_mended(server)
+        check_corrected(server)
     finally:
         server.kill()
 
 
-def check_mended(server: Server) -> None:
+def check_corrected(server: Server) -> None:
     clock = server.call("GET", "/v1/clock").json()
     assert not clock["held"]
     assert abs(datetime.fromisoformat(clock["broker_at"]) - datetime.now(UTC)) < timedelta(minutes=1)

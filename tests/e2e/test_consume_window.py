@@ -27,8 +27,8 @@ def produce(server: Server, topic: str, count: int, **fields: object) -> None:
 
 
 def in_flight(server: Server, topic: str, group: str) -> int:
-    found: int = server.call("GET", f"/v1/topics/{topic}/groups/{group}").json()["in_flight"]
-    return found
+    count: int = server.call("GET", f"/v1/topics/{topic}/groups/{group}").json()["in_flight"]
+    return count
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def test_a_slow_serial_reader_handles_every_message_once(server, count, work_s, 
     assert server.call("GET", "/v1/topics/t").json()["dead_letters"] == 0
 
 
-def test_prefetch_is_the_most_that_a_connection_holds(server):
+def test_a_connection_holds_at_most_prefetch_messages(server):
     server.call("POST", "/v1/topics", {"name": "t"})
     produce(server, "t", 100)
     stream = Consumption(server, "t", "g", "few", prefetch=3, lease_ms=60_000)
-    found = stream.until_idle()
-    assert [each["offset"] for each in found] == [0, 1, 2]
-    assert stream.settle("nack", found[1]) == 204
-    assert stream.settle("ack", found[2]) == 204
-    assert [each["offset"] for each in stream.until_idle()] == [3, 4]
+    messages = stream.until_idle()
+    assert [message["offset"] for message in messages] == [0, 1, 2]
+    assert stream.settle("nack", messages[1]) == 204
+    assert stream.settle("ack", messages[2]) == 204
+    assert [message["offset"] for message in stream.until_idle()] == [3, 4]
     default = Consumption(server, "t", "other", "default", lease_ms=60_000)
     assert len(default.until_idle()) == 32, "at first, and as long as nothing is settled"
-    for each in (stream, default):
-        each.close()
+    for connection in (stream, default):
+        connection.close()
 
 
 @pytest.mark.parametrize("prefetch", ["0", "-1", "1.5", "many", "1000001"])
-def test_a_prefetch_that_cannot_be_is_refused_and_leaves_no_group(server, prefetch):
+def test_an_invalid_prefetch_is_refused_and_creates_no_group(server, prefetch):
     server.call("POST", "/v1/topics", {"name": "t"})
     query = server.call("GET", f"/v1/consume?topic=t&group=g&owner=o&prefetch={prefetch}")
     body = server.call("GET", "/v1/consume", {"topic": "t", "group": "g", "owner": "o", "prefetch": prefetch})
@@ -91,19 +91,19 @@ def test_a_batch_is_shared_by_the_consumers_that_have_room(server):
     assert [stream.next() for stream in streams] == [None] * 4, "all of them are idle"
     produce(server, "t", 40)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(Consumption.until_idle, streams))
-    assert sorted(each["offset"] for some in found for each in some) == list(range(40))
-    assert all(8 <= len(some) <= 12 for some in found), [len(some) for some in found]
+        received = list(pool.map(Consumption.until_idle, streams))
+    assert sorted(message["offset"] for some in received for message in some) == list(range(40))
+    assert all(8 <= len(some) <= 12 for some in received), [len(some) for some in received]
     for stream in streams:
         stream.close()
 
 
-def test_a_backlog_is_not_swallowed_by_the_first_that_connects(server):
+def test_the_first_connection_does_not_take_the_whole_backlog(server):
     server.call("POST", "/v1/topics", {"name": "t"})
     produce(server, "t", 100)
     streams = [Consumption(server, "t", "g", f"o{number}", lease_ms=60_000) for number in range(3)]
-    found = [stream.until_idle() for stream in streams]
-    assert [len(some) for some in found] == [32, 32, 32]
+    received = [stream.until_idle() for stream in streams]
+    assert [len(some) for some in received] == [32, 32, 32]
     for stream in streams:
         stream.close()
 
@@ -115,15 +115,15 @@ def test_a_connection_that_settles_nothing_for_a_lease_loses_what_it_holds(serve
     held = [stalled.next() for _ in range(10)]
     assert stalled.settle("ack", held[0] or {}) == 204
     other = Consumption(server, "t", "g", "other", lease_ms=60_000, prefetch=100)
-    found = {}
-    while len(found) < 9:
+    handled = {}
+    while len(handled) < 9:
         message = other.next()
         if message is not None:
-            found[message["offset"]] = message["attempts"], message["last_error"]
-    assert set(found) == set(range(1, 10))
-    assert all(attempts >= 2 and error == "ack_timeout" for attempts, error in found.values()), found
-    for each in (stalled, other):
-        each.close()
+            handled[message["offset"]] = message["attempts"], message["last_error"]
+    assert set(handled) == set(range(1, 10))
+    assert all(attempts >= 2 and error == "ack_timeout" for attempts, error in handled.values()), handled
+    for connection in (stalled, other):
+        connection.close()
 
 
 def test_only_the_oldest_message_of_a_busy_connection_loses_its_lease(server):
@@ -137,11 +137,11 @@ def test_only_the_oldest_message_of_a_busy_connection_loses_its_lease(server):
         pause.wait(0.2)
         assert busy.settle("ack", message) == 204
     lines = [stream.next() for stream in (other, busy) for _ in range(9)]  # it comes back to one of the two
-    lost = [each for each in lines if each is not None]
-    assert {each["offset"] for each in lost} == {0}
+    lost = [message for message in lines if message is not None]
+    assert {message["offset"] for message in lost} == {0}
     assert lost[0]["attempts"] == 2
-    for each in (busy, other):
-        each.close()
+    for connection in (busy, other):
+        connection.close()
 
 
 def test_kept_leases_are_still_held_after_a_kill(tmp_path: Path):

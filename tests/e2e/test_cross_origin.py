@@ -1,4 +1,4 @@
-"""Requests as browsers send them: pages of other origins get nothing, listed ones what is documented, programs all."""
+"""Requests as browsers send them: pages of other origins are refused, listed origins and programs are served."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def allowed(reply: Reply) -> str | None:
     ],
     ids=lambda marks: " ".join(marks.values()),
 )
-def test_another_origin_gets_nothing_whatever_it_asks(server, method, path, marks):
+def test_another_origin_is_refused_on_every_route(server, method, path, marks):
     reply = server.call(method, path, b"{}" if method in ("PUT", "POST") else None, {**TEXT, **marks})
     assert reply.status == 403
     assert allowed(reply) is None
 
 
-def test_nothing_of_that_happened(server):
+def test_the_refused_requests_had_no_effect(server):
     assert server.call("GET", "/v1/topics").json()["topics"] == ["prices", "t"]
     assert server.call("GET", "/v1/stream/s?offset=-1").body == b"hello"
     assert server.call("GET", "/v1/stream/new?offset=-1").status == 404
@@ -162,7 +162,7 @@ def test_no_page_or_image_of_any_origin_consumes(server):
     assert "image" not in [group["group"] for group in server.call("GET", "/v1/groups").json()["groups"]]
 
 
-def test_a_host_is_ours_in_any_case(server):
+def test_the_host_is_compared_without_case(server):
     for host in ("LOCALHOST", f"LocalHost:{server.port}", f"127.0.0.1:{server.port}"):
         assert server.call("GET", "/v1/topics", None, {"Host": host}).status == 200
     for host in ("evil.example", "localhost.evil.example", "localhost:80:80", ""):

@@ -49,7 +49,7 @@ def test_a_redriven_message_reaches_only_the_group_in_which_it_died(broker: Drif
     bury(broker, topic, "mailing", 1)
     assert broker.dead_letters.redrive(topic)["redriven"] == 1
     assert broker.claim(topic, "billing") == []
-    assert values(broker.claim(topic, "late")) == ["once"], "the original is for everybody"
+    assert values(broker.claim(topic, "late")) == ["once"], "every group gets the original"
     assert broker.claim(topic, "late") == []
     assert values(broker.claim(topic, "mailing")) == ["once"]
 
@@ -111,8 +111,8 @@ def test_a_deadline_that_has_passed_is_dropped_unless_it_is_kept(
 def test_every_dead_letter_is_listed_page_by_page(server: Server, broker: DriftQ, topic: str) -> None:
     broker.send_many(topic, [f"v{number}" for number in range(2_345)])
     bury(broker, topic, "g", 2_345)
-    found = broker.dead_letters.list(topic, limit=None)
-    assert sorted(each.offset for each in found) == list(range(2_345))
+    letters = broker.dead_letters.list(topic, limit=None)
+    assert sorted(letter.offset for letter in letters) == list(range(2_345))
     assert len(broker.dead_letters.list(topic, limit=1_500)) == 1_500
     assert sum(1 for _ in broker.dead_letters.iterate(topic, limit=None)) == 2_345
     page = server.call("GET", f"/v1/dlq/{topic}?limit=1000").json()
@@ -124,7 +124,7 @@ def test_every_dead_letter_is_listed_page_by_page(server: Server, broker: DriftQ
 
     async def awaited() -> int:
         async with driftq.connect_async(server.url) as client:
-            return len([each async for each in client.dead_letters.iterate(topic, limit=None)])
+            return len([letter async for letter in client.dead_letters.iterate(topic, limit=None)])
 
     assert asyncio.run(awaited()) == 45
 
@@ -143,19 +143,19 @@ def test_kinds_of_errors_topics_and_groups_have_cursors(server: Server, broker: 
         broker.claim(topic, group)
 
     def pages(path: str, name: str) -> list[Any]:
-        found: list[Any] = []
+        entries: list[Any] = []
         after = ""
         while True:
             page = server.call("GET", f"{path}{'&' if '?' in path else '?'}limit=1{after}").json()
             assert len(page[name]) == 1
-            found += page[name]
+            entries += page[name]
             if page.get("after") is None:
-                return found
+                return entries
             after = f"&after={page['after']}"
 
-    assert {each["error"] for each in pages(f"/v1/dlq/{topic}/errors", "errors")} == {"a", "bb", "ccc"}
-    assert [each["group"] for each in pages(f"/v1/topics/{topic}/groups", "groups")] == ["g", "h", "i"]
-    assert [each["group"] for each in pages(f"/v1/groups?topic={topic}", "groups")] == ["g", "h", "i"]
+    assert {entry["error"] for entry in pages(f"/v1/dlq/{topic}/errors", "errors")} == {"a", "bb", "ccc"}
+    assert [entry["group"] for entry in pages(f"/v1/topics/{topic}/groups", "groups")] == ["g", "h", "i"]
+    assert [entry["group"] for entry in pages(f"/v1/groups?topic={topic}", "groups")] == ["g", "h", "i"]
     assert pages("/v1/topics", "topics") == server.call("GET", "/v1/topics").json()["topics"] == broker.topics.list()
     assert len(list(broker.dead_letters.iterate_errors(topic))) == 3
 

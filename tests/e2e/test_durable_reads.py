@@ -1,8 +1,8 @@
-"""No read shows what a kill takes back, whichever route it takes.
+"""No read of any route shows a change that a kill takes back.
 
-The journal's sync is held in a real server. Changes are sent, and decided, and not answered; then every read of the
-route table is asked. Killed there, the server has forgotten the changes, and no answer may have shown them. Let go
-instead, every read answers, and what it showed is still true after a kill.
+The journal's sync is blocked in a real server. Changes are sent and decided, and wait for the sync; then every read of
+the route table is sent. If the server is killed now, the changes are lost, and no read may have shown them. If the sync
+is unblocked instead, every read is answered, and its answer is still true after a kill.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.blocked_sync import BlockedSyncServer, compile_blocking_library
 from tests.support.handler_fixture import handler_fixture
-from tests.support.held_sync import HeldServer, compiled
 from tests.support.server import Reply, Server, running
 from tests.support.wait import until_now
 
 
 class Read(NamedTuple):
-    """One question, and the route of the table that answers it."""
+    """One request, and its route in the route table."""
 
     route: str
     target: str
@@ -63,7 +63,7 @@ READS = (
     Read("* /v1/stream/*", "/v1/stream/__topics/t/0"),
     Read("* /v1/stream/*", "/v1/stream/__ds/subscriptions/sub"),
     Read("POST /v1/route", "/v1/route", "POST", b'{"topic": "new", "value": "x"}'),
-    # Refusals, and calls that change nothing, say something about the state, too.
+    # Refusals, and calls that change nothing, depend on the state too.
     Read("POST /v1/jobs/{topic}/{id}/cancel", "/v1/jobs/u/done/cancel", "POST"),
     Read("POST /v1/dlq/{topic}/redrive", "/v1/dlq/new/redrive", "POST", b'{"dry_run": true}'),
     Read("PATCH /v1/topics/{topic}", "/v1/topics/u", "PATCH", b'{"retention_ms": 0}'),
@@ -94,7 +94,7 @@ GAUGES = re.compile(
 JSON = {"Content-Type": "application/json"}
 
 
-def test_every_route_is_asked_here_or_said_to_be_no_read():
+def test_every_route_is_read_here_or_listed_as_no_read():
     async def table() -> set[str]:
         async with handler_fixture() as at:
             exact = {f"{m} {path.decode()}" for path, methods in at.app._exact.items() for m in methods}
@@ -104,8 +104,8 @@ def test_every_route_is_asked_here_or_said_to_be_no_read():
     assert asyncio.run(table()) == {read.route for read in READS} | OF_THE_PROCESS | CHANGES
 
 
-class Story:
-    """A folder with something of everything, and changes to all of it."""
+class Scenario:
+    """A folder with every kind of object, and changes to all of them."""
 
     def __init__(self, folder: str) -> None:
         with running(folder) as server:
@@ -140,7 +140,7 @@ class Story:
         return {"type": "pull-wake", "streams": list(streams), "wake_stream": "wakes"}
 
     def changes(self) -> Iterator[tuple[str, str, object, dict[str, str]]]:
-        """Each makes one frame; together they change what every read shows."""
+        """Each writes one frame. Together they change the answer of every read."""
         yield "POST", "/v1/topics", {"name": "new"}, {}
         yield "POST", "/v1/produce", {"topic": "t", "value": "w"}, {}
         yield "POST", "/v1/ack/batch", self.held(0), {}
@@ -157,13 +157,13 @@ class Story:
 
 
 def ask(server: Server, read: Read) -> tuple[int, object]:
-    """The answer without what time alone changes."""
+    """The answer without the fields that change with time."""
     reply = server.call(read.method, read.target, read.body)
     shown = {name: reply.headers[name] for name in sorted(reply.headers) if "offset" in name}
-    return reply.status, [shown, *_still(reply)]
+    return reply.status, [shown, *_stable_body(reply)]
 
 
-def _still(reply: Reply) -> list[object]:
+def _stable_body(reply: Reply) -> list[object]:
     try:
         return [_without_time(json.loads(reply.body))]
     except ValueError:
@@ -178,7 +178,7 @@ def _without_time(value: Any) -> Any:
 
 def gauges(server: Server) -> list[str]:
     reply = server.call("GET", "/v1/metrics")
-    return [found[0] for found in GAUGES.finditer(reply.body.decode())]
+    return [match[0] for match in GAUGES.finditer(reply.body.decode())]
 
 
 def decided(server: Server) -> int:
@@ -209,64 +209,64 @@ class Calls:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return compiled(tmp_path_factory.mktemp("shim"))
+    return compile_blocking_library(tmp_path_factory.mktemp("preload"))
 
 
-class Held:
-    """The story up to the moment when every read has been asked and none could be answered truthfully."""
+class BlockedReads:
+    """The scenario up to the moment when every read was sent and none can be answered, because the sync is blocked."""
 
     def __init__(self, folder: str, library: str, hold: Path) -> None:
-        self.story = Story(folder)
-        self.server = server = HeldServer(folder, library, hold)
+        self.scenario = Scenario(folder)
+        self.server = server = BlockedSyncServer(folder, library, hold)
         self.gauges = gauges(server)
         lsn = decided(server)
-        server.hold()
+        server.block_syncs()
         self.calls = Calls()
-        # The block with this one is written, and its sync held: what comes after it is in memory only.
+        # The block of this produce is written and its sync is blocked. What follows is only in memory.
         first = {"topic": "u", "value": "first"}
         self.calls.add("first", lambda: server.call("POST", "/v1/produce", first))
-        server.wait_until_held()
-        changes = list(self.story.changes())
+        server.wait_until_blocked()
+        changes = list(self.scenario.changes())
         for change in changes:
             self.calls.add(change[:2], lambda change=change: server.call(*change))
         until_now(lambda: decided(server) >= lsn + 1 + len(changes), 30.0)
         for read in READS:
             self.calls.add(read, lambda read=read: ask(server, read))
-        # Whatever would answer at once has answered when these have, twice each.
+        # A read that does not wait has its answer by the time these calls return twice.
         for _ in range(2):
             assert server.call("GET", "/v1/readyz").status == 200
-            self.gauges_while_held = gauges(server)
+            self.gauges_while_blocked = gauges(server)
 
 
-def test_a_kill_takes_back_nothing_that_was_shown(tmp_path, library):
-    held = Held(str(tmp_path / "data"), library, tmp_path / "hold")
+def test_a_read_never_shows_a_change_that_a_kill_takes_back(tmp_path, library):
+    blocked = BlockedReads(str(tmp_path / "data"), library, tmp_path / "hold")
     try:
-        early = {name: answer for name, answer in held.calls.answers.items() if isinstance(name, Read)}
+        early = {name: answer for name, answer in blocked.calls.answers.items() if isinstance(name, Read)}
     finally:
-        held.server.kill()
-        held.calls.join()
+        blocked.server.kill()
+        blocked.calls.join()
     with running(str(tmp_path / "data")) as again:
         for read, shown in early.items():
             assert ask(again, read) == shown, f"{read.method} {read.target} showed what a kill took back"
-        unchanged = [read for read in READS if ask(again, read) == held.story.before[read]]
-        assert len(unchanged) > len(READS) // 2, "the changes survived the kill: nothing was tried here"
+        unchanged = [read for read in READS if ask(again, read) == blocked.scenario.before[read]]
+        assert len(unchanged) > len(READS) // 2, "the changes survived the kill: this run proves nothing"
     assert not early, "a read of the state did not wait"
-    assert held.gauges_while_held == held.gauges
+    assert blocked.gauges_while_blocked == blocked.gauges
 
 
-def test_reads_that_waited_are_answered_with_what_they_waited_for(tmp_path, library):
-    held = Held(str(tmp_path / "data"), library, tmp_path / "hold")
+def test_reads_that_waited_show_the_changes_they_waited_for(tmp_path, library):
+    blocked = BlockedReads(str(tmp_path / "data"), library, tmp_path / "hold")
     try:
-        held.server.let_go()
-        held.calls.join()
-        answers = held.calls.answers
+        blocked.server.unblock_syncs()
+        blocked.calls.join()
+        answers = blocked.calls.answers
         for read in READS:
             assert read in answers
             if read.route not in SHOWN_LATER:
-                assert answers[read] != held.story.before[read], f"{read.method} {read.target} shows no change"
-        assert gauges(held.server) != held.gauges
+                assert answers[read] != blocked.scenario.before[read], f"{read.method} {read.target} shows no change"
+        assert gauges(blocked.server) != blocked.gauges
     finally:
-        held.server.kill()
+        blocked.server.kill()
     with running(str(tmp_path / "data")) as again:
         for read in READS:
             if read.route not in SHOWN_LATER:

@@ -50,7 +50,9 @@ def test_no_example_is_without_a_test(path):
     assert path.name in ELSEWHERE | {"agent_pipeline.py", "payment_worker.py", "batch_ingest.py"}
 
 
-def test_every_block_of_the_quickstart_runs(tmp_path):
+def test_every_block_of_the_quickstart_runs_also_after_the_commands_of_the_readme(tmp_path):
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    (start,) = re.findall(r"^```sh\n\. \.venv/bin/activate\n(driftq .*?)^```", readme, re.MULTILINE | re.DOTALL)
     text = (EXAMPLES.parent / "docs" / "quickstart.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(python|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks].count("python") >= 5
@@ -58,6 +60,7 @@ def test_every_block_of_the_quickstart_runs(tmp_path):
     with running(None) as server:
         environment = {**os.environ, "DRIFTQ_URL": f"http://127.0.0.1:{server.port}", "XDG_CONFIG_HOME": str(tmp_path)}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+        assert "key=user:1  hello" in typed(start, environment)
         with subprocess.Popen(
             [sys.executable, "-u", "-c", PASTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment, cwd=tmp_path,
@@ -85,7 +88,7 @@ def typed(block: str, environment: dict[str, str]) -> str:
 
 
 def pasted(python: subprocess.Popen[str], block: str) -> str:
-    """What a block prints behind those before it."""
+    """The output of a block, after the blocks before it."""
     assert python.stdin is not None
     assert python.stdout is not None
     python.stdin.write(block + "\0")
@@ -119,7 +122,7 @@ def test_the_quickstart_can_be_pasted_into_an_interactive_python(tmp_path):
         environment = {**os.environ, "DRIFTQ_URL": server.url, "XDG_CONFIG_HOME": str(tmp_path)}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
         typed(next(block for kind, block in blocks if kind == "sh"), environment)
-        # A person ends what was pasted with Enter.
+        # A person presses Enter after pasting.
         lines = "\n".join(block for kind, block in blocks if kind == "python")
         ended = subprocess.run(
             [sys.executable, "-i", "-q", "-u"],
@@ -133,7 +136,7 @@ def test_the_quickstart_can_be_pasted_into_an_interactive_python(tmp_path):
     assert ended.returncode == 0
     assert "Error" not in ended.stderr, ended.stderr[-4_000:]
     assert "10000 written" in ended.stdout
-    assert len(ended.stdout.splitlines()) < 60, "nothing that is thrown away is printed a thousand times"
+    assert len(ended.stdout.splitlines()) < 60, "results that are not assigned are not printed"
 
 
 def test_the_curl_lines_of_the_readme_do_what_they_say(tmp_path):
@@ -146,7 +149,7 @@ def test_the_curl_lines_of_the_readme_do_what_they_say(tmp_path):
         )
         assert '"error"' not in ended.stdout, ended.stdout
         assert '"duplicate":true' in ended.stdout
-        # The reader of a machine that is slow today may miss the first word, but not the last.
+        # On a slow machine the reader may miss the first word, but not the last.
         assert '{"token":"you"}' in ended.stdout
         group = server.call("GET", "/v1/topics/letters/groups/post").json()
         assert group["lag"] == 0

@@ -1,5 +1,4 @@
-"""`driftq inspect` and `driftq repair` as an operator meets them: real folders, the real command, what it says and how
-it ends."""
+"""`driftq inspect` and `driftq repair` on real folders: output, exit codes and effects."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import pytest
 from driftq.cli.exit_codes import Exit
 from driftq.core.model import commands as c
 from driftq.engine.engine import Engine
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
 from driftq.storage.disk import OsDisk
 from driftq.storage.journal_files import HEADER_BYTES
 from driftq.wire import records
@@ -27,8 +26,8 @@ from tests.support.server import running
 from tests.support.wait import until
 from tests.tidy.sources import SRC
 
-OPTIONS = StorageOptions(journal_segment_bytes=16 << 10, log_segment_bytes=8 << 10)
-SHARE = 2_000  # produces: about as many as there is time for while one command starts and looks
+OPTIONS = StorageOptions(journal_segment_bytes=16 << 10, log_segment_bytes=8 << 10, share_bytes=4_000)
+SHARE = 2_000  # produces during one inspect command
 
 
 def driftq(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -38,7 +37,7 @@ def driftq(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def fingerprint(folder: Path) -> dict[str, tuple[str, int]]:
-    """Every file with its content and its time: reading must not even touch them."""
+    """Every file with its content and its time: reading must not change them."""
     return {
         str(path.relative_to(folder)): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -91,7 +90,7 @@ def journal(folder: Path) -> list[Path]:
 
 
 def flip_last_frames(folder: Path) -> None:
-    """Damage behind the snapshot: state that only the journal has."""
+    """Damage after the snapshot: state that only the journal has."""
     flip(journal(folder)[-1], HEADER_BYTES + 200)
 
 
@@ -145,20 +144,32 @@ def test_a_sound_folder_is_found_sound_and_no_byte_of_it_changes(sound):
     assert fingerprint(sound) == before
 
 
+def test_a_sound_folder_that_has_no_snapshot_yet_has_none_and_not_none_readable(tmp_path):
+    async def create() -> None:
+        engine = await Engine.open(str(tmp_path / "data"), options=OPTIONS)
+        await engine.submit(c.CreateTopic("orders", 2))
+        await engine.close()
+
+    asyncio.run(create())
+    done = driftq("inspect", "verify", tmp_path / "data")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    assert done.stdout.splitlines()[0] == "snapshots  none"
+
+
 def test_stats_count_topics_groups_streams_and_facts(sound):
-    found = json.loads(driftq("inspect", "stats", sound, "--json").stdout)
-    orders = next(topic for topic in found["topics"] if topic["topic"] == "orders")
+    statistics = json.loads(driftq("inspect", "stats", sound, "--json").stdout)
+    orders = next(topic for topic in statistics["topics"] if topic["topic"] == "orders")
     assert [log["end"] for log in orders["partitions"]] == [120, 120]
     group = orders["groups"][0]
     assert 0 < group["lag"] < 240
     assert group["in_flight"] + group["waiting_for_retry"] > 0
-    assert [stream["path"] for stream in found["streams"]] == ["/s/a"]
-    assert found["journal"]["facts"]["Appended"] == 252
-    assert found["snapshot"]["age_ms"] >= 0
+    assert [stream["path"] for stream in statistics["streams"]] == ["/s/a"]
+    assert statistics["journal"]["facts"]["Appended"] == 252
+    assert statistics["snapshot"]["age_ms"] >= 0
     assert "lag" in driftq("inspect", "stats", sound).stdout
 
 
-def test_no_data_folder_has_its_own_number(tmp_path):
+def test_a_missing_data_folder_has_its_own_exit_code(tmp_path):
     for command in (("inspect", "verify"), ("inspect", "stats"), ("inspect", "dump"), ("repair", "truncate")):
         assert driftq(*command, tmp_path).returncode == Exit.NOTHING_THERE
     assert driftq("inspect", "verify", tmp_path / "nowhere").returncode == Exit.USAGE
@@ -174,25 +185,29 @@ def test_damage_in_the_journal_is_named_with_what_it_affects(copy):
     assert fingerprint(copy) == before
 
 
-def test_damage_in_a_log_file_is_named_by_topic_and_offsets(copy):
-    path = sorted((copy / "logs" / "1").glob("*.log"))[0]
+@pytest.mark.parametrize("place", ["shared", "1"])
+def test_damage_in_a_log_file_is_named_by_topic_and_offsets(copy, place):
+    path = sorted((copy / "logs" / place).glob("*.log"))[0]
     flip(path, 500)
     done = driftq("inspect", "verify", copy, "--json")
     assert done.returncode == Exit.DAMAGED
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["part"] == "log"
-    assert "orders/0, offsets 0.." in finding["affected"]
+    assert ("orders/1, offsets 0" if place == "shared" else "orders/0, offsets ") in finding["affected"]
+    assert path.name in finding["file"]
 
 
 def test_damage_in_a_snapshot_is_found(copy):
-    path = next((copy / "snapshots").glob("*.snapshot"))
-    flip(path, path.stat().st_size // 2)
+    paths = list((copy / "snapshots").glob("*.snapshot"))
+    for path in paths:
+        flip(path, path.stat().st_size // 2)
     done = driftq("inspect", "verify", copy)
     assert done.returncode == Exit.DAMAGED
-    assert path.name in done.stdout
+    assert done.stdout.splitlines()[0] == "snapshots  none readable"
+    assert all(path.name in done.stdout for path in paths)
 
 
-def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
+def test_a_snapshot_that_differs_from_the_journal_is_found(copy):
     from msgspec.structs import replace
 
     from driftq.core.model.facts import Fact
@@ -204,16 +219,16 @@ def test_a_snapshot_that_says_something_else_than_the_journal_is_found(copy):
     disk = OsDisk()
     folder = find_folder(disk, str(copy))
     assert folder is not None
-    found = snapshots.load_newest(disk, folder.snapshots, folder.store).snapshot
-    assert found is not None
-    frames = list(snapshots.read_frames(disk, found, folder.store))
+    snapshot = snapshots.load_newest(disk, folder.snapshots, folder.store).snapshot
+    assert snapshot is not None
+    frames = list(snapshots.read_frames(disk, snapshot, folder.store))
 
     def altered(fact: Fact) -> Fact:
         return replace(fact, cursor=fact.cursor + 1) if isinstance(fact, CursorState) else fact
 
     changed = [encode([altered(fact) for fact in decode(frame)]) for frame in frames]
-    os.unlink(found.path)
-    snapshots.save(disk, folder.snapshots, folder.store, found.lsn, changed, chain_crc=found.chain_crc)
+    os.unlink(snapshot.path)
+    snapshots.save(disk, folder.snapshots, folder.store, snapshot.lsn, changed, chain_crc=snapshot.chain_crc)
     done = driftq("inspect", "verify", copy)
     assert done.returncode == Exit.DAMAGED
     assert "another state than the journal" in done.stdout
@@ -229,7 +244,7 @@ def test_a_torn_tail_is_no_damage(copy):
     assert driftq("inspect", "verify", copy).returncode == Exit.OK
 
 
-def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_path):
+def test_a_running_broker_can_be_inspected_and_its_moving_tail_is_no_damage(tmp_path):
     async def story() -> None:
         folder = str(tmp_path / "data")
         broker = await BrokerProcess.start(folder)
@@ -241,7 +256,7 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
         async def load() -> None:
             number = 0
             while await shares.acquire():
-                values = [f"p:{number + each}" for each in range(5)]
+                values = [f"p:{number + index}" for index in range(5)]
                 await broker.ask("produce", topic="t", partition=number % 2, values=values)
                 number += 1
 
@@ -267,13 +282,13 @@ def test_a_running_broker_can_be_looked_at_and_its_moving_tail_is_no_damage(tmp_
 async def records_of(folder: Path, topic: str) -> list[list[str]]:
     """What a broker serves of each partition, offset by offset."""
     engine = await Engine.open(str(folder), options=OPTIONS)
-    found: list[list[str]] = []
+    partitions: list[list[str]] = []
     for log_id in engine.latest_state.topics[topic].log_ids:
         log = engine.latest_state.logs[log_id]
         batches = engine.read(log_id, log.start, log.end, 1 << 20)
-        found.append([record.value.decode().rstrip(" .") for batch in batches for record in records.unpack(batch)])
+        partitions.append([record.value.decode().rstrip(" .") for batch in batches for record in records.unpack(batch)])
     await engine.close()
-    return found
+    return partitions
 
 
 def lines_of(path: Path) -> list[dict]:
@@ -284,22 +299,22 @@ EXPECTED = [[f"order {number}" for number in range(240) if number % 2 == partiti
 
 
 def test_a_sound_folder_is_not_truncated(copy):
-    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    before = {name: content for name, content in fingerprint(copy).items() if name != "LOCK"}
     done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.OK
     assert "the journal is not damaged" in done.stdout
-    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+    assert {name: content for name, content in fingerprint(copy).items() if name != "LOCK"} == before
 
 
 def test_truncate_shows_what_would_be_cut_until_the_loss_is_accepted_and_changes_nothing(copy):
     flip_last_frames(copy)
-    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    before = {name: content for name, content in fingerprint(copy).items() if name != "LOCK"}
     done = driftq("repair", "truncate", copy)
     assert done.returncode == Exit.DAMAGED
     assert "cut: every change of lsn" in done.stdout
     assert "cut: orders/0, offsets" in done.stdout
     assert "--accept-loss" in done.stderr
-    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+    assert {name: content for name, content in fingerprint(copy).items() if name != "LOCK"} == before
 
 
 @pytest.mark.parametrize("which", [-1, -2])
@@ -365,11 +380,11 @@ def test_a_folder_without_a_readable_start_is_not_truncated_to_nothing(copy, tmp
     for path in (copy / "snapshots").glob("*.snapshot"):
         flip(path, path.stat().st_size // 2)
     flip(journal(copy)[0], HEADER_BYTES + 40)
-    before = {name: each for name, each in fingerprint(copy).items() if name != "LOCK"}
+    before = {name: content for name, content in fingerprint(copy).items() if name != "LOCK"}
     done = driftq("repair", "truncate", copy, "--accept-loss")
     assert done.returncode == Exit.DAMAGED
     assert "driftq repair salvage" in done.stderr
-    assert {name: each for name, each in fingerprint(copy).items() if name != "LOCK"} == before
+    assert {name: content for name, content in fingerprint(copy).items() if name != "LOCK"} == before
     assert driftq("repair", "salvage", copy, "--to", tmp_path / "out").returncode == Exit.OK
 
 
@@ -382,7 +397,7 @@ def test_a_truncation_that_was_interrupted_between_its_renames_is_completed_by_t
     assert driftq("inspect", "verify", copy).returncode == Exit.OK
 
 
-def test_the_form_of_earlier_versions_names_the_commands_of_today(copy):
+def test_the_command_of_earlier_versions_names_its_replacement(copy):
     for arguments in ((copy,), (copy, "--accept-loss"), ("--accept-loss", copy)):
         done = driftq("repair", *arguments)
         assert done.returncode == Exit.USAGE

@@ -38,7 +38,9 @@ def state(server: Server, topic: str, job_id: str) -> Any:
 
 
 def states(server: Server, topic: str, job_id: str) -> dict[str, str]:
-    return {each["group"]: each["state"] for each in server.call("GET", f"/v1/jobs/{topic}/{job_id}").json()["groups"]}
+    return {
+        group["group"]: group["state"] for group in server.call("GET", f"/v1/jobs/{topic}/{job_id}").json()["groups"]
+    }
 
 
 def claim(server: Server, topic: str, group: str, **fields: object) -> Any:
@@ -55,7 +57,7 @@ def settle(server: Server, verb: str, topic: str, group: str, claimed: Any, **fi
 
 
 def pass_ttl(server: Server, topic: str) -> None:
-    """Wait until a key that was produced now is forgotten: a whole lifetime has passed."""
+    """Wait for a whole TTL, until a key that is produced now would be dropped."""
     body = {"topic": topic, "value": "v", "envelope": {"idempotency_key": "clock"}}
     assert server.call("POST", "/v1/produce", body).status == 200
     until_now(lambda: not server.call("POST", "/v1/produce", body).json().get("duplicate"), WAIT_S)
@@ -105,7 +107,7 @@ def test_a_job_that_one_group_finished_is_not_ready_because_of_groups_with_other
     assert states(server, topic, "j") == {"reports": "unclaimed", "mails": "running"}
     settle(server, "ack/batch", topic, "mails", claimed)
     assert state(server, topic, "j") == "succeeded"
-    lags = {each["group"]: each["lag"] for each in server.call("GET", f"/v1/groups?topic={topic}").json()["groups"]}
+    lags = {group["group"]: group["lag"] for group in server.call("GET", f"/v1/groups?topic={topic}").json()["groups"]}
     assert lags == {"reports": 0, "mails": 0}
     claim(server, topic, "reports")
     assert states(server, topic, "j")["reports"] == "running", "a group without a filter gets it"
@@ -136,7 +138,7 @@ def test_a_routed_job_is_found_under_both_topics(server: Server, topic: str) -> 
     assert state(server, f"{topic}.asked", "j") == "cancelled"
 
 
-def test_expired_keys_go_without_new_ones(server: Server, topic: str) -> None:
+def test_expired_keys_are_dropped_without_new_produces(server: Server, topic: str) -> None:
     messages = [{"value": "v", "envelope": {"idempotency_key": f"k{number}"}} for number in range(500)]
     assert server.call("POST", "/v1/produce/batch", {"topic": topic, "messages": messages}).status == 200
 

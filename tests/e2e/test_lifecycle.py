@@ -1,4 +1,4 @@
-"""How a broker starts, notices that its files are gone, and ends: sentences and exit codes instead of raw errors."""
+"""How a broker starts, notices that its files are gone, and ends: clear errors and exit codes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def serve(*arguments: str, env: dict[str, str] | None = None) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("command", [["serve", "--memory"], ["demo", "--for-s", "1"]])
-def test_a_port_in_use_is_a_sentence_with_the_address(tmp_path: Path, command: list[str]) -> None:
+def test_a_port_in_use_is_a_clear_error_with_the_address(tmp_path: Path, command: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(
@@ -46,19 +46,19 @@ def test_a_port_in_use_is_a_sentence_with_the_address(tmp_path: Path, command: l
             cwd=tmp_path,
         )
     assert ended.returncode == Exit.UNREACHABLE
-    said = ended.stdout + ended.stderr
-    assert f"cannot listen on {address}: another program uses this port" in said
-    assert "--listen" in said
-    assert "Errno" not in said
+    output = ended.stdout + ended.stderr
+    assert f"cannot listen on {address}: another program uses this port" in output
+    assert "--listen" in output
+    assert "Errno" not in output
 
 
-def test_an_address_of_another_machine_is_a_sentence() -> None:
+def test_an_address_of_another_machine_is_a_clear_error() -> None:
     ended = serve("--memory", "--listen", "203.0.113.7:0", "--set", "listen.insecure_bind=true")
     assert ended.returncode == Exit.UNREACHABLE
     assert "this machine has no such address" in ended.stderr
 
 
-def test_a_folder_that_cannot_be_used_says_why_and_what_to_do(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_reported_with_reason_and_remedy(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
     for place in (file, file / "below", Path("/proc/nodata")):
@@ -69,7 +69,7 @@ def test_a_folder_that_cannot_be_used_says_why_and_what_to_do(tmp_path: Path) ->
         assert "Errno" not in ended.stderr
 
 
-def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "important.txt").write_text("mine")
     ended = serve("--data", str(tmp_path), "--listen", "127.0.0.1:0")
     assert ended.returncode == Exit.CANNOT_CREATE
@@ -129,12 +129,12 @@ def test_files_that_are_removed_or_replaced_stop_the_broker(tmp_path: Path, harm
         assert server.process.wait(20) == Exit.FILES_MOVED
     finally:
         server.kill()
-    said = "".join(server.lines)
-    assert name in said
-    assert "removed or replaced while the broker was running" in said
+    output = "".join(server.lines)
+    assert name in output
+    assert "removed or replaced while the broker was running" in output
 
 
-def test_a_broker_beside_one_whose_lock_was_removed_survives_alone(tmp_path: Path) -> None:
+def test_after_a_lock_was_removed_only_the_second_broker_survives(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     first = Server(str(folder))
     second = None
@@ -181,8 +181,8 @@ def test_requests_that_arrive_during_recovery_wait_for_it(tmp_path: Path) -> Non
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def first_statuses(port: int) -> tuple[int, int]:
@@ -242,7 +242,7 @@ def test_json_logs_hold_nothing_but_json(tmp_path: Path) -> None:
 # Retention.
 
 
-def test_the_last_message_of_a_quiet_topic_goes_when_its_time_is_over(tmp_path: Path) -> None:
+def test_retention_drops_the_last_message_of_a_quiet_topic(tmp_path: Path) -> None:
     with running(str(tmp_path / "data")) as server:
         assert server.call("POST", "/v1/topics?name=t&partitions=1").status == 201
         assert server.call("PATCH", "/v1/topics/t", {"retention_ms": 1_000}).status == 200

@@ -13,12 +13,12 @@ from tests.support.wait import until_now
 def samples(server: Server) -> dict[str, float]:
     reply = server.call("GET", "/v1/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(reply.body.decode()):
         for sample in family.samples:
             labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
-            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return found
+            values[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return values
 
 
 def test_a_durable_server_shows_its_disk_and_its_syncs(tmp_path):
@@ -26,22 +26,22 @@ def test_a_durable_server_shows_its_disk_and_its_syncs(tmp_path):
         server.call("POST", "/v1/topics", {"name": "t"})
         for _ in range(3):
             server.call("POST", "/v1/produce", {"topic": "t", "value": "x"})
-        found = samples(server)
-        assert found["driftq_commit_seconds_count"] == found["driftq_fsync_seconds_count"] == 4
-        assert found["driftq_commit_seconds_sum"] >= found["driftq_fsync_seconds_sum"] > 0
-        assert found["driftq_journal_lsn{state=durable}"] == 4
-        assert found["driftq_unsynced_bytes"] == 0
-        assert found["driftq_disk_bytes{part=journal}"] > 0
-        assert found["driftq_disk_bytes{part=logs}"] > 0
-        assert found["driftq_disk_free_bytes"] > 0
-        assert found["driftq_http_responses_total{status=200}"] == 3
-        assert found["driftq_http_responses_total{status=201}"] == 1
-        assert found["driftq_connections"] == 1
+        metrics = samples(server)
+        assert metrics["driftq_commit_seconds_count"] == metrics["driftq_fsync_seconds_count"] == 4
+        assert metrics["driftq_commit_seconds_sum"] >= metrics["driftq_fsync_seconds_sum"] > 0
+        assert metrics["driftq_journal_lsn{state=durable}"] == 4
+        assert metrics["driftq_unsynced_bytes"] == 0
+        assert metrics["driftq_disk_bytes{part=journal}"] > 0
+        assert metrics["driftq_disk_bytes{part=logs}"] > 0
+        assert metrics["driftq_disk_free_bytes"] > 0
+        assert metrics["driftq_http_responses_total{status=200}"] == 3
+        assert metrics["driftq_http_responses_total{status=201}"] == 1
+        assert metrics["driftq_connections"] == 1
     with running(str(tmp_path)) as server:
-        found = samples(server)
-        assert found["driftq_journal_lsn{state=durable}"] == 4, "a gauge is what is so"
-        assert "driftq_messages_produced_total{topic=t}" not in found, "a counter begins with the process"
-        assert found["driftq_backlog_messages{topic=t}"] == 3
+        metrics = samples(server)
+        assert metrics["driftq_journal_lsn{state=durable}"] == 4, "a gauge is the current value"
+        assert "driftq_messages_produced_total{topic=t}" not in metrics, "a counter starts with the process"
+        assert metrics["driftq_backlog_messages{topic=t}"] == 3
 
 
 def test_an_open_consumer_is_an_open_stream():
@@ -58,7 +58,7 @@ def test_an_open_consumer_is_an_open_stream():
         until_now(lambda: samples(server)["driftq_open_streams"] == 0, 10)
 
 
-def test_every_answer_has_a_request_id_and_a_decent_one_comes_back():
+def test_every_answer_has_a_request_id_and_a_valid_one_is_returned():
     with running(None) as server:
         seen = set()
         for method, path in (("GET", "/v1/healthz"), ("GET", "/nowhere"), ("POST", "/v1/healthz"), ("POST", "/v1/ack")):

@@ -1,5 +1,5 @@
-"""The API held against its own description by a fuzzer, with requests that fit it and, separately, with ones that do
-not. A server error, a status or a body that is not written down is a failure.
+"""A fuzzer compares the API with its OpenAPI document, with valid and with invalid requests. A server error, or a
+status or a body that is not documented, is a failure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENOUGH = {"positive": 150, "negative": 700}  # requests; fewer mean that the fuz
 
 
 def prepare(server: Server) -> None:
-    """Something behind every name that the hooks put in."""
+    """Create an object for every name that the hooks use."""
     for topic in ("orders", "inbox"):
         server.call("POST", "/v1/topics", {"name": topic})
         for number in range(20):
@@ -43,7 +43,7 @@ def prepare(server: Server) -> None:
 
 
 def fuzz(server: Server, folder: Path, mode: str, phases: str, checks: tuple[str, ...], examples: int) -> str:
-    """Run it in `folder`, where it may leave its notes; the same run gives the same requests."""
+    """Run it in `folder`, where it may write files. The requests are the same in every run."""
     command = [
         str(Path(sys.executable).with_name("schemathesis")),
         "run", f"http://127.0.0.1:{server.port}/v1/openapi.json",
@@ -61,9 +61,9 @@ def fuzz(server: Server, folder: Path, mode: str, phases: str, checks: tuple[str
 
 
 def requests_of(report: str) -> int:
-    found = re.search(r"(\d+) generated", report)
-    assert found is not None, report
-    return int(found[1])
+    match = re.search(r"(\d+) generated", report)
+    assert match is not None, report
+    return int(match[1])
 
 
 def not_broken(server: Server) -> None:
@@ -74,7 +74,7 @@ def not_broken(server: Server) -> None:
     assert not [status for status in statuses if status.startswith("5")]
 
 
-def test_requests_that_fit_the_description_get_answers_that_fit_it(profile, tmp_path):
+def test_valid_requests_get_documented_responses(profile, tmp_path):
     with running(None) as server:
         prepare(server)
         report = fuzz(server, tmp_path, "positive", "fuzzing", CHECKS, EXAMPLES[profile])
@@ -82,7 +82,7 @@ def test_requests_that_fit_the_description_get_answers_that_fit_it(profile, tmp_
         not_broken(server)
 
 
-def test_requests_that_do_not_fit_are_refused_as_described(profile, tmp_path):
+def test_invalid_requests_are_refused_as_documented(profile, tmp_path):
     with running(None) as server:
         prepare(server)
         checks = (*CHECKS, "negative_data_rejection", "unsupported_method")

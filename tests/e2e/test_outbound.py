@@ -1,4 +1,4 @@
-"""Calls that the broker makes by itself: not to itself, not held up by slow receivers, and not ended by a bad URL."""
+"""Outbound calls of the broker: never to itself, not delayed by slow receivers, not stopped by a bad URL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def subscribe(server: Server, name: str, url: str, pattern: str):
 
 
 class SlowReceiver:
-    """Answers with a byte now and then, and never ends."""
+    """Sends a byte now and then, and never finishes its response."""
 
     def __init__(self) -> None:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -44,11 +44,11 @@ class SlowReceiver:
                 accepted.send(b"HTTP/1.1 200 OK\r\nX-Slow: ")
                 open_sockets.append(accepted)
                 self.calls += 1
-            for each in open_sockets:
+            for peer in open_sockets:
                 with contextlib.suppress(OSError):
-                    each.send(b"x")
-        for each in open_sockets:
-            each.close()
+                    peer.send(b"x")
+        for peer in open_sockets:
+            peer.close()
 
     def close(self) -> None:
         self._over.set()
@@ -58,21 +58,21 @@ class SlowReceiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with contextlib.closing(Receiver()) as made:
-        yield made
+    with contextlib.closing(Receiver()) as receiving:
+        yield receiving
 
 
-def test_slow_receivers_delay_no_other_and_are_given_up(receiver: Receiver) -> None:
+def test_slow_receivers_time_out_and_delay_no_other(receiver: Receiver) -> None:
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(contextlib.closing(SlowReceiver())) for _ in range(16)]
         server = stack.enter_context(running(None, "outbound.timeout_ms=1500"))
-        for number, each in enumerate(slow):
+        for number, target in enumerate(slow):
             for again in range(6):
-                assert subscribe(server, f"slow-{number}-{again}", each.url, "slow/**").status == 201
+                assert subscribe(server, f"slow-{number}-{again}", target.url, "slow/**").status == 201
         assert subscribe(server, "good", receiver.url, "good/**").status == 201
         server.call("PUT", "/v1/stream/slow/a", b"[1]", JSON)
-        until_now(lambda: all(each.calls >= 1 for each in slow), 20)
-        assert max(each.calls for each in slow) <= 4, "a receiver has a share of its own"
+        until_now(lambda: all(target.calls >= 1 for target in slow), 20)
+        assert max(target.calls for target in slow) <= 4, "a receiver has a share of its own"
         server.call("PUT", "/v1/stream/good/a", b"[1]", JSON)
         until_now(lambda: len(receiver.calls) == 1, 20)
         until_now(lambda: server.call("GET", f"{ROOT}/slow-0-0").json()["status"] == "failed", 20)
@@ -121,7 +121,7 @@ async def _stored_by_an_older_version(folder: str, url: str) -> None:
     await engine.close()
 
 
-def test_a_stored_url_that_cannot_be_sent_fails_like_any_call_and_ends_nothing(
+def test_a_stored_url_that_cannot_be_sent_fails_like_any_call_and_stops_nothing(
     tmp_path: Path, receiver: Receiver
 ) -> None:
     folder = str(tmp_path / "data")

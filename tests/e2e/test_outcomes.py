@@ -1,4 +1,4 @@
-"""Outcomes and late answers over HTTP: fenced, idempotent across kills, and no way around the rules of JSON streams."""
+"""Outcomes and late settlements over HTTP: fenced, idempotent across kills, with the checks of JSON streams."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_an_outcome_without_acks_can_have_a_key(server: Server) -> None:
 
 
 def messages_of(server: Server, path: str) -> list[object]:
-    found: list[object] = json.loads(server.call("GET", f"/v1/stream/{path}?offset=-1").body)
-    return found
+    messages: list[object] = json.loads(server.call("GET", f"/v1/stream/{path}?offset=-1").body)
+    return messages
 
 
 def append_by_outcome(server: Server, path: str, value: str) -> Reply:
@@ -147,7 +147,7 @@ def test_a_stage_for_a_json_stream_holds_json_in_every_record(server: Server) ->
     assert messages_of(server, "staged") == [1, {"a": 2}, [3, 4], "\ud800"], "a record is one message, as an element is"
 
 
-def test_the_client_appends_values_as_json_and_leaves_no_producer_behind(server: Server) -> None:
+def test_the_client_appends_values_as_json_and_adds_no_producer(server: Server) -> None:
     with driftq.connect(server.url) as broker:
         stream = broker.stream("runs/7", "application/json")
         stream.create()
@@ -160,7 +160,7 @@ def test_the_client_appends_values_as_json_and_leaves_no_producer_behind(server:
                 outcome.send("out", "next")
         with broker.outcome() as outcome:
             outcome.append("runs/7", {"sum": 3}, content_type="application/json", close=True)
-        charged = len([each for each in stream.read().json() if each == "charged"])
+        charged = len([value for value in stream.read().json() if value == "charged"])
         assert charged >= 3
         assert stream.read().json() == ["before", *["charged"] * charged, {"sum": 3}]
         assert stream.describe().closed
@@ -176,10 +176,11 @@ def test_an_outcome_that_names_a_producer_as_older_clients_do_leaves_no_entry(se
     assert server.call("GET", "/v1/stream/old?offset=-1").body == b"x"
 
 
-# --- late answers -----------------------------------------------------------------------------------------------------
+# --- late settlements
+# -----------------------------------------------------------------------------------------------------
 
 
-def test_an_ack_of_a_dead_letter_says_so(server: Server) -> None:
+def test_an_ack_of_a_dead_letter_is_refused(server: Server) -> None:
     produce(server, "poison")
     message = claim(server, "dying", "ann")
     while message["value"] != "poison":
@@ -189,7 +190,7 @@ def test_an_ack_of_a_dead_letter_says_so(server: Server) -> None:
     refused = settle(server, "ack", "dying", message)
     assert (refused.status, refused.json()["error"]) == (409, "FAILED_PRECONDITION")
     assert "dead letter" in refused.json()["message"]
-    assert server.call("POST", "/v1/reject", body).json()["refused"] == [], "one's own repeat is fine"
+    assert server.call("POST", "/v1/reject", body).json()["refused"] == [], "a repeat by the same caller succeeds"
 
 
 def test_a_nack_after_the_lease_ran_out_keeps_its_reason(server: Server) -> None:

@@ -76,7 +76,7 @@ def test_what_is_not_a_head_is_refused_and_nothing_of_its_batch_is_stored() -> N
 
 
 async def _stored_unchecked(folder: str, *heads: bytes) -> None:
-    """What a version that did not look left on disk."""
+    """A record that an older version stored without a check."""
     engine = await Engine.open(folder)
     await engine.submit(c.CreateTopic("t", 1))
     batch = pack([Record(b"v%d" % number, b"k", head) for number, head in enumerate(heads)])
@@ -99,7 +99,7 @@ def test_a_stored_head_that_cannot_be_shown_is_an_error_in_its_place(tmp_path: P
             assert settled.status == 204, "every message of the claim has a token that can be read"
 
 
-def test_our_worker_turns_what_cannot_be_read_into_a_dead_letter_and_handles_the_rest(tmp_path: Path) -> None:
+def test_a_worker_turns_an_unreadable_message_into_a_dead_letter_and_handles_the_rest(tmp_path: Path) -> None:
     folder = str(tmp_path / "data")
     asyncio.run(_stored_unchecked(folder, b"", SPLIT[0], b""))
     handled: list[bytes] = []

@@ -36,8 +36,8 @@ class Stream:
             line = self.response.readline()
             assert line, "the stream ended"
             if line.strip():
-                found: dict[str, object] = json.loads(line)
-                return found
+                message: dict[str, object] = json.loads(line)
+                return message
 
     def close(self) -> None:
         self.response.close()
@@ -70,11 +70,11 @@ def test_each_message_goes_to_one_consumer_of_a_group_and_to_every_group(server:
     server.call("POST", "/v1/topics", {"name": "t"})
     streams = [Stream(server, f"topic=t&group=g&owner=o{n}&lease_ms=60000") for n in (1, 2)]
     other = Stream(server, "topic=t&group=other&owner=o")
-    found: list[list[object]] = [[], []]
+    received: list[list[object]] = [[], []]
 
     def collect(number: int) -> None:
-        while len(found[number]) < 5:
-            found[number].append(streams[number].next()["value"])
+        while len(received[number]) < 5:
+            received[number].append(streams[number].next()["value"])
 
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(collect, number) for number in (0, 1)]
@@ -83,12 +83,14 @@ def test_each_message_goes_to_one_consumer_of_a_group_and_to_every_group(server:
             assert other.next()["value"] == str(number)
         for reader in readers:
             reader.result(timeout=10)
-    assert sorted(found[0] + found[1], key=str) == [str(number) for number in range(10)], "in turns, each once"
+    assert sorted(received[0] + received[1], key=str) == [str(number) for number in range(10)], (
+        "in turn, each message once"
+    )
     for stream in (*streams, other):
         stream.close()
 
 
-def test_read_one_line_hang_up_then_ack_within_the_lease(server: Server) -> None:
+def test_a_client_can_read_one_line_disconnect_and_ack_within_the_lease(server: Server) -> None:
     """What command-line users do with curl: the lease outlives the connection."""
     server.call("POST", "/v1/topics", {"name": "t"})
     produce(server, "t", "a")
@@ -100,7 +102,7 @@ def test_read_one_line_hang_up_then_ack_within_the_lease(server: Server) -> None
     assert server.call("GET", "/v1/topics/t/groups/g").json()["lag"] == 0
 
 
-def test_a_lease_that_runs_out_brings_the_message_back_with_its_reason(server: Server) -> None:
+def test_an_expired_lease_redelivers_the_message_with_a_reason(server: Server) -> None:
     server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 10}})
     produce(server, "t", "a")
     stream = Stream(server, "topic=t&group=g&owner=o&lease_ms=150")
@@ -231,7 +233,7 @@ def test_leases_attempts_and_acks_survive_a_restart(tmp_path: Path) -> None:
     assert server.stop() == 0
 
 
-def test_two_thousand_idle_consumers_cost_little_and_delay_nobody() -> None:
+def test_two_thousand_idle_consumers_cost_little_and_delay_no_delivery() -> None:
     with running(None, "listen.connections_max=5000", "queue.heartbeat_ms=60000") as server:
         server.call("POST", "/v1/topics", {"name": "t"})
         server.call("POST", "/v1/topics", {"name": "busy"})
@@ -244,8 +246,8 @@ def test_two_thousand_idle_consumers_cost_little_and_delay_nobody() -> None:
             crowd.append(idle)
         for idle in crowd:
             assert idle.recv(16).startswith(b"HTTP/1.1 200")
-        each = (_resident(server) - before) / len(crowd)
-        assert each < 32_768, f"{each:.0f} bytes for an idle consumer"
+        bytes_each = (_resident(server) - before) / len(crowd)
+        assert bytes_each < 32_768, f"{bytes_each:.0f} bytes for an idle consumer"
         took = []
         for number in range(20):
             began_s = time.monotonic()
@@ -260,15 +262,15 @@ def test_two_thousand_idle_consumers_cost_little_and_delay_nobody() -> None:
 
 def _lines(crowd: list[socket.socket], expected: int) -> int:
     """How many messages arrive at all consumers together: waits for the expected number, then for any too many."""
-    found = 0
+    count = 0
     with selectors.DefaultSelector() as selector:
         for idle in crowd:
             selector.register(idle, selectors.EVENT_READ)
         deadline_s = time.monotonic() + 10
-        while found < expected and time.monotonic() < deadline_s:
-            found += sum(key.fileobj.recv(65_536).count(b'"value"') for key, _ in selector.select(0.5))  # type: ignore[union-attr]
-        found += sum(key.fileobj.recv(65_536).count(b'"value"') for key, _ in selector.select(0.5))  # type: ignore[union-attr]
-    return found
+        while count < expected and time.monotonic() < deadline_s:
+            count += sum(key.fileobj.recv(65_536).count(b'"value"') for key, _ in selector.select(0.5))  # type: ignore[union-attr]
+        count += sum(key.fileobj.recv(65_536).count(b'"value"') for key, _ in selector.select(0.5))  # type: ignore[union-attr]
+    return count
 
 
 def _resident(server: Server) -> int:
@@ -324,7 +326,7 @@ def test_a_second_server_on_the_folder_is_refused_with_the_pid_of_the_first(tmp_
         assert str(server.process.pid) in str(refused.value)
 
 
-def test_a_stopped_worker_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
+def test_a_server_that_was_suspended_past_a_lease_keeps_one_holder(tmp_path: Path) -> None:
     """SIGSTOP on the server itself, longer than the lease: on waking it still keeps one holder for each message."""
     with running(str(tmp_path / "data")) as server:
         server.call("POST", "/v1/topics", {"name": "t", "retry": {"backoff_ms": 1}})

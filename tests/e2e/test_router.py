@@ -67,7 +67,7 @@ def test_a_decision_by_rules_survives_a_kill(tmp_path):
         assert (first["topic"], first["routed_topic"]) == ("inbox", "invoices")
         assert produce(server)["routed_topic"] == "inbox"
         server.kill()
-        server = Server(folder)  # without a router: what was decided stays decided
+        server = Server(folder)  # without a router: the stored decision still holds
         (message,) = claimed(server, "invoices")
         assert message["routing"] == {"label": "finance", "meta": {"rule": "invoices", "by": "rules"}}
         again = server.call("POST", "/v1/produce", {"topic": "inbox", **body}).json()
@@ -208,7 +208,7 @@ def test_a_webhook_that_misbehaves_leaves_the_message_unrouted():
         assert len(Hook.seen) == len(MISBEHAVIOUR) + 1, "a redirect is not followed and nothing is asked twice"
 
 
-def test_a_webhook_that_is_not_there_costs_no_message():
+def test_an_unreachable_webhook_loses_no_message():
     settings = ("router.kind=webhook", "router.target=http://127.0.0.1:1/")
     with running(None, *settings) as server:
         topics(server, "inbox")
@@ -219,7 +219,7 @@ def test_a_webhook_that_is_not_there_costs_no_message():
         assert asked["explanation"][0].startswith("The message goes unrouted: the router failed")
 
 
-def test_a_connection_that_was_closed_meanwhile_is_not_an_error():
+def test_a_connection_that_was_closed_in_the_meantime_is_not_an_error():
     with hook() as url, running(None, "router.kind=webhook", f"router.target={url}") as server:
         topics(server, "inbox", "invoices")
         for _ in range(3):
@@ -239,8 +239,8 @@ def test_a_trace_of_the_request_reaches_the_consumer():
         batch = {"topic": "inbox", "messages": [{"value": "4"}]}
         server.call("POST", "/v1/produce/batch", batch, headers)
         server.call("POST", "/v1/jobs", {"topic": "inbox", "value": "5", "task": "t"}, headers)
-        found = {m["value"]: m.get("envelope", {}).get("traceparent") for m in claimed(server, "inbox")}
-        assert found == {"1": trace, "2": own, "3": None, "4": trace, "5": trace}
+        traces = {m["value"]: m.get("envelope", {}).get("traceparent") for m in claimed(server, "inbox")}
+        assert traces == {"1": trace, "2": own, "3": None, "4": trace, "5": trace}
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_trace_of_the_request_reaches_the_consumer():
         ('target_topic = "dlq.inbox"', "only the broker writes to dlq.inbox"),
     ],
 )
-def test_a_router_that_names_a_place_that_is_not_there_hurts_no_message(tmp_path, route, why):
+def test_a_router_that_names_a_missing_target_loses_no_message(tmp_path, route, why):
     rule = f'[[rule]]\nname = "astray"\nmatch = {{ topic = "inbox" }}\nroute = {{ {route}, label = "lost" }}\n'
     (tmp_path / "rules.toml").write_text(rule)
     with running(None, "router.kind=rules", f"router.target={tmp_path / 'rules.toml'}") as server:

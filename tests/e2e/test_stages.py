@@ -60,3 +60,26 @@ def test_a_chunk_that_is_staged_again_after_a_lost_reply_is_there_once(tmp_path:
         assert statuses == [201, 200, 201, 409, 200, 201]
         assert publish(server, 0, "h").status == 200
         assert seen(server) == ["0", "1", "2"]
+
+
+def test_other_content_under_a_published_number_is_refused_also_after_a_restart(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+
+    def publish_content(server: Server, content: str, *handles: str) -> Reply:
+        body = {"writer": "w", "batch": 0, "handles": list(handles), "content": content}
+        return server.call("POST", "/v1/stages/publish", body)
+
+    server = Server(folder)
+    server.call("POST", "/v1/topics", {"name": "t"})
+    stage(server, "a", b"a1")
+    assert publish_content(server, "one", "a").status == 200
+    server.kill()
+    server = Server(folder)
+    stage(server, "b", b"b1")
+    refused = publish_content(server, "two", "b")
+    assert (refused.status, refused.json()["error"], refused.json()["batch_number"]) == (409, "CONTENT_MISMATCH", 0)
+    assert publish_content(server, "one", "b").json()["duplicate"]
+    assert publish(server, 0, "b").json()["duplicate"], "a client that does not name its content is answered as before"
+    assert seen(server) == ["a1"]
+    assert publish_content(server, "x" * 257).status == 400
+    assert server.stop() == 0

@@ -1,4 +1,4 @@
-"""Durable streams over real sockets: what the published suite does not ask for."""
+"""Durable streams over real sockets: behaviour that the published suite does not cover."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BYTES = {"Content-Type": "application/octet-stream"}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     settings = ("streams.long_poll_ms=400", "streams.read_bytes_max=4096", "streams.park_ms=100")
-    with running(str(tmp_path_factory.mktemp("data")), *settings) as made:
-        yield made
+    with running(str(tmp_path_factory.mktemp("data")), *settings) as process:
+        yield process
 
 
 class Path:
@@ -44,7 +44,7 @@ class Path:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def test_json_comes_back_byte_for_byte(server):
+def test_json_is_returned_byte_for_byte(server):
     stream = Path(server, "exact", JSON)
     body = b'[ {"b":1, "a":12345678901234567890123456789} , 1.50, "\\u00e9\\ud83d" ,[1, 2]]'
     assert stream.post(body).status == 204
@@ -58,7 +58,7 @@ def test_a_body_that_is_not_json_changes_nothing(server):
     assert stream.get().body == b"[]"
 
 
-def test_a_body_of_another_type_or_for_a_closed_stream_is_not_looked_at(server):
+def test_a_body_of_another_type_or_for_a_closed_stream_is_not_parsed(server):
     stream = Path(server, "mismatch", JSON)
     text = server.call("POST", stream.path, b"{", TEXT)
     assert text.status == 409
@@ -73,12 +73,12 @@ def test_a_long_stream_is_read_in_capped_pieces_that_join_to_the_whole(server):
     pieces = [bytes([65 + number]) * 1_500 for number in range(9)]
     for piece in pieces:
         stream.post(piece)
-    offset, found, replies = "-1", b"", []
+    offset, body, replies = "-1", b"", []
     while not replies or "stream-up-to-date" not in replies[-1].headers:
         replies.append(stream.get(f"?offset={offset}"))
         offset = replies[-1].headers["stream-next-offset"]
-        found += replies[-1].body
-    assert found == b"".join(pieces)
+        body += replies[-1].body
+    assert body == b"".join(pieces)
     assert len(replies) >= 3
     assert "max-age=60" in replies[0].headers["cache-control"]
     assert replies[-1].headers["cache-control"] == "public, no-cache"
@@ -92,7 +92,7 @@ def test_an_offset_the_stream_never_issued_is_refused(server):
         assert reply.headers["stream-next-offset"] == token(1)
 
 
-def test_every_answer_forbids_sniffing_and_opens_itself_to_no_page(server):
+def test_every_answer_forbids_sniffing_and_allows_no_other_origin(server):
     for method, path in [("GET", "none"), ("PATCH", "none"), ("GET", "%zz"), ("OPTIONS", "none"), ("GET", "__ds/none")]:
         reply = server.call(method, f"/v1/stream/{path}")
         assert reply.headers["x-content-type-options"] == "nosniff"
@@ -128,7 +128,7 @@ def test_the_repeat_of_a_first_batch_is_a_duplicate_and_not_a_restart(server):
     assert stream.get().body == b"[1,2,3,4]"
 
 
-def test_a_session_tells_a_restart_from_a_repeat_of_the_same_bytes(server):
+def test_a_session_id_distinguishes_a_restart_from_a_repeat(server):
     stream = Path(server, "session", JSON)
     assert stream.post(b"1", **x_producer(0, X_Producer_Session="a")).status == 201
     assert stream.post(b"1", **x_producer(0, X_Producer_Session="a")).status == 204
@@ -154,7 +154,7 @@ def test_other_bytes_under_an_old_number_are_refused(server):
     assert stream.get().body == b"one"
 
 
-def test_a_producer_can_ask_where_it_was(server):
+def test_a_producer_can_read_its_last_sequence(server):
     stream = Path(server, "resume", JSON)
     assert stream.get("?producer=p").status == 404
     stream.post(b"[1,2]", **producer(0, epoch=3))
@@ -191,7 +191,7 @@ def test_batches_that_arrive_before_their_turn_wait_for_it(server):
     assert stream.get().body == b"[0,1,2,3,4]"
 
 
-def test_a_batch_whose_predecessor_never_comes_is_told_what_is_missing(server):
+def test_a_batch_whose_predecessor_never_arrives_gets_the_missing_number(server):
     stream = Path(server, "missing", JSON)
     gap = stream.post(b"1", **producer(1))
     assert (gap.status, gap.headers["producer-expected-seq"], gap.headers["producer-received-seq"]) == (409, "0", "1")
@@ -200,7 +200,7 @@ def test_a_batch_whose_predecessor_never_comes_is_told_what_is_missing(server):
 # --- conditions, listing, trimming ------------------------------------------------------------------------------------
 
 
-def test_an_append_can_insist_on_the_end_it_has_seen(server):
+def test_an_append_can_require_the_end_it_has_seen(server):
     stream = Path(server, "match", JSON, b"[1]")
     assert stream.post(b"2", If_Match=f'"{token(1)}"').headers["etag"] == f'"{token(2)}"'
     moved = stream.post(b"3", If_Match=token(1))
@@ -211,9 +211,7 @@ def test_an_append_can_insist_on_the_end_it_has_seen(server):
     )
     assert stream.post(b"3", If_Match="*").status == 400
     assert stream.post(b"3", If_Match=token(2), **producer(0)).status == 200
-    assert stream.post(b"3", If_Match=token(2), **producer(0)).status == 204, (
-        "a repeat is a repeat, wherever the end is"
-    )
+    assert stream.post(b"3", If_Match=token(2), **producer(0)).status == 204, "a repeat is recognised at any end"
 
 
 def test_streams_are_listed_by_prefix_in_pages(server):
@@ -222,14 +220,14 @@ def test_streams_are_listed_by_prefix_in_pages(server):
         Path(server, name, JSON)
     server.call("DELETE", "/v1/stream/listed/d")
     page = server.call("GET", "/v1/streams?prefix=listed/&limit=3").json()
-    assert [each["stream"] for each in page["streams"]] == ["listed/a", "listed/b", "listed/c"]
+    assert [entry["stream"] for entry in page["streams"]] == ["listed/a", "listed/b", "listed/c"]
     rest = server.call("GET", f"/v1/streams?prefix=listed/&limit=3&after={page['after']}").json()
-    assert [each["stream"] for each in rest["streams"]] == ["listed/e"]
+    assert [entry["stream"] for entry in rest["streams"]] == ["listed/e"]
     assert rest["after"] is None
     assert server.call("GET", "/v1/streams?limit=0").status == 400
 
 
-def test_a_trimmed_stream_begins_later_and_says_so(server):
+def test_a_trimmed_stream_reports_its_new_start(server):
     stream = Path(server, "trimmed", JSON, b"[1,2,3,4]")
     done = server.call("POST", "/v1/streams/trim", {"stream": "trimmed", "before": token(2)})
     assert done.status == 200
@@ -245,14 +243,14 @@ def test_a_partition_of_a_topic_is_read_as_a_json_stream(server):
     server.call("POST", "/v1/topics", {"name": "orders", "partitions": 2})
     for value in ("one", "two"):
         server.call("POST", "/v1/produce", {"topic": "orders", "value": value, "key": "k", "envelope": {"run_id": "r"}})
-    found = [
+    values = [
         message for number in (0, 1) for message in server.call("GET", f"/v1/stream/__topics/orders/{number}").json()
     ]
-    assert [(message["offset"], message["value"], message["key"]) for message in found] == [
+    assert [(message["offset"], message["value"], message["key"]) for message in values] == [
         (0, "one", "k"),
         (1, "two", "k"),
     ]
-    assert found[0]["envelope"]["run_id"] == "r"
+    assert values[0]["envelope"]["run_id"] == "r"
     assert server.call("GET", "/v1/stream/__topics/orders/2").status == 404
     assert server.call("PUT", "/v1/stream/__topics/orders/0").status == 405
     assert server.call("PUT", "/v1/stream/__topics/else").status == 404
@@ -324,7 +322,7 @@ def test_a_deleted_stream_ends_its_readers(server):
     events.close()
 
 
-def test_what_a_client_sent_half_is_not_appended(server):
+def test_an_incomplete_body_is_not_appended(server):
     stream = Path(server, "vanished", TEXT)
     for sent in (b"", b"half"):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
@@ -334,7 +332,7 @@ def test_what_a_client_sent_half_is_not_appended(server):
     assert stream.get().body == b"whole"
 
 
-def test_fork_of_a_trimmed_source_says_where_it_begins(server):
+def test_a_fork_of_a_trimmed_source_reports_its_start(server):
     source = Path(server, "forked/source", JSON, b"[1,2,3]")
     server.call("POST", "/v1/streams/trim", {"stream": "forked/source", "before": token(1)})
     fork = Path(server, "forked/fork", {**JSON, "Stream-Forked-From": source.path})

@@ -39,18 +39,18 @@ process.exit(0)
 
 @pytest.fixture
 def server(tmp_path):
-    with running(str(tmp_path / "data"), "streams.long_poll_ms=500") as made:
-        yield made
+    with running(str(tmp_path / "data"), "streams.long_poll_ms=500") as process:
+        yield process
 
 
 def test_the_typescript_client_writes_exactly_once_follows_and_closes(server, profile):
     folder = node.packages(profile)
     out = node.run(folder, NODE_SCRIPT, DRIFTQ_URL=f"http://127.0.0.1:{server.port}")
-    found = json.loads(out.splitlines()[-1])
-    assert found["errors"] == []
-    assert found["early"] == list(range(1_000))
-    assert found["seen"] == list(range(1_001))
-    assert found["closed"] is True
+    report = json.loads(out.splitlines()[-1])
+    assert report["errors"] == []
+    assert report["early"] == list(range(1_000))
+    assert report["seen"] == list(range(1_001))
+    assert report["closed"] is True
 
 
 def test_the_python_client_creates_appends_reads_and_follows(server):

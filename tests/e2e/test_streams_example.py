@@ -1,4 +1,4 @@
-"""The example of a token stream runs, and says what its guide says."""
+"""The example of a token stream prints what its guide shows."""
 
 from __future__ import annotations
 

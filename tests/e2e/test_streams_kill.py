@@ -1,7 +1,7 @@
-"""A real server, killed in the middle of appends by idempotent producers: nothing twice, nothing lost, order kept.
+"""A real server, killed in the middle of appends by idempotent producers: nothing is duplicated or lost, and the
+order is kept.
 
-Each producer has five batches in flight on five connections and sends every one of them again until it is answered,
-whatever happens to the server in between.
+Each producer has five batches in flight on five connections and repeats each until it has a reply.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 from driftq.wire.streams import offset_of
 from tests.support.linearizability import Call, is_linearizable
 from tests.support.server import Server
-from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
+from tests.support.stream_model import StreamRequest, StreamResponse, StreamTail
 
 IN_FLIGHT = 5
 PATIENCE_S = 40.0
 
 
-class Heard(NamedTuple):
+class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -35,23 +35,23 @@ class Wire:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Heard:
+    async def ask(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
         try:
             return await self._ask(method, path, body, headers or {})
         except (OSError, asyncio.IncompleteReadError) as error:
             self.close()
             raise ConnectionError(str(error)) from error
 
-    async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Heard:
+    async def _ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         if self._writer is None or self._reader is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self._writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
         head = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        found = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if value}
-        data = await self._reader.readexactly(int(found.get("content-length", 0)))
-        return Heard(int(head[0].split()[1]), found, data)
+        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:]) if value}
+        data = await self._reader.readexactly(int(fields.get("content-length", 0)))
+        return Answer(int(head[0].split()[1]), fields, data)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -134,11 +134,11 @@ def test_producers_write_exactly_once_through_kills(tmp_path, profile, seed):
 
     try:
         asyncio.run(drive())
-        found: list[str] = []
+        values: list[str] = []
         offset = "-1"
         while True:
             reply = server.call("GET", f"{path}?offset={offset}")
-            found += reply.json()
+            values += reply.json()
             offset = reply.headers["stream-next-offset"]
             if "stream-up-to-date" in reply.headers:
                 break
@@ -146,7 +146,7 @@ def test_producers_write_exactly_once_through_kills(tmp_path, profile, seed):
         server.stop()
     assert sum(producer.retries for producer in producers), "no producer was hit by a kill: this run proved nothing"
     for producer in producers:
-        mine = [text for text in found if text.startswith(producer.name + ":")]
+        mine = [text for text in values if text.startswith(producer.name + ":")]
         expected = [f"{producer.name}:{seq}{part}" for seq in range(producer.acknowledged) for part in ("", "+")]
         assert mine == expected, f"{producer.name}: {len(mine)} of {len(expected)}"
 
@@ -166,7 +166,7 @@ def test_conditional_appends_are_linearizable(tmp_path, profile, seed):
 
 
 async def record_histories(port: int, count: int, seed: int) -> None:
-    """Five clients on one stream, each with its own idea of where it ends; every answer is judged afterwards."""
+    """Five clients on one stream, each with its own view of the end; every answer is checked afterwards."""
     chance = random.Random(seed)
     wires = [Wire(port) for _ in range(5)]
     refused = 0

@@ -1,4 +1,4 @@
-"""Live reads under weight: a thousand readers of one stream, readers that do not read, and clients that vanish."""
+"""Live reads under load: a thousand readers of one stream, readers that do not read, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Reader:
         return cls(reader, writer)
 
     async def events(self) -> list[tuple[str, str]]:
-        """Everything until the server hangs up."""
+        """All events until the server disconnects."""
         text = (await self._reader.read()).decode()
         self._writer.close()
-        found = []
+        events = []
         for event in text.split("\n\n")[:-1]:
             lines = event.split("\n")
             data = "\n".join(line[5:].removeprefix(" ") for line in lines[1:])
-            found.append((lines[0].removeprefix("event: "), data))
-        return found
+            events.append((lines[0].removeprefix("event: "), data))
+        return events
 
 
 def test_a_thousand_readers_get_everything_once_and_the_end_last(tmp_path):
@@ -64,9 +64,9 @@ def test_a_thousand_readers_get_everything_once_and_the_end_last(tmp_path):
     with running(str(tmp_path / "data")) as server:
         path = "/v1/stream/crowd"
         server.call("PUT", path, b"<begin>", TEXT)
-        everybody = asyncio.run(follow(server.port, path))
+        readers_events = asyncio.run(follow(server.port, path))
     whole = "<begin>" + "".join(f"<{number}>" for number in range(10)) + "<end>"
-    for events in everybody:
+    for events in readers_events:
         assert "".join(data for kind, data in events if kind == "data") == whole
         controls = [json.loads(data) for kind, data in events if kind == "control"]
         assert controls[-1] == {"streamNextOffset": token(12), "streamClosed": True}
@@ -119,7 +119,7 @@ def test_readers_that_vanish_leave_nothing_behind(tmp_path, live):
         assert not [line for line in server.lines if "ERROR" in line or "Traceback" in line], server.lines
 
 
-def test_an_old_sse_connection_is_ended_and_the_next_goes_on(tmp_path):
+def test_an_old_sse_connection_is_closed_and_the_next_resumes(tmp_path):
     with running(str(tmp_path / "data"), "streams.sse_ms=200") as server:
         path = "/v1/stream/recycled"
         server.call("PUT", path, b"one", TEXT)

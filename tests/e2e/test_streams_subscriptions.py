@@ -1,4 +1,4 @@
-"""Subscriptions on a real server: webhooks reach a real receiver, and a wake outlives the server that made it."""
+"""Subscriptions on a real server: webhooks reach a real receiver, and a wake survives a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "/v1/stream/__ds/subscriptions"
 
 
 class Receiver:
-    """A webhook's other end: notes calls and answers as told."""
+    """A webhook receiver: records calls and answers as configured."""
 
     def __init__(self) -> None:
         self.calls: list[dict] = []
@@ -50,8 +50,8 @@ class Receiver:
 
 @pytest.fixture
 def receiver():
-    with contextlib.closing(Receiver()) as made:
-        yield made
+    with contextlib.closing(Receiver()) as listening:
+        yield listening
 
 
 def subscribe(server: Server, receiver: Receiver, lease_ms: int = 60_000) -> None:
@@ -101,7 +101,7 @@ def test_a_receiver_that_fails_is_called_again_and_shown_as_failing(tmp_path, re
         assert server.call("GET", f"{ROOT}/s").status == 404
 
 
-def test_a_forged_token_and_a_bad_body_are_told_apart(tmp_path, receiver):
+def test_a_forged_token_and_a_bad_body_get_different_errors(tmp_path, receiver):
     with running(str(tmp_path / "data")) as server:
         subscribe(server, receiver)
         server.call("PUT", "/v1/stream/events/a", b"[1]", JSON)

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.server.handlers.claims import ClaimsHandlers
+from driftq.server.handlers.codec import error_response
 from driftq.server.handlers.dead_letters import DeadLettersHandlers
-from driftq.server.handlers.effects import EffectsHandlers
+from driftq.server.handlers.effects import EffectsHandlers, OutcomeHandlers
 from driftq.server.handlers.explain import ExplainHandlers
 from driftq.server.handlers.groups import GroupsHandlers
 from driftq.server.handlers.jobs import JobsHandlers
-from driftq.server.handlers.outcome import OutcomeHandlers
 from driftq.server.handlers.produce import ProduceHandlers
 from driftq.server.handlers.produce_batch import ProduceBatchHandlers
 from driftq.server.handlers.records import PartitionRecordsHandlers, StreamRecordsHandlers
-from driftq.server.handlers.responses import error_response
 from driftq.server.handlers.route import RouteHandlers
 from driftq.server.handlers.server import ClockHandlers, MetricsHandlers, OpenapiHandlers, ServerHandlers
 from driftq.server.handlers.stages import StagesHandlers
@@ -187,10 +186,12 @@ class App:
                 return _not_allowed(methods)
             # Access and route depend on the head alone, and clients repeat their heads: cache the handler with it.
             request.head.handler = handler
+            request.head.route = f"{request.method} {request.path}"
             return handler(request)
         for prefix, below in self._prefixes:
             if request.raw_path.startswith(prefix):
                 request.head.handler = _bound(below, request.raw_path[len(prefix) :])
+                request.head.route = f"{request.method} {prefix.decode()}*"
                 return request.head.handler(request)
         return self._match(request)
 
@@ -203,7 +204,10 @@ class App:
             values = _values(segments, request_segments)
             if values is not None:
                 handler = methods.get(request.method)
-                return handler(request, *values) if handler is not None else _not_allowed(methods)
+                if handler is None:
+                    return _not_allowed(methods)
+                request.head.route = f"{request.method} /{'/'.join(segments)}"
+                return handler(request, *values)
         return error_response(404, "NOT_FOUND", f"there is no {path}")
 
 

@@ -28,10 +28,9 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.consumer_window import ConsumerWindow
-from driftq.engine.errors import EngineStopped
+from driftq.engine.lifetime import EngineStopped
 from driftq.engine.waiters import claim_or_wait
-from driftq.server.held_messages import give_back, set_aside
-from driftq.server.message_json import lines
+from driftq.server.deliveries import DeliveryLines, give_back, set_aside
 from driftq.storage.corruption import CorruptLog
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class ConsumeStream:
 
     async def _next(self, stream: ResponseStream) -> Claimed | Rejected | None:
         """The next claim with messages. Without one, a heartbeat is sent and None is returned: try again."""
-        self._claiming = self._loop.create_task(self._claim_next())
+        self._claiming = self._loop.create_task(self._engine.monitor.steps("consume", self._claim_next()))
         try:
             reply = await self._claiming
         except asyncio.CancelledError:
@@ -155,7 +154,7 @@ class ConsumeStream:
         """Messages of the window were settled. Everything that one commit settles is handled together."""
         if not self._check_scheduled:
             self._check_scheduled = True
-            self._loop.call_soon(self._check_window)
+            self._loop.call_soon(self._engine.monitor.timed("consume", self._check_window))
 
     def _check_window(self) -> None:
         self._check_scheduled = False
@@ -178,7 +177,7 @@ class ConsumeStream:
             next_ms = self._window.next_ms()
             if next_ms is not None:
                 delay_s = max(0, next_ms - self._engine.now_ms()) / 1_000
-                self._timer = self._loop.call_later(delay_s, self._on_timer)
+                self._timer = self._loop.call_later(delay_s, self._engine.monitor.timed("consume", self._on_timer))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -186,14 +185,23 @@ class ConsumeStream:
 
     # --- the socket ---
 
+    async def _wait_for_socket(self, stream: ResponseStream, messages: DeliveryLines) -> bool:
+        """Wait until the socket takes more and the loop has time. False: the client has disconnected."""
+        if stream.over:
+            return False
+        if not stream.writable:
+            self._claim_max = CLAIM_MIN
+            if stream.is_tight:
+                messages.drop()
+        return await stream.drain(messages.held_bytes)
+
     async def _send(self, stream: ResponseStream, claimed: Claimed) -> None:
         for index, delivery in enumerate(claimed.deliveries):
             sent = delivery.first
+            messages = DeliveryLines(self._engine, delivery, claimed.token, claimed.until_ms)
             try:
-                for line in lines(self._engine, delivery, claimed.token, claimed.until_ms):
-                    if not stream.writable:
-                        self._claim_max = CLAIM_MIN
-                    if stream.over or not (stream.writable or await stream.drain()):
+                for line in messages:
+                    if not (stream.ready or await self._wait_for_socket(stream, messages)) or stream.over:
                         break
                     stream.write(line + b"\n")
                     sent += 1

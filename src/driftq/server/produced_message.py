@@ -1,11 +1,14 @@
-"""A message that is being produced: from its JSON item to the command that stores it.
+"""A message that is being produced: from what the client sent to the command that stores it.
 
     ProduceItem ──prepare──▶ ProducedMessage ──produce_command──▶ Produce ──▶ engine ──▶ Produced ──produce_reply──▶
     value, key,              record, schedule,                    batch of
     envelope, job            idempotency keys                     one record
 
-Pure: the time is an argument. An invalid field is a `BadRequest` that names it. The end of this module copies the W3C
-trace context of a request into the message.
+    packed batch ──read_packed──▶ PackedBatch ──▶ Produce or Stage, with the bytes as they came
+    encoded by the client         header, schedules
+
+Pure: the time is an argument. An invalid field of an item is a `BadRequest` that names it; a packed batch that cannot
+be stored is `Rejected`. A section of this module copies the W3C trace context of a request into the message.
 """
 
 from __future__ import annotations
@@ -14,26 +17,41 @@ import base64
 import binascii
 import re
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import google_crc32c
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.facts import RecordSchedule
+from driftq.core.model.replies import Rejected
 from driftq.core.state.idempotency_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
-from driftq.wire.fields import from_rfc3339, to_rfc3339
-from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
+from driftq.wire.errors import Code
+from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Natural, Priority, from_rfc3339, to_rfc3339
+from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head
 from driftq.wire.produce import ProduceItem, ProduceReply
-from driftq.wire.records import Record, pack_one
+from driftq.wire.records import BadBatch, Header, Record, check_with_heads, pack_one, read_header
 
 if TYPE_CHECKING:
+    from driftq.core.model.facts import RecordSchedule
     from driftq.core.model.replies import Produced
 
+
 KEY_BYTES_MAX = 1_024
-IDEMPOTENCY_KEY_BYTES_MAX = 256
+HEAD_BYTES_MAX = 64 << 10  # envelope, routing and job of a message, as JSON
+TEXT_BYTES_MAX = 256  # of each text of an envelope
+LABELS_MAX = 64  # of an envelope; entries in the `meta` of a routing
+LABEL_BYTES_MAX = 1_024  # of the name of a label, and of its value
+SCHEDULES_MAX = 20_000  # records of a packed batch that are not plain: they are added one by one, in one command
+
+_ENVELOPE_TEXTS = (
+    "run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "target_topic", "traceparent", "deadline",
+)  # fmt: skip
+_texts_of = attrgetter(*_ENVELOPE_TEXTS)
 
 _FINGERPRINTS = (1 << 63) - CRC_END
 _deterministic = msgspec.msgpack.Encoder(order="deterministic")
@@ -61,6 +79,8 @@ def prepare(
     if envelope is None and job is None and routing is None:
         return ProducedMessage(Record(value, key), None, None)
     head = encode_head(Head(envelope=envelope, routing=routing, job=job))
+    if len(head) > HEAD_BYTES_MAX:
+        raise BadRequest(_too_large_head(len(head)))
     schedule = _schedule(envelope, job, routing)
     once, job_id = _keys(item, envelope, job, topic, value, strict_keys)
     return ProducedMessage(Record(value, key, head), schedule, once, job_id)
@@ -121,8 +141,31 @@ def check_envelope(envelope: Envelope) -> None:
             raise BadRequest("invalid retry_policy.max_attempts: at most 1000")
     if envelope.partition_override is not None and envelope.partition_override < 0:
         raise BadRequest("invalid partition_override")
-    if len(envelope.idempotency_key.encode()) > IDEMPOTENCY_KEY_BYTES_MAX:
-        raise BadRequest(f"idempotency_key has at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes")
+    texts = _texts_of(envelope)
+    if 4 * max(map(len, texts)) > TEXT_BYTES_MAX:  # a character has up to four bytes
+        for name, text in zip(_ENVELOPE_TEXTS, texts, strict=True):
+            _check_text(f"envelope.{name}", text, TEXT_BYTES_MAX)
+    if envelope.labels:
+        check_labels("envelope.labels", envelope.labels)
+
+
+def check_labels(field: str, labels: dict[str, str]) -> None:
+    if len(labels) > LABELS_MAX:
+        raise BadRequest(
+            f"{field} has {len(labels)} entries; at most {LABELS_MAX} are allowed: put data into the value"
+        )
+    for name, text in labels.items():
+        _check_text(f"a name in {field}", name, LABEL_BYTES_MAX)
+        _check_text(field, text, LABEL_BYTES_MAX)
+
+
+def _check_text(field: str, text: str, bytes_max: int) -> None:
+    if 4 * len(text) > bytes_max and (size := len(text.encode("utf-8", "surrogatepass"))) > bytes_max:
+        raise BadRequest(f"{field} has {size} bytes; at most {bytes_max} are allowed: put data into the value")
+
+
+def _too_large_head(size: int) -> str:
+    return f"envelope, routing and job have {size} bytes as JSON; at most {HEAD_BYTES_MAX} are allowed"
 
 
 def _schedule(envelope: Envelope | None, job: Job | None, routing: Routing | None) -> RecordSchedule | None:
@@ -189,7 +232,7 @@ def produce_command(
         topic=target,
         batch=pack_one(record.value, record.key, record.head, scheduled=message.schedule is not None),
         count=1,
-        payload_bytes=len(record.key) + len(record.value),
+        payload_bytes=record.size_bytes,
         key=record.key,
         partition=override if override is not None else any_partition,
         once=message.once,
@@ -226,3 +269,93 @@ def is_traceparent(text: bytes) -> bool:
     match = _TRACEPARENT.fullmatch(text)
     # Version 00 has exactly four fields; later versions may have more.
     return match is not None and (match[1] is None or text[:2] != b"00")
+
+
+# --- packed batches that a client encoded ---
+#
+# They are checked on arrival, then stored as they are. The broker reads the heads, because they may schedule a record;
+# it does not look into keys and values.
+
+
+class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
+    """A routing as a client may send it."""
+
+    label: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] = ""
+
+
+class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
+    """A job as a client may send it, with the bounds of `wire.produce.ProduceItem`."""
+
+    id: Annotated[str, Meta(max_length=ID_LENGTH_MAX)] = ""
+    task: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] = ""
+    priority: Priority = 0
+    not_before_ms: Natural = 0
+    timeout_ms: Natural = 0
+
+
+class ClientHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A head as a client may send it. Only the broker writes `dlq`."""
+
+    envelope: Envelope | None = None
+    routing: ClientRouting | None = None
+    job: ClientJob | None = None
+
+
+_decode = msgspec.json.Decoder(ClientHead).decode
+
+
+class PackedBatch(NamedTuple):
+    """A checked batch, which can be stored as it is."""
+
+    header: Header
+    schedules: tuple[RecordSchedule, ...]  # of the records that are not plain
+
+
+def read_packed(batch: bytes, message_bytes_max: int, batch_bytes_max: int) -> PackedBatch | Rejected:
+    """Check a batch and read the schedules in the heads of its records."""
+    try:
+        declared = read_header(batch)
+        largest = message_bytes_max if declared.count == 1 else batch_bytes_max
+        if declared.raw_bytes > largest:
+            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
+            return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
+        checked = check_with_heads(batch)
+        if checked.longest_key_bytes > KEY_BYTES_MAX:
+            raise BadBatch(f"a key has {checked.longest_key_bytes} bytes; at most {KEY_BYTES_MAX} are allowed")
+        longest_head_bytes = max(map(len, checked.heads), default=0)
+        if longest_head_bytes > HEAD_BYTES_MAX:
+            raise BadBatch(_too_large_head(longest_head_bytes))
+        schedules = _schedules(checked.heads)
+    except BadBatch as error:
+        return Rejected(Code.INVALID_ARGUMENT, f"invalid batch: {error}")
+    if len(schedules) > SCHEDULES_MAX:
+        message = f"too many records with a task, priority, time, label or tenant; send {SCHEDULES_MAX} at a time"
+        return Rejected(Code.TOO_LARGE, message, {"limit_records": SCHEDULES_MAX})
+    return PackedBatch(checked.header, schedules)
+
+
+def _schedules(heads: list[bytes]) -> tuple[RecordSchedule, ...]:
+    schedules: list[RecordSchedule] = []
+    index = 0
+    try:
+        for index, text in enumerate(heads):
+            if text:
+                schedule = _schedule_of_head(index, _decode(text))
+                if schedule is not None:
+                    schedules.append(schedule)
+                    if len(schedules) > SCHEDULES_MAX:
+                        break
+    except (*BAD_HEAD, BadRequest, ValueError) as error:
+        raise BadBatch(f"the head of record {index} is not one JSON object of a known form: {error}") from None
+    return tuple(schedules)
+
+
+def _schedule_of_head(index: int, head: ClientHead) -> RecordSchedule | None:
+    deadline_ms = 0
+    if head.envelope is not None:
+        check_envelope(head.envelope)
+        if head.envelope.deadline:
+            deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
+    if head.routing is not None:
+        check_labels("routing.meta", head.routing.meta or {})
+    return schedule_of(index, head.envelope, head.job, head.routing, deadline_ms)

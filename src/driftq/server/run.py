@@ -11,36 +11,38 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import ssl
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import driftq
 from driftq.engine.clock import SystemClock
 from driftq.engine.engine import Engine
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
+from driftq.engine.loop_monitor import LoopMonitor
 from driftq.server import http
-from driftq.server.access_log import AccessLog
+from driftq.server.access import ReadinessGate
 from driftq.server.app import App, routes
-from driftq.server.file_descriptors import DescriptorPlan, plan_descriptors, raise_limit
+from driftq.server.handlers.codec import bad_request, error_response, internal_error
 from driftq.server.handlers.context import Context
-from driftq.server.handlers.responses import bad_request, error_response, internal_error
 from driftq.server.http.listener import serve
-from driftq.server.logs import RateLimited
+from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.outbound.client import OutboundClient
-from driftq.server.readiness import ReadinessGate
 from driftq.server.router.caller import RouterCaller
-from driftq.server.router.factory import make_router
+from driftq.server.router.routers import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
 from driftq.settings.loader import SettingsError
-from driftq.storage.descriptors import DescriptorReserve
-from driftq.storage.disk import NoDescriptors, OsDisk
+from driftq.storage.disk import DescriptorReserve, NoDescriptors, OsDisk
 
 logger = logging.getLogger("driftq.server")
 _rate_limited = RateLimited(logger)
 
+SWITCH_INTERVAL_S = 0.0005  # shorter than a turn of a busy loop
 GRACE_S = 1.2  # for requests in progress at a stop
 Print = Callable[[str], None]
 
@@ -51,11 +53,18 @@ async def run(settings: Settings, data: str | None, report: Print) -> None:
     Raises `EngineStopped` if the disk failed, what `storage` raises for a folder that cannot be opened, and `OSError`
     for an address that cannot be listened on.
     """
-    _check_bind(settings)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve_until(stop, settings, data, report, LoopMonitor())
+
+
+async def serve_until(
+    stop: asyncio.Event, settings: Settings, data: str | None, report: Print, monitor: LoopMonitor
+) -> None:
+    """`run` until `stop` is set."""
+    _check_bind(settings)
+    loop = asyncio.get_running_loop()
     descriptors = _plan_descriptors(settings)
     reserve = DescriptorReserve(descriptors.reserved if data is not None else 0)
     outbound = OutboundClient(settings)
@@ -66,17 +75,22 @@ async def run(settings: Settings, data: str | None, report: Print) -> None:
         gate,
         settings.listen.host,
         settings.listen.port,
-        limits=http.HttpLimits(connections=descriptors.connections, body_bytes=settings.listen.body_bytes_max),
+        limits=http.HttpLimits(
+            connections=descriptors.connections,
+            body_bytes=settings.listen.body_bytes_max,
+            output_bytes=settings.listen.output_bytes_max,
+        ),
         ssl=_tls(settings),
         on_bad_request=bad_request,
         on_error=partial(_logged_error, access_log),
         on_response=access_log.on_response,
+        monitor=monitor,
     )
     outbound.policy.own_ports = frozenset({listener.port})
     engine = None
     try:
         began_s = loop.time()
-        engine = await _open(settings, data, OsDisk(reserve), descriptors)
+        engine = await _open(settings, data, OsDisk(reserve), descriptors, monitor)
         router_caller = RouterCaller(router, engine, settings.router.timeout_ms) if router is not None else None
         sources = Sources(
             access_log,
@@ -86,12 +100,15 @@ async def run(settings: Settings, data: str | None, report: Print) -> None:
             loop.time() - began_s,
             descriptors.connections,
         )
+        _tune_threads()
         _tune_garbage_collector()
+        monitor.watch_garbage_collection()
         gate.open(App(routes(Context(engine, settings, router_caller, Metrics(engine, sources), outbound))))
         report(_greeting(settings, listener.addresses, data, engine))
         await _wait_for_stop(stop, engine)
         report("stopping")
     finally:
+        monitor.close()
         await listener.stop(GRACE_S)
         if router is not None:
             await router.close()
@@ -101,9 +118,17 @@ async def run(settings: Settings, data: str | None, report: Print) -> None:
         reserve.close()
 
 
+def _tune_threads() -> None:
+    """Let the committer have the interpreter soon after its write or sync has ended.
+
+    A busy loop releases the interpreter for a moment in each turn. A thread that waits for it starts its interval again
+    each time, so with an interval longer than a turn it may wait for seconds.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
 def _tune_garbage_collector() -> None:
     """What recovery built lives as long as the server: collecting it again and again would only stall the loop."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
@@ -119,9 +144,11 @@ def _plan_descriptors(settings: Settings) -> DescriptorPlan:
     return descriptors
 
 
-async def _open(settings: Settings, data: str | None, disk: OsDisk, descriptors: DescriptorPlan) -> Engine:
+async def _open(
+    settings: Settings, data: str | None, disk: OsDisk, descriptors: DescriptorPlan, monitor: LoopMonitor
+) -> Engine:
     if data is None:
-        return Engine.in_memory(limits=settings.core_limits())
+        return Engine.in_memory(limits=settings.core_limits(), monitor=monitor)
 
     def progress(lsn: int, tail_lsn: int) -> None:
         logger.info("recovering: %d of %d", lsn, tail_lsn)
@@ -129,7 +156,13 @@ async def _open(settings: Settings, data: str | None, disk: OsDisk, descriptors:
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
     options = _storage_options(settings, descriptors.log_files)
     engine = await Engine.open(
-        data, limits=settings.core_limits(), options=options, clock=clock, disk=disk, progress=progress
+        data,
+        limits=settings.core_limits(),
+        options=options,
+        clock=clock,
+        disk=disk,
+        progress=progress,
+        monitor=monitor,
     )
     for path in engine.report.journal.shortened if engine.report is not None else ():
         logger.warning(
@@ -196,3 +229,53 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key)
     return context
+
+
+# --- file descriptors ---
+
+LIMIT_MAX = 1 << 20  # "unlimited" is taken as this: some systems refuse more
+STORAGE_FILES = 64  # beside the log files: journal, watermark, snapshots, syncs of a checkpoint, folders
+OTHER_FILES = 96  # outbound calls, router threads, a checkpoint's pipes, listeners, the loop itself
+CONNECTIONS_MIN = 32
+LOG_FILES_MIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorPlan:
+    """How the `limit` descriptors of the process are divided between log files and connections."""
+
+    limit: int
+    log_files: int
+    connections: int
+
+    @property
+    def reserved(self) -> int:
+        """Descriptors kept free for files."""
+        return self.log_files + STORAGE_FILES
+
+
+def raise_limit() -> int:
+    """The soft limit of open files, after raising it as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
+        except (OSError, ValueError):
+            pass  # continue with the present limit
+    return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def plan_descriptors(settings: Settings, limit: int) -> DescriptorPlan:
+    """Divide the descriptors. Raises `SettingsError` if they are too few to serve anything."""
+    needed = STORAGE_FILES + OTHER_FILES + LOG_FILES_MIN + CONNECTIONS_MIN
+    if limit < needed:
+        raise SettingsError(
+            f"this process may open {limit} files; a broker needs at least {needed}. Raise the limit (ulimit -n, "
+            "LimitNOFILE= of a systemd unit, --ulimit nofile= of a container)."
+        )
+    spare = limit - STORAGE_FILES - OTHER_FILES
+    # Connections lose to storage only up to a half: fewer open log files cost time, not answers.
+    log_files = max(LOG_FILES_MIN, min(settings.storage.open_files, spare // 2))
+    return DescriptorPlan(limit, log_files, min(settings.listen.connections_max, spare - log_files))

@@ -51,6 +51,11 @@ class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Count, about("Concurrent connections, as far as file descriptors allow; further ones get 503.")
     ] = 10_000
     body_bytes_max: Annotated[Bytes, about("The largest request body; more is 413.")] = 16 << 20
+    output_bytes_max: Annotated[
+        int,
+        Meta(ge=1 << 20),
+        about("Memory for output that clients have not read yet; when it runs short, each of them may hold less."),
+    ] = 256 << 20
     insecure_bind: Annotated[bool, about("Listen on a public address although callers are not authenticated.")] = False
 
 
@@ -85,8 +90,11 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     partition_bytes: Annotated[
         Bytes, about("Key and value bytes above that floor before a produce gets 429; a larger message is 413.")
     ] = 1 << 30
-    message_bytes: Annotated[Bytes, about("The largest message (key and value).")] = 1 << 20
-    batch_bytes: Annotated[Bytes, about("The largest batch, stream append or outcome.")] = 16 << 20
+    message_bytes: Annotated[Bytes, about("The largest message: key, value and envelope.")] = 1 << 20
+    reply_bytes: Annotated[
+        Bytes, about("About how many bytes of messages one reply holds (claim, messages); at least one message.")
+    ] = 8 << 20
+    batch_bytes: Annotated[Bytes, about("The largest batch, stream append or outcome, uncompressed.")] = 16 << 20
     topics_max: Annotated[Count, about("Topics, not counting their dead-letter topics.")] = 10_000
     partitions_max: Annotated[Count, about("Partitions of one topic.")] = 1_024
     groups_per_topic_max: Annotated[Count, about("Groups of one topic.")] = 1_000

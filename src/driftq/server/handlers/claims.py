@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, json
-from msgspec.structs import replace
 
 from driftq.core.model import commands as c
-from driftq.core.model.replies import Claimed, Delivery, Rejected, Settlement
+from driftq.core.model.replies import Claimed, Rejected, Settlement
+from driftq.engine.settle_slices import RUN_MESSAGES_MAX, RUNS_MAX, SettleCommand, is_one_slice, settle_in_slices
 from driftq.server.consume_stream import ConsumeStream
-from driftq.server.handlers.request_body import read, read_json, start_of
-from driftq.server.handlers.responses import json_response, no_content, refusal, refused
-from driftq.server.held_messages import give_back, held_runs, set_aside
-from driftq.server.http import Answer, BadRequest, Request, Response, Streaming
-from driftq.server.message_json import lines
-from driftq.storage.corruption import CorruptLog
+from driftq.server.deliveries import (
+    ClaimReader,
+    PackedClaim,
+    give_back,
+    held_runs,
+    refused_items,
+)
+from driftq.server.handlers.claim_reply import claim_reply, corrupt, packed_claim_reply
+from driftq.server.handlers.codec import json_response, no_content, read, read_json, refusal, refused, start_of
+from driftq.server.handlers.context import responder
+from driftq.server.http import Answer, BadRequest, Deferred, Reply, Request, Response, Streaming
 from driftq.wire.claims import (
     AckRequest,
     ClaimReply,
     ClaimRequest,
     ConsumeRequest,
     NackRequest,
-    RefusedItem,
-    SettleReply,
     SettleRequest,
 )
-from driftq.wire.errors import CODES, Code
+from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.packed_claim import CLAIM_TYPE
 
 if TYPE_CHECKING:
     from driftq.server.handlers.context import Context
 
-logger = logging.getLogger("driftq.claims")
-
 _PARTITION_OFFSET = frozenset({"partition", "offset"})
+_CLAIM_NUMBERS = frozenset({"max", "wait_ms", "lease_ms"})
+_CLAIM_TYPE = CLAIM_TYPE.encode()
+
+
+class _ClaimAnswer(NamedTuple):
+    """The reply to a claim while it is made: run all slices, then respond."""
+
+    slices: Iterator[None]
+    respond: Callable[[], Reply]
+
+
+async def _finished(claimed: _ClaimAnswer) -> Reply:
+    for _ in claimed.slices:
+        await asyncio.sleep(0)
+    return claimed.respond()
 
 
 class ClaimsHandlers:
@@ -45,44 +63,70 @@ class ClaimsHandlers:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._engine = context.engine
+        self._unfinished: set[asyncio.Task[None]] = set()  # large replies that are being made
 
     # --- claim ---
 
-    async def claim(self, request: Request) -> Response:
-        body = read(request, ClaimRequest, frozenset({"max", "wait_ms", "lease_ms"}))
+    def claim(self, request: Request) -> Answer:
+        """A claim that may wait is a task; any other one is answered by the commit that makes it durable."""
+        body = read(request, ClaimRequest, _CLAIM_NUMBERS)
+        start = body.start if body.start == "earliest" else start_of(body.start)
+        acks = held_runs(body.acks) if body.acks else ()
+        if acks and not is_one_slice(c.Ack(body.topic, body.group, body.owner, acks)):
+            raise BadRequest(f"the acks of a claim name up to {RUN_MESSAGES_MAX} messages in up to {RUNS_MAX} runs")
         command = c.Claim(
-            body.topic, body.group, body.owner, body.max, body.lease_ms, start_of(body.start), body.task, body.label
-        )
-        reply = await self._engine.claim(command, body.wait_ms)
+            body.topic, body.group, body.owner, body.max, body.lease_ms, start, body.task, body.label, acks,
+            self._context.settings.limits.reply_bytes,
+        )  # fmt: skip
+        if body.wait_ms and not acks:
+            return self._claim_or_wait(request, command, body.wait_ms)
+        answer = Deferred()
+
+        def on_claimed(reply: Claimed | Rejected) -> Reply | None:
+            claimed = self._read(request, command, reply)
+            for _ in claimed.slices:  # a large reply: the rest of it is made in other turns of the loop
+                self._finish_later(claimed, answer)
+                return None
+            return claimed.respond()
+
+        self._engine.claim_to(command, responder(answer, on_claimed))
+        return answer
+
+    async def _claim_or_wait(self, request: Request, command: c.Claim, wait_ms: int) -> Reply:
+        return await _finished(self._read(request, command, await self._engine.claim(command, wait_ms)))
+
+    def _read(self, request: Request, command: c.Claim, reply: Claimed | Rejected) -> _ClaimAnswer:
         if isinstance(reply, Rejected):
-            return refusal(reply)
+            return _ClaimAnswer(iter(()), partial(refusal, reply))
         if request.gone:  # the client has disconnected
             give_back(self._engine, command, reply.deliveries, reply.token)
-            return json_response(ClaimReply([], "", ""))
-        messages: list[bytes] = []
-        damage: CorruptLog | None = None
-        for delivery in reply.deliveries:
-            damage = self._read(command, delivery, reply, messages) or damage
-        if damage is not None and not messages:
-            return refused(Code.DATA_CORRUPT, f"{damage}; run `driftq inspect verify` on the data folder")
-        return Response(200, _claim_reply(reply, messages))
+            return _ClaimAnswer(iter(()), lambda: json_response(ClaimReply([], "", "")))
+        accepted = request.head.fields.get(b"accept")
+        is_packed = accepted is not None and _CLAIM_TYPE in accepted
+        bytes_max = self._context.settings.limits.reply_bytes
+        if not is_packed:
+            return _ClaimAnswer(iter(()), partial(claim_reply, self._engine, command, reply, bytes_max))
+        body = PackedClaim(reply, bytes_max)
+        reader = ClaimReader(self._engine, command, reply, body)
 
-    def _read(self, claim: c.Claim, delivery: Delivery, reply: Claimed, messages: list[bytes]) -> CorruptLog | None:
-        """Append a delivery's messages. Damaged records are skipped and set aside."""
-        damage: CorruptLog | None = None
-        first = delivery.first
-        while first < delivery.end:
-            before = len(messages)
+        def respond() -> Reply:
+            if reader.damage is not None and not len(body) and not command.acks:
+                return corrupt(reader.damage)
+            return packed_claim_reply(self._engine, command, reply, body)
+
+        return _ClaimAnswer(reader.slices(), respond)
+
+    def _finish_later(self, claimed: _ClaimAnswer, answer: Deferred) -> None:
+        async def finish() -> None:
+            await asyncio.sleep(0)
             try:
-                messages.extend(lines(self._engine, replace(delivery, first=first), reply.token, reply.until_ms))
-                break
-            except CorruptLog as error:
-                logger.error("not delivered: %s", error)
-                damage = error
-                damaged_at = first + len(messages) - before
-                first = min(delivery.end, max(damaged_at + 1, error.end_offset))
-                set_aside(self._engine, claim, c.Held(delivery.partition, damaged_at, first, reply.token))
-        return damage
+                answer.resolve(await _finished(claimed))
+            except Exception as error:
+                answer.fail(error)
+
+        task = asyncio.ensure_future(self._engine.monitor.steps("POST /v1/claim", finish()))
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
 
     # --- consume ---
 
@@ -91,7 +135,10 @@ class ClaimsHandlers:
         if not (body.topic and body.group and body.owner):
             raise BadRequest("topic, group, and owner are required")
         lease_ms = body.lease_ms if body.lease_ms is not None else self._lease_ms(body.topic)
-        claim = c.Claim(body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label)
+        claim = c.Claim(
+            body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label,
+            max_bytes=self._context.settings.limits.reply_bytes,
+        )  # fmt: skip
         return self._open_stream(claim, body.prefetch)
 
     def _lease_ms(self, topic: str) -> int:
@@ -162,9 +209,26 @@ class ClaimsHandlers:
             request, lambda body, held: c.Extend(body.topic, body.group, body.owner, held, body.lease_ms)
         )
 
-    def _settle(self, request: Request, command: Callable[[SettleRequest, tuple[c.Held, ...]], c.Command]) -> Answer:
+    def _settle(
+        self, request: Request, command: Callable[[SettleRequest, tuple[c.Held, ...]], SettleCommand]
+    ) -> Answer:
+        """A nack or reject may have to leave something to a next command at any size, because of large dead letters."""
         body = read_json(request.body, SettleRequest)
-        return self._context.ask(command(body, held_runs(body.messages)), _settle_reply)
+        settle = command(body, held_runs(body.messages))
+        if is_one_slice(settle) and not isinstance(settle, c.Nack | c.RejectMessages):
+            return self._context.ask(settle, _settle_reply)
+        return self._settle_in_slices(settle)
+
+    async def _settle_in_slices(self, command: SettleCommand) -> Response:
+        items: list[bytes] = []
+        until_ms: int | None = None
+        async for reply in settle_in_slices(self._engine, command):
+            if isinstance(reply, Rejected):
+                return refusal(reply)
+            items.extend(map(json.encode, refused_items(reply.refused)))
+            if reply.until_ms:
+                until_ms = min(reply.until_ms, until_ms or reply.until_ms)
+        return _settle_response(items, until_ms or 0)
 
 
 def _held(body: AckRequest) -> c.Held:
@@ -176,13 +240,6 @@ def _held(body: AckRequest) -> c.Held:
     return c.Held(partition, offset, offset + 1, body.token)
 
 
-def _claim_reply(reply: Claimed, messages: list[bytes]) -> bytes:
-    """A `ClaimReply`, around messages that are JSON already."""
-    until = json.encode(to_rfc3339(reply.until_ms) if reply.deliveries else "")
-    tail = b'],"token":%b,"lease_until":%b}\n' % (json.encode(reply.token), until)
-    return b'{"messages":[' + b",".join(messages) + tail
-
-
 def _settled(settlement: Settlement) -> Response:
     """For one message: if it was refused, so is the call."""
     if settlement.refused:
@@ -192,7 +249,10 @@ def _settled(settlement: Settlement) -> Response:
 
 
 def _settle_reply(settlement: Settlement) -> Response:
-    items = [
-        RefusedItem(item.partition, item.offset, CODES[item.code].error, item.message) for item in settlement.refused
-    ]
-    return json_response(SettleReply(items, to_rfc3339(settlement.until_ms) if settlement.until_ms else ""))
+    return _settle_response(list(map(json.encode, refused_items(settlement.refused))), settlement.until_ms)
+
+
+def _settle_response(items: list[bytes], until_ms: int) -> Response:
+    """A `SettleReply`, around refusals that are JSON already: there may be a hundred thousand of them."""
+    tail = b'],"lease_until":%b}\n' % json.encode(to_rfc3339(until_ms)) if until_ms else b"]}\n"
+    return Response(200, b'{"refused":[' + b",".join(items) + tail)

@@ -1,22 +1,50 @@
-"""Effects, which happen once under a key: begin, commit, fail, look up."""
+"""Effects, which happen once under a key: begin, commit, fail, look up; and outcomes, which commit effects along with
+the other results of the work.
+
+`POST /v1/outcome` stores everything that one piece of work did, in one write: acks, messages, stream appends and
+committed effects. All of it is stored, or nothing. The messages are routed as at a produce; the appends follow the
+rules of a POST to the stream.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import google_crc32c
+import msgspec
+
 from driftq.core.model import commands as c
-from driftq.core.model.replies import AlreadyDone, EffectBegun, Reply
+from driftq.core.model.facts import ProducerSequence
+from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Produced, Reply, StreamAppended
 from driftq.core.state.effects import effect_scope
-from driftq.server.handlers.request_body import from_query, read_json
-from driftq.server.handlers.responses import json_response, no_content, refused
+from driftq.server.deliveries import held_runs
+from driftq.server.handlers.codec import from_query, json_response, no_content, read_json, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.wire.effects import BeginReply, BeginRequest, CommitRequest, EffectReply, EffectRequest, FailRequest
+from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
+from driftq.server.streams.requests import NOTHING, packed_for
+from driftq.wire.effects import (
+    AppendedInfo,
+    BeginReply,
+    BeginRequest,
+    CommitRequest,
+    EffectReply,
+    EffectRequest,
+    FailRequest,
+    OutcomeAppend,
+    OutcomeDone,
+    OutcomeRequest,
+)
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
 
 if TYPE_CHECKING:
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
+    from driftq.wire.message import Routing
+    from driftq.wire.produce import ProduceItem
 
 
 class EffectsHandlers:
@@ -36,7 +64,7 @@ class EffectsHandlers:
 
     def commit(self, request: Request) -> Answer:
         body = read_json(request.body, CommitRequest)
-        return self._context.ask(c.CommitEffect(_key(body), body.fence, body.result.encode(), body.ttl_ms), no_content)
+        return self._context.ask(_commit(body), no_content)
 
     def fail(self, request: Request) -> Answer:
         body = read_json(request.body, FailRequest)
@@ -51,6 +79,10 @@ class EffectsHandlers:
 
 def _key(body: EffectRequest) -> c.EffectKey:
     return c.EffectKey(body.tenant_id, body.topic, body.group, body.key)
+
+
+def _commit(commit: CommitRequest) -> c.CommitEffect:
+    return c.CommitEffect(_key(commit), commit.fence, commit.result.encode(), commit.ttl_ms)
 
 
 def _begin_reply(reply: Reply) -> Response:
@@ -76,3 +108,88 @@ def _effect_reply(view: StateView, body: EffectRequest) -> Response:
             error=effect.error,
         )
     )
+
+
+# --- outcomes ---
+
+_deterministic = msgspec.json.Encoder(order="deterministic")
+
+
+class OutcomeHandlers:
+    """The handler of `/v1/outcome`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def outcome(self, request: Request) -> Answer:
+        body = read_json(request.body, OutcomeRequest)
+        if not (body.acks or body.produce or body.streams or body.commits):
+            raise BadRequest("an outcome does at least one thing")
+        trace = request.head.fields.get(TRACE_HEADER)
+        items = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
+        router = self._context.router
+        if router is None or not items:
+            return self._submit(body, [(topic, item, None) for topic, item in items])
+        return router.then(
+            items, lambda routes: self._submit(body, [(topic, *route) for (topic, _), route in zip(items, routes)])
+        )
+
+    def _submit(self, body: OutcomeRequest, items: list[tuple[str, ProduceItem, Routing | None]]) -> Answer:
+        command = c.CommitOutcome(
+            acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
+            produces=tuple(self._produce(*item) for item in items),
+            appends=tuple(self._append(append) for append in body.streams),
+            commits=tuple(_commit(commit) for commit in body.commits),
+            key=body.idempotency_key,
+            digest=_digest(body),
+        )
+        return self._context.ask(command, lambda reply: _outcome_done(body, reply))
+
+    def _produce(self, topic: str, item: ProduceItem, routing: Routing | None) -> c.Produce:
+        if not topic:
+            raise BadRequest("topic and value are required")
+        strict = self._context.settings.idempotency.strict
+        message = prepare(item, topic, self._context.engine.now_ms(), strict_keys=strict, routing=routing)
+        return produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
+
+    def _append(self, append: OutcomeAppend) -> c.AppendStream:
+        try:
+            value = (
+                base64.b64decode(append.value_base64, validate=True) if append.value_base64 else append.value.encode()
+            )
+        except (binascii.Error, ValueError):
+            raise BadRequest("invalid value_base64") from None
+        stream = self._context.engine.latest_state.streams.by_path.get(append.path)
+        stream_type = stream.created.content_type if stream is not None and not stream.closed else None
+        packed = packed_for(stream_type, append.content_type, value) if value else NOTHING
+        producer = None
+        if append.producer_id:
+            digest = google_crc32c.value(value)
+            producer = ProducerSequence(append.producer_id, append.producer_epoch, append.producer_seq, digest)
+        return c.AppendStream(
+            path=append.path,
+            content_type=append.content_type,
+            batch=packed.batch,
+            count=packed.count,
+            payload_bytes=len(value),
+            producer=producer,
+            close=append.close,
+        )
+
+
+def _digest(body: OutcomeRequest) -> bytes:
+    """A digest of everything but the acks, as it was sent. Routing, trace and time differ in a repeat, so they are not
+    a part of it."""
+    return blake2b(_deterministic.encode((body.produce, body.streams, body.commits)), digest_size=16).digest()
+
+
+def _outcome_done(body: OutcomeRequest, reply: OutcomeReply) -> Response:
+    produced = []
+    for item, part in zip(body.produce, reply.produced, strict=True):
+        assert isinstance(part, Produced)
+        produced.append(produce_reply(item.topic, part))
+    appended = []
+    for append, end in zip(body.streams, reply.appended, strict=True):
+        assert isinstance(end, StreamAppended)
+        appended.append(AppendedInfo(append.path, end.end_offset, end.closed))
+    return json_response(OutcomeDone("done", produced, appended, reply.duplicate))

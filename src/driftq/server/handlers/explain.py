@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from driftq.core.state.logs import SHARED_TENANT, Log
+from driftq.core.state.backlog import limiting_backlog
+from driftq.core.state.lanes import SHARED_TENANT
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.claim_selection import DEFAULT_LANE, ClaimFilter
 from driftq.core.transitions.lookups import bad_partition, no_such_group, no_such_topic
-from driftq.server.handlers.backlog import NEARLY_FULL, backlog_in, backlog_info
-from driftq.server.handlers.request_body import number
-from driftq.server.handlers.responses import json_response, refusal
+from driftq.server.handlers.codec import json_response, number, refusal
+from driftq.server.handlers.topics import NEARLY_FULL, backlog_info
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.fields import to_rfc3339
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from driftq.core.model.facts import LaneKey
     from driftq.core.state.groups import Group, Topic
     from driftq.core.state.leases import Entry, Lease
+    from driftq.core.state.logs import Log
     from driftq.engine.engine import Engine
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
@@ -95,7 +96,7 @@ class Explainer:
         )  # fmt: skip
 
     def _backlog(self) -> BacklogInfo | None:
-        backlog = backlog_in(self._view, self._log)
+        backlog = limiting_backlog(self._view.state, self._limits, self._log)
         return backlog_info(backlog) if backlog is not None and backlog.used >= NEARLY_FULL else None
 
     def _summary(self, gates: list[Gate], groups: list[GroupExplanation]) -> str:
@@ -143,7 +144,7 @@ class Explainer:
         )  # fmt: skip
 
     def _lane(self) -> LaneKey:
-        return self._log.lane_of(self._offset) or DEFAULT_LANE
+        return self._log.lanes.key_of(self._offset) or DEFAULT_LANE
 
     # --- a group ---
 
@@ -165,6 +166,8 @@ class Explainer:
             state = "held"
         elif place is MessageState.RESTING:
             state = "delayed" if entry is not None and entry.attempts == 0 and not entry.releases else "resting"
+        elif group.paused:
+            state = "paused"
         claimable = not (shared or gates)
         summary = "It can be claimed now." if claimable else (*gates, *shared)[0].why
         ahead = self._ahead(progress) if place is MessageState.FRESH and not shared else 0
@@ -189,10 +192,10 @@ class Explainer:
         if place is MessageState.HELD:
             return gates
         in_flight_max = self._topic.config.in_flight_max or self._limits.in_flight_max
-        leases = progress.lease_heap
-        if progress.in_flight >= in_flight_max and leases and leases[0][0] > self._now_ms:
+        lease_ms = progress.lease_timers.next_ms()
+        if progress.in_flight >= in_flight_max and lease_ms is not None and lease_ms > self._now_ms:
             why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({in_flight_max})."
-            gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(leases[0][0])))
+            gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(lease_ms)))
         return gates
 
     def _place_gates(self, place: MessageState, lease: Lease | None, entry: Entry | None) -> list[Gate]:
@@ -207,16 +210,16 @@ class Explainer:
             at = to_rfc3339(entry.retry_at_ms)
             if entry.attempts == 0 and not entry.releases:
                 return [Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)]
-            why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it rests until {at}."
+            why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it waits until {at}."
             return [Gate("resting", why, "its time comes", at)]
         return []
 
     def _ahead(self, progress: Progress) -> int:
         """How many messages of the same lane are delivered before it."""
-        lane = self._log.lane_of(self._offset)
+        lane = self._log.lanes.key_of(self._offset)
         if lane is None:
             return max(0, self._offset - max(progress.cursor, progress.floor))
-        offsets = self._log.lanes[lane].offsets
+        offsets = self._log.lanes.by_key[lane].offsets
         first = bisect_left(offsets, max(progress.lane_cursors.get(lane, 0), progress.floor))
         return max(0, bisect_left(offsets, self._offset) - first)
 

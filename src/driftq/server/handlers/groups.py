@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
@@ -11,11 +10,21 @@ from driftq.core.model.queries import ReadStates
 from driftq.core.model.replies import PendingView, Rejected, StatesView
 from driftq.core.state.backlog import lag_of
 from driftq.core.transitions.lookups import no_such_group, no_such_topic
-from driftq.server.handlers.request_body import PAGE_LIMIT_MAX, number, page_limit, read_json, start_of
-from driftq.server.handlers.responses import json_response, no_content, refusal
+from driftq.server.handlers.codec import (
+    PAGE_LIMIT_MAX,
+    encoded,
+    json_response,
+    no_content,
+    number,
+    page_limit,
+    read_json,
+    refusal,
+    start_of,
+)
 from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.slices import collected, slices
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.groups import GroupInfo, GroupPartition, GroupsReply, PendingColumns, SeekRequest, StatesInfo
+from driftq.wire.groups import GroupInfo, GroupPartition, PendingColumns, SeekRequest, StatesInfo
 
 if TYPE_CHECKING:
     from driftq.core.state.groups import Group
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
 
+PAGE_PARTITIONS_MAX = 10_000  # of the groups on one page
 STATES_LIMIT = 1_000
 STATES_LIMIT_MAX = 10_000
 
@@ -34,34 +44,42 @@ class GroupsHandlers:
         self._context = context
         self._engine = context.engine
 
-    def list(self, request: Request) -> Answer:
+    async def list(self, request: Request) -> Response:
         """A page of all groups, or of the groups of `?topic=`."""
         topic_name = request.query.get("topic")
         limit, after = _page(request)
 
-        def look(view: StateView) -> Response:
-            groups = (group for group in view.state.groups.values() if topic_name in (None, group.topic))
-            return _groups_reply(view, groups, limit, after)
+        def groups(state: State) -> list[Group]:
+            return list(state.groups.values())
 
-        return self._context.query(look)
+        return await self._pages(lambda view: _page_rows(view, groups(view.state), topic_name, limit, after))
 
-    def list_of_topic(self, request: Request, topic_name: str) -> Answer:
+    async def list_of_topic(self, request: Request, topic_name: str) -> Response:
         limit, after = _page(request)
+        groups = await self._engine.queries.result(lambda view: _groups_of(view.state, topic_name))
+        if isinstance(groups, Rejected):
+            return refusal(groups)
+        return await self._pages(lambda view: _page_rows(view, groups, topic_name, limit, after))
 
-        def look(view: StateView) -> Response:
-            topic = view.state.topics.get(topic_name)
-            if topic is None:
-                return refusal(no_such_topic(topic_name))
-            return _groups_reply(view, topic.groups.values(), limit, after)
+    async def describe(self, request: Request, topic_name: str, name: str) -> Response:
+        group = await self._engine.queries.result(lambda view: _find(view.state, topic_name, name))
+        if isinstance(group, Rejected):
+            return refusal(group)
+        for info in await collected(self._engine.queries, lambda view: _group_rows(view, group)):
+            return json_response(info)
+        return refusal(no_such_group(topic_name, name))  # deleted in the meantime
 
-        return self._context.query(look)
-
-    def describe(self, request: Request, topic_name: str, name: str) -> Answer:
-        def look(view: StateView) -> Response:
-            group = _find(view.state, topic_name, name)
-            return refusal(group) if isinstance(group, Rejected) else json_response(_group_info(view, group))
-
-        return self._context.query(look)
+    async def _pages(self, begin: Callable[[StateView], Iterator[GroupInfo | str | None]]) -> Response:
+        """The groups of a page, and the id of the last one if there are more."""
+        parts: list[bytes] = []
+        after = b""
+        async for rows in slices(self._engine.queries, begin):
+            for row in rows:
+                if isinstance(row, GroupInfo):
+                    parts.append(encoded(row))
+                else:
+                    after = b',"after":%b' % encoded(row)
+        return Response(200, b'{"groups":[%b]%b}\n' % (b",".join(parts), after))  # a GroupsReply
 
     def states(self, request: Request, topic_name: str, name: str) -> Answer:
         """The state of each message in a range of a partition: one page of columns."""
@@ -113,15 +131,46 @@ def _find(state: State, topic_name: str, name: str) -> Group | Rejected:
     return topic.groups.get(name) or no_such_group(topic_name, name)
 
 
-def _groups_reply(view: StateView, groups: Iterable[Group], limit: int, after: int) -> Response:
-    """In the order of creation. `after` is the id of the last group shown."""
-    page = list(islice((group for group in groups if group.group_id > after), limit + 1))
-    next_after = str(page[limit - 1].group_id) if len(page) > limit else None
-    return json_response(GroupsReply([_group_info(view, group) for group in page[:limit]], next_after))
+def _groups_of(state: State, topic_name: str) -> list[Group] | Rejected:
+    topic = state.topics.get(topic_name)
+    return list(topic.groups.values()) if topic is not None else no_such_topic(topic_name)
 
 
-def _group_info(view: StateView, group: Group) -> GroupInfo:
-    partitions = [_group_partition(view, group, partition) for partition in range(len(group.progress))]
+def _page_rows(
+    view: StateView, groups: Sequence[Group], topic_name: str | None, limit: int, after: int
+) -> Iterator[GroupInfo | str | None]:
+    """Groups in the order of creation; then the id of the last one, if there are more. `after` is the id of the last
+    group on the page before."""
+    shown = partitions = last = 0
+    for group in groups:
+        if group.group_id <= after or topic_name not in (None, group.topic):
+            yield None
+            continue
+        if view.state.groups.get(group.group_id) is not group:
+            continue
+        if shown == limit or partitions >= PAGE_PARTITIONS_MAX:
+            yield str(last)
+            return
+        for row in _group_rows(view, group):
+            yield row
+            shown += row is not None
+        partitions += len(group.progress)
+        last = group.group_id
+
+
+def _group_rows(view: StateView, group: Group) -> Iterator[GroupInfo | None]:
+    """The description of a group, after a None for each of its partitions; nothing if it is deleted in the meantime."""
+    partitions: list[GroupPartition] = []
+    for partition in range(len(group.progress)):
+        if view.state.groups.get(group.group_id) is not group:
+            return
+        partitions.append(_group_partition(view, group, partition))
+        yield None
+    if view.state.groups.get(group.group_id) is group:
+        yield _group_info(group, partitions)
+
+
+def _group_info(group: Group, partitions: list[GroupPartition]) -> GroupInfo:
     return GroupInfo(
         topic=group.topic,
         group=group.name,

@@ -14,8 +14,7 @@ from driftq.core.state.effects import EffectStatus, effect_scope
 from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
 from driftq.core.state.jobs import Attempt, claims
 from driftq.core.state.progress import MessageState
-from driftq.server.handlers.request_body import read_json
-from driftq.server.handlers.responses import json_response, refusal, refused
+from driftq.server.handlers.codec import json_response, read_message, refusal, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, traced
 from driftq.wire.errors import Code
@@ -61,7 +60,7 @@ class JobsHandlers:
         self._engine = context.engine
 
     def enqueue(self, request: Request) -> Answer:
-        body = read_json(request.body, JobRequest)
+        body = read_message(request.body, JobRequest)
         if not body.topic:
             raise BadRequest("topic and value are required")
         if not (body.id or body.task):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from driftq.core.model.replies import Produced, Rejected
-from driftq.server.handlers.request_body import any_of, number, read_json
-from driftq.server.handlers.responses import json_response, refusal
+from driftq.server.handlers.codec import any_of, json_response, number, read_message, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
 from driftq.wire.fields import to_rfc3339
@@ -39,7 +38,7 @@ class ProduceHandlers:
         self._context = context
 
     def produce(self, request: Request) -> Answer:
-        body = read_json(request.body, ProduceRequest) if request.body else _from_query(request)
+        body = read_message(request.body, ProduceRequest) if request.body else _from_query(request)
         if not body.topic:
             raise BadRequest("topic and value are required")
         trace = request.head.fields.get(TRACE_HEADER)

@@ -6,25 +6,30 @@ range lies is a query, which is answered when it is durable; the records are rea
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected, StreamView
 from driftq.core.transitions.lookups import bad_partition, no_such_topic
-from driftq.server.handlers.request_body import number, page_limit, start_of
-from driftq.server.handlers.responses import json_response, refusal, refused
+from driftq.server.deliveries import content
+from driftq.server.handlers.codec import json_response, number, page_limit, refusal, refused, start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.message_json import content
 from driftq.server.streams.stream_body import ranges_of
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import SAFE_INTEGER_MAX, to_rfc3339
 from driftq.wire.produce import PACKED_RANGE_TYPE
 from driftq.wire.records import read_header, unpack
-from driftq.wire.topics import OffsetsReply, PartitionOffsets
+from driftq.wire.topics import OffsetsReply, PartitionOffsets, batch_identity
 
 if TYPE_CHECKING:
     from driftq.core.state.logs import Log
+    from driftq.engine.engine import Engine
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
 
@@ -56,6 +61,7 @@ class PartitionRecordsHandlers:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._engine = context.engine
+        self._instance = secrets.token_hex(8)  # of this process
 
     async def fetch(self, request: Request, topic_name: str, partition: str) -> Response:
         """Whole batches from `?offset=`; the first may begin before it. Waits up to `?wait_ms=` for a new record."""
@@ -103,6 +109,7 @@ class PartitionRecordsHandlers:
     async def peek(self, request: Request, topic_name: str, partition: str) -> Response:
         """Messages as JSON, from `?offset=` on or else the last ones, without claiming them."""
         limit = page_limit(request, PEEK_LIMIT)
+        bytes_max = self._context.settings.limits.reply_bytes
         first = number("offset", request.query["offset"]) if "offset" in request.query else None
         log_range = await self._range(topic_name, number("partition", partition))
         if isinstance(log_range, Rejected):
@@ -113,7 +120,7 @@ class PartitionRecordsHandlers:
         if error_response is not None:
             return error_response
         try:
-            batches = self._engine.read(log.log_id, offset, min(end, offset + limit), FETCH_BYTES_MAX)
+            batches = self._engine.read(log.log_id, offset, min(end, offset + limit), bytes_max)
         except CorruptLog as error:
             return _damaged(log, error)
         messages: list[bytes] = []
@@ -121,30 +128,62 @@ class PartitionRecordsHandlers:
             header = read_header(batch)
             at = max(offset, header.first_offset)
             count = min(end, offset + limit, header.end_offset) - at
-            for record in unpack(batch, header, first=at - header.first_offset, count=count):
-                front = b'{"partition":%d,"offset":%d,"timestamp_ms":%d' % (log.partition, at, header.at_ms)
-                messages.append(front + content(record) + b"}")
-                at += 1
+            bytes_max -= _add_messages(messages, batch, log.partition, at, count, bytes_max)
+            if bytes_max <= 0:
+                break
+            await asyncio.sleep(0)  # unpacking one batch is enough for one turn of the loop
         # A MessagesReply, around messages that are JSON already.
         body = b'{"messages":[%b],"start_offset":%d,"end_offset":%d}\n' % (b",".join(messages), start, end)
         return Response(200, body)
 
     def offsets(self, request: Request, topic_name: str) -> Answer:
-        """The start and the end of each partition; with `?at=` also the first offset at or after a time."""
+        """The start and the end of each partition; with `?at=` also the first offset at or after a time, and with
+        `?last=true` what identifies the last batch."""
         at_ms = start_of(request.query["at"]) if "at" in request.query else None
 
-        def look(view: StateView) -> Response:
+        def look(view: StateView) -> Mapping[int, PartitionOffsets] | Rejected:
             topic = view.state.topics.get(topic_name)
             if topic is None:
-                return refusal(no_such_topic(topic_name))
-            partitions = []
+                return no_such_topic(topic_name)
+            partitions = {}
             for log_id in topic.log_ids:
                 log = view.state.logs[log_id]
                 at = view.reader.offset_at(log_id, at_ms) if isinstance(at_ms, int) else None
-                partitions.append(PartitionOffsets(log.partition, log.start, log.end, at))
-            return json_response(OffsetsReply(topic_name, partitions))
+                partitions[log_id] = PartitionOffsets(log.partition, log.start, log.end, at)
+            return partitions
 
-        return self._context.query(look)
+        def respond(partitions: Mapping[int, PartitionOffsets] | Rejected) -> Response:
+            if isinstance(partitions, Rejected):
+                return refusal(partitions)
+            return json_response(OffsetsReply(topic_name, list(partitions.values())))
+
+        if request.query.get("last") == "true":
+            return self._offsets_with_last(topic_name, look)
+        return self._context.query(lambda view: respond(look(view)))
+
+    async def _offsets_with_last(
+        self, topic_name: str, look: Callable[[StateView], Mapping[int, PartitionOffsets] | Rejected]
+    ) -> Response:
+        """The last batches are read when the query is answered: the log store has them then."""
+        partitions = await self._engine.queries.result(look)
+        if isinstance(partitions, Rejected):
+            return refusal(partitions)
+        identified = [
+            replace(offsets, last=_last_batch(self._engine, log_id, offsets.start, offsets.end))
+            for log_id, offsets in partitions.items()
+        ]
+        return json_response(OffsetsReply(topic_name, identified, self._instance))
+
+
+def _last_batch(engine: Engine, log_id: int, start: int, end: int) -> str:
+    """What identifies the batch that ends at `end`; empty if there is none that can be read."""
+    if start >= end:
+        return ""
+    try:
+        batches = engine.read(log_id, end - 1, end, 1)
+    except CorruptLog:
+        return ""
+    return batch_identity(read_header(batches[0])) if batches else ""
 
 
 class StreamRecordsHandlers:
@@ -186,6 +225,10 @@ class StreamRecordsHandlers:
             ("Driftq-End-Offset", str(view.end_offset)),
             ("Driftq-Created-At", created_at),
         ]
+        if end == 0 and view.end_offset > view.start_offset:
+            last = self._read(view, view.end_offset - 1, view.end_offset, 1)
+            if isinstance(last, _PackedChunk) and last.batches:
+                headers.append(("Driftq-Last-Batch", batch_identity(read_header(last.batches[0]))))
         return Response(200, chunk.batches, PACKED_RANGE_TYPE, headers)
 
     def _read(self, view: StreamView, offset: int, end: int, bytes_max: int) -> _PackedChunk | Response:
@@ -211,6 +254,22 @@ class StreamRecordsHandlers:
             if offset < stop:
                 break
         return _PackedChunk(batches, offset)
+
+
+def _add_messages(messages: list[bytes], batch: bytes, partition: int, offset: int, count: int, bytes_max: int) -> int:
+    """Add `count` messages of a batch as JSON, as far as they fit; the first of a reply does. Returns what they took,
+    or `bytes_max` if not all of them fit."""
+    header = read_header(batch)
+    size = 0
+    for record in unpack(batch, header, first=offset - header.first_offset, count=count):
+        front = b'{"partition":%d,"offset":%d,"timestamp_ms":%d' % (partition, offset, header.at_ms)
+        message = front + content(record) + b"}"
+        size += len(message)
+        if size > bytes_max and messages:
+            return bytes_max
+        messages.append(message)
+        offset += 1
+    return size
 
 
 class _PackedChunk(NamedTuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.replies import Produced, Rejected
-from driftq.server.handlers.request_body import read_json
-from driftq.server.handlers.responses import json_response
+from driftq.server.handlers.codec import json_response, read_message
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.produced_message import prepare, produce_command, value_of
 from driftq.server.router.caller import RoutedItem, RouterVerdict, applied, scope_of
@@ -31,7 +30,7 @@ class RouteHandlers:
         self._context = context
 
     async def route(self, request: Request) -> Response:
-        body = read_json(request.body, ProduceRequest)
+        body = read_message(request.body, ProduceRequest)
         if not body.topic:
             raise BadRequest("topic and value are required")
         verdict, known = await self._ask(body)

@@ -11,9 +11,10 @@ from msgspec import json
 
 import driftq
 from driftq.core.model.replies import Rejected
-from driftq.server.handlers.responses import error_response, json_response, refusal
+from driftq.server.handlers.codec import error_response, json_response, refusal
 from driftq.server.http import Answer, Request, Response
-from driftq.server.metrics.registry import CONTENT_TYPE, Metrics
+from driftq.server.metrics.registry import Metrics
+from driftq.server.metrics.text_format import CONTENT_TYPE
 from driftq.server.openapi.document import document
 from driftq.server.openapi.page import HEADERS, PAGE
 from driftq.wire.errors import CODES, Code
@@ -42,7 +43,7 @@ class ServerHandlers:
     def readyz(self, request: Request) -> Answer:
         engine = self._context.engine
         sequencer = engine.sequencer
-        if sequencer.waiting_bytes() > sequencer.unsynced_bytes_max // 2:
+        if sequencer.waiting_bytes() > sequencer.room.unsynced_bytes_max // 2:
             message = "the disk is slow: much is waiting to be written"
             return error_response(_UNAVAILABLE.status, _UNAVAILABLE.error, message)
         if sequencer.is_full():

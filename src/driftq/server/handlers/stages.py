@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
-from driftq.server.handlers.request_body import number, read_json
-from driftq.server.handlers.responses import json_response, refusal
+from driftq.server.handlers.codec import json_response, number, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.packed_batch import read_packed
+from driftq.server.produced_message import read_packed
 from driftq.wire import streams as w
 from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
 from driftq.wire.records import Header, unpack
@@ -79,7 +78,7 @@ class StagesHandlers:
     def publish(self, request: Request) -> Answer:
         """Make handles visible, in this order. Everything else that the writer staged is deleted."""
         body = read_json(request.body, PublishRequest)
-        command = c.Publish(body.writer, body.batch, tuple(body.handles))
+        command = c.Publish(body.writer, body.batch, tuple(body.handles), body.content)
         return self._context.ask(command, self._published)
 
     def forget(self, request: Request) -> Answer:

@@ -1,7 +1,7 @@
 """Durable streams: create, append, read, follow and delete, at the paths below `/v1/stream/`; list and trim them.
 
 A request becomes a command, and its reply a response; the rules are the broker's. Headers are read in
-`server.streams.requests`, If-Match is judged in `core.transitions.preconditions`. Live readers of one stream share a
+`server.streams.requests`, If-Match is judged in `core.rules.streams`. Live readers of one stream share a
 tail (`server.streams.tails`).
 """
 
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from driftq.core.model import commands as c
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStream
 from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamsListed, StreamView
+from driftq.server.handlers.codec import json_response, page_limit, read_json
 from driftq.server.handlers.context import Context, responder
-from driftq.server.handlers.request_body import page_limit, read_json
-from driftq.server.handlers.responses import json_response
-from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, Streaming, query_pairs
+from driftq.server.http import Answer, BadRequest, Deferred, LazyReply, Request, Response, Streaming, query_pairs
 from driftq.server.http import Reply as HttpReply
 from driftq.server.streams import responses
 from driftq.server.streams.live_readers import EventReader, LongPoll
@@ -146,7 +145,7 @@ class StreamHandlers:
         end: int,
         closed: bool,
         cursor: str = "",
-    ) -> Response:
+    ) -> Response | LazyReply:
         """The data from an offset on, as far as one response goes. None is the end of the stream, -1 its start."""
         if offset is None:
             return _at_end(view, form, end, closed, cursor)
@@ -156,11 +155,16 @@ class StreamHandlers:
             return responses.below_start(view)
         if offset > end:
             return responses.beyond_end(end)
-        try:
-            chunk = read_chunk(self._engine, view, form, offset, end, self._settings.read_bytes_max)
-        except RecordsUnreadable as lost:
-            return _lost(lost)
-        return _chunk_response(request, view, chunk, end, closed, cursor)
+
+        def read(size_max: int) -> Response:
+            try:
+                bytes_max = min(self._settings.read_bytes_max, size_max)
+                chunk = read_chunk(self._engine, view, form, offset, end, bytes_max)
+            except RecordsUnreadable as lost:
+                return _lost(lost)
+            return _chunk_response(request, view, chunk, end, closed, cursor)
+
+        return LazyReply(read)
 
     def _follow(
         self, request: Request, tail: LiveTail, view: StreamView, offset: int | None, live: str, answer: Deferred

@@ -16,8 +16,8 @@ from driftq.core.model import subscriptions
 from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected, Reply
 from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
+from driftq.server.handlers.codec import read_json
 from driftq.server.handlers.context import Context, responder
-from driftq.server.handlers.request_body import read_json
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.http.request import percent_decoded
 from driftq.server.outbound.address_policy import AddressRefused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,20 +10,22 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.facts import TopicConfig
 from driftq.core.model.replies import Rejected, TopicReady
+from driftq.core.state.backlog import limiting_backlog
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.core.transitions.lookups import no_such_topic
 from driftq.server.dead_letter_scan import waiting_count
-from driftq.server.handlers.backlog import backlog_in, backlog_info
-from driftq.server.handlers.request_body import PAGE_LIMIT_MAX, page_limit, read, read_json
-from driftq.server.handlers.responses import json_response, no_content, refusal
+from driftq.server.handlers.codec import PAGE_LIMIT_MAX, json_response, no_content, page_limit, read, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.slices import collected
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.topics import PartitionInfo, TopicChange, TopicInfo, TopicReply, TopicRequest, TopicsReply
+from driftq.wire.topics import BacklogInfo, PartitionInfo, TopicChange, TopicInfo, TopicReply, TopicRequest, TopicsReply
 
 if TYPE_CHECKING:
-    from driftq.core.state.groups import Topic
+    from driftq.core.state.backlog import Backlog
     from driftq.engine.queries import StateView
     from driftq.server.handlers.context import Context
+
+NEARLY_FULL = 0.8  # of a backlog: from here on an operator should be warned
 
 _NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history", "fair"}
 
@@ -67,10 +70,10 @@ class TopicsHandlers:
             status = "created" if reply.created else "exists"
             return json_response(TopicReply(status, reply.topic, reply.partitions), 201 if reply.created else 200)
 
-        return self._context.ask(c.CreateTopic(name, body.partitions or 1, config), respond)
+        return self._context.ask(c.CreateTopic(name, body.partitions, config), respond)
 
-    def describe(self, request: Request, name: str) -> Answer:
-        return self._context.query(lambda view: _describe(view, name))
+    async def describe(self, request: Request, name: str) -> Response:
+        return await self._describe(name)
 
     async def change(self, request: Request, name: str) -> Response:
         change = read_json(request.body, TopicChange)
@@ -85,36 +88,55 @@ class TopicsHandlers:
             reply = await self._engine.submit(c.ConfigureTopic(name, config))
             if isinstance(reply, Rejected):
                 return refusal(reply)
-        return await self._engine.queries.result(lambda view: _describe(view, name))
+        return await self._describe(name)
+
+    async def _describe(self, name: str) -> Response:
+        for info in await collected(self._engine.queries, lambda view: _topic_rows(view, name)):
+            return json_response(info)
+        return refusal(no_such_topic(name))
 
     def delete(self, request: Request, name: str) -> Answer:
         return self._context.ask(c.DeleteTopic(name), no_content)
 
 
-def _describe(view: StateView, name: str) -> Response:
+def _topic_rows(view: StateView, name: str) -> Iterator[TopicInfo | None]:
+    """The description of a topic, after a None for each of its partitions; nothing if there is no such topic."""
     topic = view.state.topics.get(name)
-    return json_response(_topic_info(view, topic)) if topic is not None else refusal(no_such_topic(name))
+    partitions: list[PartitionInfo] = []
+    for log_id in topic.log_ids if topic is not None else ():
+        if view.state.topics.get(name) is not topic:
+            return  # deleted in the meantime
+        log = view.state.logs[log_id]
+        backlog = backlog_info(limiting_backlog(view.state, view.limits, log))
+        size_bytes = log.bytes_from(log.start)
+        partitions.append(
+            PartitionInfo(log.partition, log.start, log.end, log.end - log.start, size_bytes, backlog),
+        )
+        yield None
+    if topic is not None and view.state.topics.get(name) is topic:
+        yield TopicInfo(
+            name=topic.name,
+            partitions=partitions,
+            groups=sorted(topic.groups),
+            created_at=to_rfc3339(topic.created_ms),
+            config=_config(topic.config),
+            dead_letters=waiting_count(view.state, topic),
+        )
 
 
-def _topic_info(view: StateView, topic: Topic) -> TopicInfo:
-    logs = [view.state.logs[log_id] for log_id in topic.log_ids]
-    return TopicInfo(
-        name=topic.name,
-        partitions=[
-            PartitionInfo(
-                log.partition,
-                log.start,
-                log.end,
-                log.end - log.start,
-                log.bytes_from(log.start),
-                backlog_info(backlog_in(view, log)),
-            )
-            for log in logs
-        ],
-        groups=sorted(topic.groups),
-        created_at=to_rfc3339(topic.created_ms),
-        config=_config(topic.config),
-        dead_letters=waiting_count(view.state, topic),
+def backlog_info(backlog: Backlog | None) -> BacklogInfo | None:
+    """A partition's backlog as the API shows it."""
+    if backlog is None:
+        return None
+    return BacklogInfo(
+        group=backlog.group.name,
+        messages=backlog.messages,
+        messages_max=backlog.messages_max,
+        payload_bytes=backlog.payload_bytes,
+        bytes_max=backlog.bytes_max,
+        lag=backlog.lag,
+        used=round(backlog.used, 4),
+        commands=backlog.remedies() if backlog.used >= NEARLY_FULL else [],
     )
 
 

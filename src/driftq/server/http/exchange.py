@@ -1,27 +1,36 @@
-"""One started request that has no response yet, in its place in the queue of a connection.
+"""One started request that waits for its reply, in whatever form the handler returns it.
 
-Owns the waiting for the reply, in whatever form the handler returns it:
-
-    Response, FileResponse, Streaming     the reply itself
+    Response, FileResponse, …             the reply itself
     Deferred                              calls `set_reply` or `set_error` later, without a task
     future                                a done callback
     coroutine                             a task
 
-Knows nothing of bytes. If the connection is lost first, the reply is dropped and its resources are released.
+If the connection is lost first, the reply is dropped and its resources are released.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from driftq.server.http.request import BadRequest, Request
-from driftq.server.http.response import Deferred, FileResponse, Reply, Response, Streaming
+from driftq.server.http.response import (
+    REPLIES,
+    Deferred,
+    FileResponse,
+    LazyReply,
+    PieceResponse,
+    Reply,
+    Response,
+    Streaming,
+)
 
 if TYPE_CHECKING:
     from driftq.server.http.response_queue import ResponseQueue
-    from driftq.server.http.stream import FilePump, ResponseStream
+    from driftq.server.http.stream import FilePump, PiecePump, ResponseStream
+
+T = TypeVar("T")
 
 
 async def _result_of(awaitable: Awaitable[Reply]) -> Reply:
@@ -29,7 +38,8 @@ async def _result_of(awaitable: Awaitable[Reply]) -> Reply:
 
 
 class HttpExchange:
-    """`reply` is None until it is known. `writer` is the stream or file pump that is writing the response."""
+    """One started request that has no response yet. `reply` is None until it is known; `writer` is the stream or file
+    pump that is writing the response."""
 
     __slots__ = ("_connection", "_task", "writer", "reply", "request")
 
@@ -38,27 +48,27 @@ class HttpExchange:
         self._task: asyncio.Task[Any] | None = None
         self.request = request
         self.reply: Reply | None = None
-        self.writer: ResponseStream | FilePump | None = None
+        self.writer: ResponseStream | FilePump | PiecePump | None = None
 
     def wait_for(self, result: object) -> None:
         """`result` is what the handler returned. It should be an `Answer`; this is checked here."""
         if isinstance(result, Deferred):
             result.bind(self)
-        elif isinstance(result, (Response, FileResponse, Streaming)):
+        elif isinstance(result, REPLIES):
             self.set_reply(result)
         elif asyncio.isfuture(result):
-            result.add_done_callback(self._future_done)
+            result.add_done_callback(self._timed(self._future_done))
         elif isinstance(result, Awaitable):
-            self._task = asyncio.ensure_future(_result_of(result))
-            self._task.add_done_callback(self._future_done)
+            self._task = asyncio.ensure_future(self._steps(_result_of(result)))
+            self._task.add_done_callback(self._timed(self._future_done))
         else:
             self.set_error(TypeError(f"a handler returned {type(result).__name__}, which is not an answer"))
 
     def set_reply(self, reply: object) -> None:
         connection = self._connection
         if connection is None:
-            _discard(reply)
-        elif type(reply) is Response or isinstance(reply, (Response, FileResponse, Streaming)):
+            discard(reply)
+        elif type(reply) is Response or isinstance(reply, REPLIES):
             self.reply = reply
             connection.on_reply(self)
         else:
@@ -74,8 +84,17 @@ class HttpExchange:
     def produce(self, stream: ResponseStream, streaming: Streaming) -> None:
         """Run the producer of a stream. The stream ends when its task ends."""
         self.writer = stream
-        self._task = asyncio.ensure_future(streaming.producer(stream))
+        self._task = asyncio.ensure_future(self._steps(streaming.producer(stream)))
         self._task.add_done_callback(self._producer_done)
+
+    def _steps(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The coroutine of a task whose time is accounted to this request's route."""
+        assert self._connection is not None
+        return self._connection.monitor.steps(self.request.head.route, coroutine)
+
+    def _timed(self, callback: Callable[[asyncio.Future[Any]], None]) -> Callable[[asyncio.Future[Any]], None]:
+        assert self._connection is not None
+        return self._connection.monitor.timed(self.request.head.route, callback)
 
     def abandon(self) -> None:
         """The connection is lost. Cancel the producer of a stream, if it allows that; a handler runs to its end."""
@@ -86,7 +105,7 @@ class HttpExchange:
             if self._task is not None and isinstance(reply, Streaming) and reply.cancel_when_gone:
                 self._task.cancel()
         elif reply is not None:
-            _discard(reply)
+            discard(reply)
         self.request.mark_gone()
 
     def cancel(self) -> None:
@@ -117,7 +136,12 @@ class HttpExchange:
             asyncio.get_running_loop().call_exception_handler({"message": "a producer raised", "exception": error})
 
 
-def _discard(reply: object) -> None:
+def discard(reply: object) -> None:
+    """The reply is not sent: release what it holds."""
+    if isinstance(reply, PieceResponse):
+        reply.source.close()
+    elif isinstance(reply, LazyReply) and reply.discard is not None:
+        reply.discard()
     if isinstance(reply, FileResponse) and reply.release is not None:
         release, reply.release = reply.release, None
         release()

@@ -21,8 +21,11 @@ class HttpLimits:
     header_count: int = 100
     # One request body (413), checked against Content-Length before reading, and while a chunked body arrives.
     body_bytes: int = 16 * MIB
-    # Incomplete bodies of all connections together (503): what ten thousand slow uploads may hold in memory.
-    bodies_total_bytes: int = 512 * MIB
+    # Large bodies of all connections together, from their first byte to the response (503): what ten thousand slow
+    # uploads may hold in memory. When it is used up, those that hold more than their share are refused.
+    bodies_total_bytes: int = 128 * MIB
+    # Large requests that are started and have no response yet, over all connections; further ones wait.
+    started_bytes: int = 4 * MIB
 
     # Further connections get 503 and are closed.
     connections: int = 10_000
@@ -39,7 +42,9 @@ class HttpLimits:
     # A connection is aborted if none of its output is sent for this long; also TCP_USER_TIMEOUT.
     write_stall_s: float = 30.0
     # With more unsent output than this, a connection produces and starts nothing; it resumes at a quarter.
-    write_buffer_bytes: int = 256 * KIB
+    write_buffer_bytes: int = 128 * KIB
+    # Unsent output of all connections together; see `output_budget` for what happens when it is used up.
+    output_bytes: int = 256 * MIB
     # Started requests of one connection that have no response yet.
     pipelined: int = 128
     # After a refusal, input is read and discarded for this long, so that the peer can read the response.
@@ -55,6 +60,12 @@ class HttpLimits:
         shortest = min(self.header_deadline_s, self.body_window_s, self.idle_s, self.write_stall_s, self.linger_s)
         return max(0.02, min(1.0, shortest / 4))
 
+
+# The parser cannot be paused inside one call. Pieces of at most this size bound what a flood of tiny pipelined requests
+# can make us parse ahead.
+PIECE_BYTES: Final = 16 * KIB
+# A larger body counts against `bodies_total_bytes` and `started_bytes`.
+LARGE_BODY_BYTES: Final = 64 * KIB
 
 # The phases of reading.
 IDLE: Final = 0  # between two requests

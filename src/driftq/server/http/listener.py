@@ -18,6 +18,7 @@ from driftq.server.http.limits import HttpLimits
 from driftq.server.http.service import OnBadRequest, OnError, OnResponse, Service, plain_bad_request, plain_error
 
 if TYPE_CHECKING:
+    from driftq.engine.loop_monitor import LoopMonitor
     from driftq.server.http.response import Handler
 
 
@@ -51,6 +52,7 @@ class Listener:
         self._servers: list[asyncio.AbstractServer] = []
         self._interval_s = service.limits.sweep_interval_s()
         self._timer: asyncio.TimerHandle | None = None
+        self._timed_sweep = service.monitor.timed("timeouts", self.sweep)
         self.addresses: list[str] = []  # "127.0.0.1:8080", "[::1]:8080", or the path of a Unix socket
 
     @property
@@ -110,7 +112,7 @@ class Listener:
     def sweep(self) -> None:
         """Check the timeouts of every connection. A timeout may be late by the interval between two sweeps."""
         service = self._service
-        self._timer = service.loop.call_later(self._interval_s, self.sweep)
+        self._timer = service.loop.call_later(self._interval_s, self._timed_sweep)
         service.tick()
         now_s = service.now_s
         for connection in tuple(service.connections):
@@ -175,6 +177,7 @@ async def serve(
     on_bad_request: OnBadRequest = plain_bad_request,
     on_error: OnError = plain_error,
     on_response: OnResponse | None = None,
+    monitor: LoopMonitor | None = None,
 ) -> Listener:
     """Listen on `host:port` (unless host is None) and on the Unix socket `unix`. Port 0 picks a free one."""
     if ssl is not None and ssl.minimum_version < tls.TLSVersion.TLSv1_2:
@@ -182,7 +185,7 @@ async def serve(
     if host is None and unix is None:
         raise ValueError("nothing to listen on")
     service = Service(
-        handler, limits or HttpLimits(), asyncio.get_running_loop(), on_bad_request, on_error, on_response
+        handler, limits or HttpLimits(), asyncio.get_running_loop(), on_bad_request, on_error, on_response, monitor
     )
     listener = Listener(service)
     try:

@@ -64,8 +64,8 @@ class RequestHead:
     """Everything of a request but its body. Requests with the same bytes share one `RequestHead` and what it decoded.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. It is immutable, except
-    that the application caches two things here: `handler`, the handler of requests with this head, and `cross_origin`,
-    the CORS header lines of their responses.
+    that the application caches three things here: `handler`, the handler of requests with this head, `route`, its name
+    (the cause of a stall), and `cross_origin`, the CORS header lines of their responses.
     """
 
     __slots__ = (
@@ -80,6 +80,7 @@ class RequestHead:
         "method",
         "raw_path",
         "raw_query",
+        "route",
         "version",
     )
 
@@ -99,6 +100,7 @@ class RequestHead:
         self.keep_alive = keep_alive
         self.content_length = content_length  # -1: no such header
         self.handler: Callable[[Request], Any] | None = None
+        self.route = "http"
         self.cross_origin = b""
         self._path: str | None = None
         self._query: Mapping[str, str] | None = None

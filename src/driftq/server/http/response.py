@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from driftq.server.http.request import Request
 
@@ -21,6 +21,7 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 JSON = "application/json"
+UNLIMITED_BYTES: Final = 1 << 62
 _OWN_HEADERS = frozenset({"content-length", "transfer-encoding", "connection", "date", "content-type", "keep-alive"})
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -144,6 +145,53 @@ class Streaming:
         self.cancel_when_gone = cancel_when_gone
 
 
+class PieceSource(Protocol):
+    """Makes the body of a `PieceResponse`, one piece at a time."""
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it has read and not yet made into pieces."""
+
+    def next_piece(self) -> bytes:
+        """The next piece, of about `output_budget.PIECE_BYTES`; empty at the end."""
+
+    def drop(self) -> None:
+        """Free what was read ahead; `next_piece` reads it again. Called while the client takes no output."""
+
+    def close(self) -> None:
+        """Nothing more is sent: the body is complete, or the client has disconnected."""
+
+
+class PieceResponse:
+    """A response of unknown length, made in pieces when the connection takes them. A client that does not read it takes
+    the memory of a piece or two, however long it is."""
+
+    __slots__ = ("extra", "prefix", "source", "status")
+
+    def __init__(self, status: int, source: PieceSource, content_type: str = JSON, headers: Headers = ()) -> None:
+        self.status = status
+        self.source = source
+        self.prefix = prefix(status, content_type)
+        self.extra = header_lines(headers) if headers else b""
+
+
+class LazyReply:
+    """A reply that is made when its turn comes: all earlier responses are out, the client takes output, and the loop
+    has time for it.
+
+    `make` gets the size that the memory for output allows. If it returns a larger body, the client gets 503 instead.
+    `discard` is called if the reply is not sent, whether it was made or not.
+    """
+
+    __slots__ = ("discard", "make")
+
+    def __init__(
+        self, make: Callable[[int], Response | PieceResponse], discard: Callable[[], None] | None = None
+    ) -> None:
+        self.make = make
+        self.discard = discard
+
+
 class ReplyReceiver(Protocol):
     """What a `Deferred` hands its reply to."""
 
@@ -188,7 +236,8 @@ class Deferred:
             waiter.set_error(self._error)
 
 
-Reply: TypeAlias = Response | FileResponse | Streaming
+Reply: TypeAlias = Response | FileResponse | PieceResponse | LazyReply | Streaming
+REPLIES: Final = (Response, FileResponse, PieceResponse, LazyReply, Streaming)
 Answer: TypeAlias = Reply | Deferred | Awaitable[Reply]
 Handler: TypeAlias = Callable[[Request], Answer]
 
@@ -214,9 +263,14 @@ async def reply_of(answer: Answer) -> Reply:
         waiter = _Waiter()
         answer.bind(waiter)
         return await waiter.future
-    if isinstance(answer, (Response, FileResponse, Streaming)):
+    if isinstance(answer, REPLIES):
         return answer
     return await answer
+
+
+def made(reply: Reply) -> Reply:
+    """The reply itself, if it is lazy."""
+    return reply.make(UNLIMITED_BYTES) if isinstance(reply, LazyReply) else reply
 
 
 def length_head(reply: Response | FileResponse, date: bytes, connection: bytes) -> bytes:

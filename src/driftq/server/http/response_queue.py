@@ -11,12 +11,15 @@ What is written depends on the reply of the oldest exchange:
     Response        the whole response, in one buffer if it is small; the exchange leaves the queue at once
     Streaming       a `ResponseStream` and a task that produces into it; the exchange stays until the producer returns
     FileResponse    the head, then a `FilePump`; the exchange stays until the last byte of the range is in the buffer
+    PieceResponse   the head, then a `PiecePump`, likewise
+    LazyReply       made now, if the socket takes output and the turn of the loop has time, and replaced by the result
 
 While an exchange has a `writer` (stream or pump) nothing after it is sent. `_end_exchange` then continues with the next
 one. When no exchange and no parked request is left and the connection is stopping, the response carries
 `Connection: close` and `_close` follows.
 
-`Connection` is built on this class and adds reading and starting requests; waiting for a reply is `HttpExchange`'s.
+`Connection` is built on `ResponseQueue` and adds reading and starting requests. An exchange waits for its reply in
+`http.exchange`.
 """
 
 from __future__ import annotations
@@ -24,19 +27,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from driftq.server.http.limits import Timeouts
+from driftq.server.http.exchange import HttpExchange, discard
+from driftq.server.http.limits import LARGE_BODY_BYTES, Timeouts
 from driftq.server.http.request import BadRequest, Request
-from driftq.server.http.response import FileResponse, Response, Streaming, has_no_body, length_head
-from driftq.server.http.stream import FilePump, ResponseStream
+from driftq.server.http.response import (
+    FileResponse,
+    LazyReply,
+    PieceResponse,
+    Response,
+    Streaming,
+    has_no_body,
+    length_head,
+)
+from driftq.server.http.stream import FilePump, PiecePump, ResponseStream
+from driftq.server.http.turns import OUTPUT_BYTES_SHIFT, VISIT_COST
 from driftq.server.http.write_buffer import JOIN_BYTES, WriteBuffer
 
 if TYPE_CHECKING:
-    from driftq.server.http.exchange import HttpExchange
     from driftq.server.http.request_parser import RequestParser
     from driftq.server.http.service import Service
 
+
+NO_MEMORY = "too much output waits for clients that do not read it; read what you asked for, or try again later"
 PARTS_MAX = 64  # with more buffers than this, joining them is cheaper than writing each
 
 
@@ -56,7 +71,9 @@ class ResponseQueue(asyncio.BufferedProtocol):
         "_service",
         "_stopping",
         "_transport",
+        "_turns",
         "_unstarted",
+        "monitor",
     )
 
     _transport: asyncio.Transport
@@ -65,6 +82,8 @@ class ResponseQueue(asyncio.BufferedProtocol):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self.monitor = service.monitor
+        self._turns = service.turns
         self._on_response = service.on_response
         self._exchanges: deque[HttpExchange] = deque()  # started requests without a response, oldest first
         self._unstarted: deque[Request] = deque()  # parsed requests that a limit holds back
@@ -100,13 +119,43 @@ class ResponseQueue(asyncio.BufferedProtocol):
                 break
             if type(reply) is Response:
                 exchanges.popleft()
+                if exchanges:
+                    self._turns.pipelined -= 1
+                if len(exchange.request.body) > LARGE_BODY_BYTES:
+                    self._large_ended(exchange.request)
                 self._send(exchange.request, reply)
             elif isinstance(reply, Streaming):
                 self._open_stream(exchange, reply)
             elif isinstance(reply, FileResponse):
                 self._open_file(exchange, reply)
+            elif isinstance(reply, PieceResponse):
+                self._open_pieces(exchange, reply)
+            elif isinstance(reply, LazyReply) and not self._make(exchange, reply):
+                break
         self._advancing = False
         self._resume()
+
+    def _make(self, exchange: HttpExchange, lazy: LazyReply) -> bool:
+        """Make a lazy reply. False: not now, `on_reply` is called again."""
+        if self._output.paused:
+            return False
+        if self._turns.left <= 0:
+            self._output.wait_for_turn()
+            return False
+        size_max = self._service.output_budget.body_bytes_max()
+        try:
+            reply = lazy.make(size_max)
+        except Exception as error:
+            exchange.reply = self.error_reply(exchange.request, error)
+            return True
+        exchange.reply = reply
+        if type(reply) is Response:
+            size = reply.size_bytes()
+            self._turns.charge(size)
+            if size > size_max:
+                discard(lazy)
+                exchange.reply = self._service.refusal_response(503, NO_MEMORY)
+        return True
 
     def _send(self, request: Request, response: Response) -> None:
         """Write a whole response. Its exchange, if it had one, has left the queue."""
@@ -160,6 +209,39 @@ class ResponseQueue(asyncio.BufferedProtocol):
             pump.skip()
         pump.resume()
 
+    def _open_pieces(self, exchange: HttpExchange, response: PieceResponse) -> None:
+        request = exchange.request
+        chunked = request.version == "1.1"
+        close = not chunked or not request.keep_alive or self._stopping
+        line = b"Transfer-Encoding: chunked\r\n" if chunked else b""
+        line += b"Connection: close\r\n" if close else b""
+        if self._on_response is not None:
+            line += self._on_response(request, response.status, None)
+        self._output.write(b"".join((response.prefix, self._service.date_line, response.extra, line, b"\r\n")))
+        finished = partial(self._end_exchange, exchange, close)
+        exchange.writer = pump = PiecePump(self._output, response.source, chunked, finished, self._service.report)
+        pump.resume()
+
+    def _resume_output(self) -> None:
+        """The socket takes output again."""
+        if self._exchanges:
+            exchange = self._exchanges[0]
+            if exchange.writer is not None:
+                exchange.writer.resume()
+            elif exchange.reply is not None:
+                self.on_reply(exchange)  # it waited for the socket
+
+    def _take_output_turn(self) -> None:
+        """The loop has time to make more output."""
+        exchange = self._exchanges[0] if self._exchanges else None
+        if exchange is not None and not self._closing:
+            self._service.route = exchange.request.head.route
+            if type(exchange.writer) is ResponseStream:
+                self._turns.left -= VISIT_COST  # its producer runs later
+                exchange.writer.take_turn(VISIT_COST << OUTPUT_BYTES_SHIFT)
+            else:
+                self._resume_output()
+
     def on_stream_end(self, exchange: HttpExchange, error: BaseException | None) -> None:
         """The producer of a stream has returned or failed; cancellation is a failure."""
         stream = exchange.writer
@@ -182,6 +264,10 @@ class ResponseQueue(asyncio.BufferedProtocol):
         if self._closing or not exchanges or exchanges[0] is not exchange:
             return
         exchanges.popleft()
+        if exchanges:
+            self._turns.pipelined -= 1
+        if len(exchange.request.body) > LARGE_BODY_BYTES:
+            self._large_ended(exchange.request)
         if close or (self._stopping and not exchanges and not self._unstarted):
             self._close()
         elif not self._advancing:
@@ -198,10 +284,28 @@ class ResponseQueue(asyncio.BufferedProtocol):
         if self._half_close and self._reading_paused:
             self._transport.resume_reading()
         self._output.close(half_close=self._half_close)
+        self._abandon_all()
+
+    def _abandon_all(self) -> None:
+        """Requests that are not started are dropped, and responses of those that are started are not sent."""
+        unstarted = tuple(self._unstarted)
+        self._unstarted.clear()
+        for request in unstarted:
+            if len(request.body) > LARGE_BODY_BYTES:
+                self._service.body_budget.release(len(request.body))
         exchanges = tuple(self._exchanges)
         self._exchanges.clear()
+        self._turns.pipelined -= max(0, len(exchanges) - 1)
         for exchange in exchanges:
+            if len(exchange.request.body) > LARGE_BODY_BYTES:
+                self._large_ended(exchange.request)
             exchange.abandon()
+
+    def _large_ended(self, request: Request) -> None:
+        """A large request has its response, or needs none any more."""
+        size = len(request.body)
+        self._service.body_budget.release(size)
+        self._turns.large_ended(size)
 
 
 def connection_line(request: Request, close: bool) -> bytes:

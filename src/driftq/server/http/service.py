@@ -1,4 +1,4 @@
-"""What all connections of one listener share: the handler, the limits, the read buffer, the coarse clock.
+"""What all connections of one listener share: the handler, the limits, the turns, the coarse clock.
 
 Counts connections and builds the responses to errors. The listener's sweep moves the clock, so that a request does not
 have to read the time. Knows nothing of bytes or of accepting.
@@ -11,10 +11,13 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from driftq.engine.loop_monitor import LoopMonitor
+from driftq.server.http.output_budget import OutputBudget
 from driftq.server.http.request import Request
+from driftq.server.http.request_body import BodyBudget
 from driftq.server.http.request_head import HeadCache
-from driftq.server.http.request_parser import BodyBudget
 from driftq.server.http.response import Handler, Response
+from driftq.server.http.turns import Turns
 
 if TYPE_CHECKING:
     from driftq.server.http.connection import Connection
@@ -26,7 +29,7 @@ OnError: TypeAlias = Callable[[Request, BaseException], Response]
 # lines.
 OnResponse: TypeAlias = Callable[[Request, int, int | None], bytes]
 
-READ_BUFFER_BYTES: Final = 256 * 1024
+HTTP: Final = "http"  # the cause of a turn in which no request was started
 
 
 def plain_bad_request(status: int, message: str) -> Response:
@@ -36,6 +39,11 @@ def plain_bad_request(status: int, message: str) -> Response:
 def plain_error(request: Request, error: BaseException) -> Response:
     """The error goes to the exception handler of the loop; the client does not see it."""
     return Response(500, b"internal error\n", "text/plain; charset=utf-8")
+
+
+def peer_share(request: Request) -> str:
+    """Whose share of the loop a request uses: its peer's. All connections of one address are one share."""
+    return request.peer
 
 
 class Service:
@@ -49,6 +57,7 @@ class Service:
         on_bad_request: OnBadRequest = plain_bad_request,
         on_error: OnError = plain_error,
         on_response: OnResponse | None = None,
+        monitor: LoopMonitor | None = None,
     ) -> None:
         self.handler = handler
         self.limits = limits
@@ -56,8 +65,11 @@ class Service:
         self._on_bad_request = on_bad_request
         self._on_error = on_error
         self.on_response = on_response
-        # One buffer is enough: the loop gets it, fills it and hands it over without running anything in between.
-        self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self.monitor = monitor or LoopMonitor()
+        self.route = HTTP  # of the last request that was started in this turn of the loop
+        self.turns = Turns(loop.call_soon, limits.started_bytes, self.monitor.timed, self.monitor.clock)
+        self.share_key: Callable[[Request], str] = peer_share
+        self.output_budget = OutputBudget(limits.output_bytes)
         self.body_budget = BodyBudget(limits.bodies_total_bytes)
         self.head_cache = HeadCache()
         self.connections: set[Connection] = set()

@@ -1,6 +1,7 @@
-"""Responses that are written over time: `ResponseStream` for a producer coroutine, `FilePump` for a range of a file.
+"""Responses that are written over time: `ResponseStream` for a producer coroutine, `FilePump` for a range of a file,
+`PiecePump` for a reply that is made in pieces.
 
-Owns chunk framing, the coalescing of small writes and backpressure towards the producer. Both write to an `Output`,
+Owns chunk framing, the coalescing of small writes and backpressure towards the producer. All write to an `Output`,
 which is the write buffer of the connection. Knows nothing of requests or of what is streamed.
 """
 
@@ -9,9 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from driftq.server.http.response import JSON, Buffer, FileResponse, Headers, has_no_body, header_lines, prefix
+
+if TYPE_CHECKING:
+    from driftq.server.http.output_budget import OutputBudget
+    from driftq.server.http.response import PieceSource
 
 # Small writes of one turn of the loop leave together: one chunk header and one call of the transport.
 FLUSH_BYTES: Final = 32 * 1024
@@ -23,6 +28,17 @@ class Output(Protocol):
     """The write side of a connection, as streams see it."""
 
     paused: bool
+
+    @property
+    def budget(self) -> OutputBudget: ...
+
+    def fit_budget(self) -> None: ...
+
+    def has_turn(self) -> bool: ...
+
+    def wait_for_turn(self) -> None: ...
+
+    def charge(self, size_bytes: int) -> None: ...
 
     def write(self, data: Buffer) -> None: ...
 
@@ -43,6 +59,7 @@ class ResponseStream:
     __slots__ = (
         "_callbacks",
         "_chunked",
+        "_granted_bytes",
         "_keep_alive",
         "_mute",
         "_on_start",
@@ -73,6 +90,7 @@ class ResponseStream:
         self._chunked = version == "1.1"
         self._pending: list[Buffer] = []
         self._pending_bytes = 0
+        self._granted_bytes = 0  # what the producer may write although the turn of the loop is spent
         self._scheduled = False
         self._waiters: list[asyncio.Future[None]] = []
         self._callbacks: list[Callable[[], None]] = []
@@ -88,6 +106,16 @@ class ResponseStream:
     def writable(self) -> bool:
         """Whether the connection takes more. False once the client has disconnected."""
         return not self.closed and not self._output.paused
+
+    @property
+    def ready(self) -> bool:
+        """Whether to produce more now: the connection takes more, and the loop has time."""
+        return self.writable and (self._granted_bytes > 0 or self._output.has_turn())
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether memory for output is scarce: drop what can be read again before `drain`."""
+        return self._output.budget.is_tight
 
     @property
     def reusable(self) -> bool:
@@ -133,15 +161,35 @@ class ResponseStream:
         self._pending_bytes = 0
         if self.closed:
             return
+        if self._granted_bytes > 0:
+            self._granted_bytes -= size
+        else:
+            self._output.charge(size)
+        self._output.fit_budget()
         data = pending[0] if len(pending) == 1 else b"".join(pending)
         self._output.write(b"".join((b"%x\r\n" % size, data, b"\r\n")) if self._chunked else data)
 
-    async def drain(self) -> bool:
-        """Wait until the connection takes more. False: the client has disconnected, stop producing."""
-        while self._output.paused and not self.closed:
-            self.flush()
-            await self._wait()
+    def charge(self, size_bytes: int) -> None:
+        """The producer has read this much at once: the loop has less time for others in this turn."""
+        self._output.charge(size_bytes)
+
+    async def drain(self, held_bytes: int = 0) -> bool:
+        """Wait until the connection takes more and the loop has time. False: the client has disconnected, stop
+        producing. `held_bytes` is what the producer keeps in memory in the meantime."""
+        if self._must_wait():
+            self._output.budget.hold(held_bytes)
+            try:
+                while self._must_wait():
+                    self.flush()
+                    if not self._output.paused:
+                        self._output.wait_for_turn()
+                    await self._wait()
+            finally:
+                self._output.budget.release(held_bytes)
         return not self.closed
+
+    def _must_wait(self) -> bool:
+        return not self.closed and not self.ready
 
     async def wait_over(self) -> None:
         """Wait until the client disconnects or the server stops."""
@@ -158,6 +206,11 @@ class ResponseStream:
     # --- for the connection only ---
 
     def resume(self) -> None:
+        self._wake()
+
+    def take_turn(self, size_bytes: int) -> None:
+        """The producer may write this much. It runs later in the same turn, or in the next one."""
+        self._granted_bytes = size_bytes
         self._wake()
 
     def stop(self) -> None:
@@ -216,6 +269,9 @@ class FilePump:
     def resume(self) -> None:
         """Write as much as the connection takes. Called at the start and whenever it takes more."""
         while self._left and not self._output.paused:
+            if not self._output.has_turn():
+                self._output.wait_for_turn()
+                return
             data = os.pread(self._response.fd, min(FILE_PIECE_BYTES, self._left), self._position)
             if not data:
                 # The file is shorter than the Content-Length that was sent: all that is left is to abort.
@@ -224,6 +280,7 @@ class FilePump:
             self._position += len(data)
             self._left -= len(data)
             self._output.write(data)
+            self._output.charge(len(data))
         if not self._left:
             self.release()
             self._finished()
@@ -242,3 +299,64 @@ class FilePump:
         release, self._response.release = self._response.release, None
         if release is not None:
             release()
+
+
+class PiecePump:
+    """Writes a `PieceResponse`: makes a piece whenever the connection takes one and the loop has time, without a
+    task."""
+
+    __slots__ = ("_chunked", "_finished", "_held_bytes", "_output", "_report", "_source")
+
+    def __init__(
+        self,
+        output: Output,
+        source: PieceSource,
+        chunked: bool,
+        finished: Callable[[], None],
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        self._output = output
+        self._source = source
+        self._chunked = chunked
+        self._finished = finished
+        self._report = report
+        self._held_bytes = 0  # of the output budget, while the source waits
+
+    def resume(self) -> None:
+        output, source = self._output, self._source
+        self._release()
+        while not output.paused:
+            if not output.has_turn():
+                output.wait_for_turn()
+                return
+            try:
+                piece = source.next_piece()
+            except Exception as error:
+                # The head is sent: aborting the connection is the only way to report that the rest is missing.
+                self._report("a reply could not be completed", error)
+                output.abort()
+                return
+            if not piece:
+                if self._chunked:
+                    output.write(b"0\r\n\r\n")
+                source.close()
+                self._finished()
+                return
+            output.charge(len(piece))
+            output.fit_budget()
+            output.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+        if output.budget.is_tight:
+            source.drop()
+        self._held_bytes = source.held_bytes
+        output.budget.hold(self._held_bytes)
+
+    def _release(self) -> None:
+        self._output.budget.release(self._held_bytes)
+        self._held_bytes = 0
+
+    def disconnect(self) -> None:
+        self._release()
+        self._source.close()
+
+    def stop(self) -> None:
+        """A stopping server lets a reply finish."""

@@ -15,6 +15,9 @@ calls `pause` and `resume` at `limits.write_buffer_bytes` and a quarter of it. B
 turn of the loop and only then counts, so `_count` also pauses after that many bytes within one turn, until the next
 turn. When both allow it, `paused` falls and `on_writable` is called.
 
+*Memory*: while the transport is paused, what the peer does not take counts against the `OutputBudget` of all
+connections.
+
 *Stalls*: the sweep asks `stalled`. A peer that takes no byte for `limits.write_stall_s` while output waits is aborted.
 
 Knows nothing of requests, order or keep-alive.
@@ -26,7 +29,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from driftq.server.http.output_budget import TIGHT_BUFFER_BYTES
+
 if TYPE_CHECKING:
+    from driftq.server.http.output_budget import OutputBudget
     from driftq.server.http.response import Buffer
     from driftq.server.http.service import Service
 
@@ -47,6 +53,8 @@ class WriteBuffer:
         "_last_sent_bytes",
         "_on_writable",
         "_flush_scheduled",
+        "_held_bytes",
+        "_on_turn_needed",
         "_service",
         "_stall_since_s",
         "_transport",
@@ -55,10 +63,18 @@ class WriteBuffer:
         "paused",
     )
 
-    def __init__(self, service: Service, transport: asyncio.Transport, on_writable: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        transport: asyncio.Transport,
+        on_writable: Callable[[], None],
+        on_turn_needed: Callable[[], None],
+    ) -> None:
         self._service = service
         self._transport = transport
         self._on_writable = on_writable
+        self._on_turn_needed = on_turn_needed
+        self._held_bytes = 0  # of the output budget, while the transport is paused
         self._limit_bytes = service.limits.write_buffer_bytes
         transport.set_write_buffer_limits(high=self._limit_bytes, low=self._limit_bytes // 4)
         self.paused = False  # produce nothing more for now
@@ -90,7 +106,7 @@ class WriteBuffer:
             # The transport counts its output only once per turn of the loop. Until then, this count pauses producers.
             self._turn_limit_hit = True
             self.paused = True
-            self._service.loop.call_soon(self._on_next_turn)
+            self._service.loop.call_soon(self._service.monitor.timed("output", self._on_next_turn))
 
     def cork(self) -> None:
         """Collect writes until `uncork`, so that the responses of pipelined requests leave in one call."""
@@ -126,9 +142,12 @@ class WriteBuffer:
     def pause(self) -> None:
         self._transport_paused = True
         self.paused = True
+        self._held_bytes = self._transport.get_write_buffer_size()
+        self.budget.hold(self._held_bytes)
 
     def resume(self) -> None:
         self._transport_paused = False
+        self.release()
         if not self._turn_limit_hit:
             self.paused = False
             self._on_writable()
@@ -139,6 +158,11 @@ class WriteBuffer:
         if not self._transport_paused:
             self.paused = False
             self._on_writable()
+
+    def release(self) -> None:
+        """The peer has taken the output, or is gone."""
+        self.budget.release(self._held_bytes)
+        self._held_bytes = 0
 
     def stalled(self, now_s: float) -> bool:
         """Whether output has waited for longer than the limit and none of it was sent."""
@@ -166,6 +190,29 @@ class WriteBuffer:
 
     def date_line(self) -> bytes:
         return self._service.date_line
+
+    @property
+    def budget(self) -> OutputBudget:
+        return self._service.output_budget
+
+    def fit_budget(self) -> None:
+        """A piece follows. How much unsent output this connection may have depends on how much there is in all."""
+        limit_bytes = TIGHT_BUFFER_BYTES if self.budget.is_tight else self._service.limits.write_buffer_bytes
+        if limit_bytes != self._limit_bytes:
+            self._limit_bytes = limit_bytes
+            self._transport.set_write_buffer_limits(high=limit_bytes, low=limit_bytes // 4)
+
+    def has_turn(self) -> bool:
+        """Whether this turn of the loop has time to make more output."""
+        return self._service.turns.left > 0
+
+    def wait_for_turn(self) -> None:
+        """Call `resume` of the writer when there is time."""
+        self._on_turn_needed()
+
+    def charge(self, size_bytes: int) -> None:
+        """Output of this size was made in this turn."""
+        self._service.turns.charge(size_bytes)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._service.loop.call_soon(callback)

@@ -1,4 +1,4 @@
-"""Counters of durable facts and of refusals: plain integers, read by `server.metrics.registry`.
+"""Counters and histograms of durable facts and of refusals: plain numbers, read by `server.metrics.registry`.
 
 Facts are counted when they are durable, so no counter falls after a crash. The names of topics and groups are limited;
 the rest is counted as "other". One thread writes each counter; a reader in another thread may see it a moment late.
@@ -6,17 +6,17 @@ the rest is counted as "other". One thread writes each counter; a reader in anot
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Published
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled
-from driftq.core.model.replies import Produced, Rejected, Reply, Settlement
+from driftq.core.model.replies import Claimed, Produced, RedriveResult, Rejected, Reply, Settlement
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
-from driftq.server.metrics.histogram import Histogram
 from driftq.wire.dead_letters import REDRIVE_GROUP
 from driftq.wire.message import read_head
 from driftq.wire.records import unpack
@@ -24,6 +24,7 @@ from driftq.wire.records import unpack
 if TYPE_CHECKING:
     from driftq.core.state.state import State
     from driftq.wire.errors import Code
+
 
 NAMES_MAX = 1_000
 OTHER = "other"
@@ -73,6 +74,7 @@ class Counters:
         self.duplicates = 0
         self.commit_seconds = Histogram()
         self.fsync_seconds = Histogram()
+        self.stalls: dict[str, Histogram] = {}  # of the event loop, by cause
         self.commit_frames = Histogram((1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024))
         self._logs: dict[int, TopicCounters] = {}
         self._by_group: dict[int, GroupCounters] = {}
@@ -119,9 +121,13 @@ class Counters:
             self.refusals[reply.code] += 1
             if isinstance(command, c.Produce):
                 self.produce_refused(reply)
-        elif isinstance(reply, Settlement):
+        elif isinstance(reply, Settlement | Claimed):
             for refused in reply.refused:
                 self.refusals[refused.code] += 1
+        elif isinstance(reply, RedriveResult):
+            for part in reply.parts:
+                if isinstance(part, Rejected):
+                    self.refusals[part.code] += 1
         elif isinstance(reply, Produced):
             self.duplicates += 1
 
@@ -132,6 +138,12 @@ class Counters:
         self.commit_seconds.observe(commit_s)
         self.fsync_seconds.observe(fsync_s)
         self.commit_frames.observe(frames)
+
+    def stalled(self, cause: str, took_s: float) -> None:
+        histogram = self.stalls.get(cause)
+        if histogram is None:
+            histogram = self.stalls[cause] = Histogram(STALL_SECONDS)
+        histogram.observe(took_s)
 
     # --- facts ---
 
@@ -217,3 +229,33 @@ class Counters:
 
 def _size(ranges: tuple[tuple[int, int], ...]) -> int:
     return sum(end - first for first, end in ranges)
+
+
+# From a tenth of a millisecond (a fast disk) to ten seconds (a disk that should be replaced).
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+STALL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Histogram:
+    """How many observations fell below each bound, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = SECONDS) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, observations up to it) as Prometheus expects them; the last bound is infinite."""
+        buckets: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            running += count
+            buckets.append(("+Inf" if bound == float("inf") else repr(bound), running))
+        return buckets

@@ -1,8 +1,8 @@
 """Gauges, sampled from the state: lag, messages in flight, ages, sizes.
 
-A sample may take long with thousands of groups, so it is taken in steps, between which the server handles requests.
-Each step is a query: a finished sample contains only what is durable. The number of rows is limited; the rest is summed
-up as "other". Ages are read from the headers of batches and cached.
+A sample may take long with thousands of groups, so it is taken in slices, between which the server handles requests.
+Each slice is a query: a finished sample contains only what is durable. The number of rows is limited; the rest is
+summed up as "other". Ages are read from the headers of batches and cached.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from driftq.core.state.backlog import lag_of
+from driftq.core.state.backlog import lag_of, limiting_backlog
 from driftq.server.dead_letter_scan import waiting_count
-from driftq.server.handlers.backlog import backlog_in
 from driftq.server.metrics.counters import OTHER
+from driftq.server.slices import collected, slices
 from driftq.wire.dead_letters import REDRIVE_GROUP
 
 if TYPE_CHECKING:
-    from driftq.core.state.groups import Topic
+    from driftq.core.state.backlog import Backlog
+    from driftq.core.state.logs import Log
     from driftq.engine.engine import Engine
     from driftq.engine.queries import StateView
 
 ROWS_MAX = 1_000
-STEP = 500
 TIMES_MAX = 20_000
 
 
@@ -52,6 +51,29 @@ class TopicRow(NamedTuple):
     used: float  # of the limit, in the fullest partition
 
 
+class _TopicSums:
+    """A row of a topic, while its partitions are added."""
+
+    def __init__(self) -> None:
+        self._messages = 0
+        self._payload_bytes = 0
+        self._oldest_s = 0.0
+        self._slowest = ""
+        self._used = 0.0
+
+    def add(self, log: Log, backlog: Backlog | None, age_s: float) -> None:
+        self._messages += log.end - log.start
+        self._payload_bytes += log.bytes_from(log.start)
+        self._oldest_s = max(self._oldest_s, age_s)
+        if backlog is not None and (not self._slowest or backlog.used > self._used):
+            self._slowest, self._used = backlog.group.name, backlog.used
+
+    def row(self, topic: str, dead_letters: int) -> TopicRow:
+        return TopicRow(
+            topic, self._messages, self._payload_bytes, self._oldest_s, dead_letters, self._slowest, self._used
+        )
+
+
 class GaugeSample(NamedTuple):
     """One sample."""
 
@@ -73,26 +95,23 @@ class Gauges:
     async def sample(self) -> GaugeSample:
         queries = self._engine.queries
         counts = await queries.result(_counts)
+        counts["driftq_idle_groups"] = sum(await collected(queries, _idle_groups))
         partitions: list[PartitionRow] = []
         others: PartitionRow | None = None
-        rows = await queries.result(self._partition_rows)
-        while step := await queries.result(lambda _: list(islice(rows, STEP))):
-            for row in step:
+        async for rows in slices(queries, self._partition_rows):
+            for row in rows:
                 if len(partitions) < self._rows_max:
                     partitions.append(row)
                 else:
                     others = _add_partition(others, row)
-            await asyncio.sleep(0)
         topics: list[TopicRow] = []
         other_topics: TopicRow | None = None
-        topic_rows = await queries.result(self._topic_rows)
-        while topic_step := await queries.result(lambda _: list(islice(topic_rows, STEP))):
-            for topic_row in topic_step:
+        async for topic_rows in slices(queries, self._topic_rows):
+            for topic_row in topic_rows:
                 if len(topics) < self._rows_max:
                     topics.append(topic_row)
                 else:
                     other_topics = _add_topic(other_topics, topic_row)
-            await asyncio.sleep(0)
         folder = self._engine.folder
         sizes: dict[str, int] = {}
         free_bytes = 0
@@ -106,7 +125,7 @@ class Gauges:
             counts,
         )
 
-    def _partition_rows(self, view: StateView) -> Iterator[PartitionRow]:
+    def _partition_rows(self, view: StateView) -> Iterator[PartitionRow | None]:
         state = view.state
         number = 0
         for group in list(state.groups.values()):
@@ -122,29 +141,23 @@ class Gauges:
                 )  # fmt: skip
                 number += 1
 
-    def _topic_rows(self, view: StateView) -> Iterator[TopicRow]:
+    def _topic_rows(self, view: StateView) -> Iterator[TopicRow | None]:
         number = 0
         for topic in list(view.state.topics.values()):
-            if not topic.dead_of and view.state.topics.get(topic.name) is topic:
-                yield self._topic_row(view, topic, with_age=number < self._rows_max)
+            if topic.dead_of:
+                continue
+            sums = _TopicSums()
+            for log_id in topic.log_ids:
+                if view.state.topics.get(topic.name) is not topic:
+                    break  # deleted in the meantime
+                log = view.state.logs[log_id]
+                has_age = log.end > log.start and number < self._rows_max
+                backlog = limiting_backlog(view.state, view.limits, log)
+                sums.add(log, backlog, self._age_s(view, log_id, log.start) if has_age else 0.0)
+                yield None
+            else:
+                yield sums.row(topic.name, waiting_count(view.state, topic))
                 number += 1
-
-    def _topic_row(self, view: StateView, topic: Topic, *, with_age: bool) -> TopicRow:
-        state = view.state
-        logs = [state.logs[log_id] for log_id in topic.log_ids]
-        held = [log for log in logs if log.end > log.start]
-        backlogs = [backlog for log in logs if (backlog := backlog_in(view, log)) is not None]
-        fullest = max(backlogs, key=lambda backlog: backlog.used, default=None)
-        ages = (self._age_s(view, log.log_id, log.start) for log in held) if with_age else ()
-        return TopicRow(
-            topic.name,
-            sum(log.end - log.start for log in logs),
-            sum(log.bytes_from(log.start) for log in logs),
-            max(ages, default=0.0),
-            waiting_count(state, topic),
-            fullest.group.name if fullest is not None else "",
-            fullest.used if fullest is not None else 0.0,
-        )
 
     def _age_s(self, view: StateView, log_id: int, offset: int) -> float:
         """0 for what is not stored yet."""
@@ -161,11 +174,15 @@ def _counts(view: StateView) -> dict[str, int]:
     return {
         "driftq_topics": len(state.topics) // 2,
         "driftq_groups": len(state.groups),
-        "driftq_idle_groups": sum(group.idle for group in state.groups.values()),
+        "driftq_idle_groups": 0,  # counted in slices
         "driftq_streams": len(state.streams.by_path),
         "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
     }
+
+
+def _idle_groups(view: StateView) -> Iterator[bool | None]:
+    return (True if group.idle else None for group in list(view.state.groups.values()))
 
 
 def _add_partition(sum_so_far: PartitionRow | None, row: PartitionRow) -> PartitionRow:

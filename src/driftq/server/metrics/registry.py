@@ -2,41 +2,30 @@
 
 `METRICS` is the list: only its metrics are exposed, and `docs/reference/metrics.md` is generated from it.
 Counters come from `server.metrics.counters`, gauges from `server.metrics.gauges`, sampled at the scrape. Units are
-seconds and bytes.
+seconds and bytes. The page is sampled and written in slices, between which the server handles requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 import driftq
-from driftq.server.metrics.counters import Counters
+from driftq.server.metrics.counters import Counters, Histogram
 from driftq.server.metrics.gauges import Gauges, GaugeSample
-from driftq.server.metrics.histogram import Histogram
+from driftq.server.metrics.text_format import Family, MetricDefinition, Sample, lines
+from driftq.server.slices import next_slice
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.engine.engine import Engine
-    from driftq.server.access_log import AccessLog
+    from driftq.server.logs import AccessLog
     from driftq.server.router.caller import RouterCaller
 
 SAMPLE_WAIT_S = 1.0  # then a scrape shows the last sample
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class MetricDefinition(NamedTuple):
-    """One metric."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    labels: tuple[str, ...]
-    meaning: str
 
 
 _GROUP = ("topic", "group")
@@ -45,7 +34,7 @@ _PARTITION = ("topic", "group", "partition")
 METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("driftq_messages_produced_total", "counter", ("topic",), "Messages stored in a topic."),
     MetricDefinition(
-        "driftq_produced_bytes_total", "counter", ("topic",), "Bytes of keys and values stored in a topic."
+        "driftq_produced_bytes_total", "counter", ("topic",), "Bytes of keys, values and envelopes stored in a topic."
     ),
     MetricDefinition(
         "driftq_produce_duplicates_total",
@@ -85,6 +74,12 @@ METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("driftq_commit_seconds", "histogram", (), "Time from the start of a commit until it is durable."),
     MetricDefinition("driftq_fsync_seconds", "histogram", (), "Time to write and sync one block of the journal."),
     MetricDefinition("driftq_commit_frames", "histogram", (), "Frames that shared one sync."),
+    MetricDefinition(
+        "driftq_loop_stall_seconds",
+        "histogram",
+        ("cause",),
+        "Turns of the event loop of 20 ms and longer, by what held it: a route, `commit`, `sweep` and so on.",
+    ),
     MetricDefinition("driftq_journal_lsn", "gauge", ("state",), "LSN of the last frame: decided, or durable."),
     MetricDefinition("driftq_unsynced_bytes", "gauge", (), "Bytes that are decided and not yet durable."),
     MetricDefinition(
@@ -106,7 +101,9 @@ METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("driftq_idempotency_keys", "gauge", (), "Idempotency keys of produces that are remembered."),
     MetricDefinition("driftq_effect_keys", "gauge", (), "Keys of effects that are remembered."),
     MetricDefinition("driftq_backlog_messages", "gauge", ("topic",), "Messages that a topic holds."),
-    MetricDefinition("driftq_backlog_bytes", "gauge", ("topic",), "Bytes of keys and values that a topic holds."),
+    MetricDefinition(
+        "driftq_backlog_bytes", "gauge", ("topic",), "Bytes of keys, values and envelopes that a topic holds."
+    ),
     MetricDefinition(
         "driftq_backlog_used_ratio",
         "gauge",
@@ -123,7 +120,7 @@ METRICS: tuple[MetricDefinition, ...] = (
     ),
     MetricDefinition("driftq_inflight_messages", "gauge", _PARTITION, "Messages in flight, under a lease."),
     MetricDefinition(
-        "driftq_resting_messages", "gauge", _PARTITION, "Messages that wait for their scheduled time or in backoff."
+        "driftq_resting_messages", "gauge", _PARTITION, "Waiting messages: in backoff, or delayed until a time."
     ),
     MetricDefinition(
         "driftq_group_gaps",
@@ -160,7 +157,6 @@ def table() -> list[tuple[str, str, str, str]]:
 
 
 _DEFINED = {metric.name: metric for metric in METRICS}
-Sample = tuple[tuple[str, ...], float]
 
 
 class Sources(NamedTuple):
@@ -174,7 +170,7 @@ class Sources(NamedTuple):
     connections_max: int = 0
 
 
-class Metrics(Collector):
+class Metrics:
     """The metrics of one server. Counting starts with the constructor."""
 
     def __init__(self, engine: Engine, sources: Sources | None = None) -> None:
@@ -184,21 +180,26 @@ class Metrics(Collector):
         self._gauges = Gauges(engine)
         self._sample = GaugeSample([], [], {}, 0, {})  # the last finished one: all of it is durable
         self._sampling: asyncio.Task[None] | None = None
-        self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry()  # of the process
         ProcessCollector(registry=self._registry)
-        self._registry.register(self)
         engine.sequencer.observers.append(self.counts.observe)
         engine.sequencer.reply_observers.append(self.counts.observe_reply)
         engine.commits.on_commit = self.counts.committed
+        engine.monitor.on_stall = self.counts.stalled
 
     async def page(self) -> bytes:
         """All metrics, in the text format. If the disk is stuck, a scrape shows the last sample."""
         if self._sampling is None:
-            self._sampling = asyncio.ensure_future(self._take_sample())
+            self._sampling = asyncio.ensure_future(self._engine.monitor.steps("metrics", self._take_sample()))
         done, _ = await asyncio.wait([self._sampling], timeout=SAMPLE_WAIT_S)
         for task in done:
             task.result()
-        return generate_latest(self._registry)
+        parts = [generate_latest(self._registry).decode()]
+        rest = lines(self._families())
+        while (piece := next_slice(rest)) is not None:
+            parts.append("".join(piece))
+            await asyncio.sleep(0)
+        return "".join(parts).encode()
 
     async def _take_sample(self) -> None:
         try:
@@ -206,11 +207,7 @@ class Metrics(Collector):
         finally:
             self._sampling = None
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing to collect at registration."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
+    def _families(self) -> Iterator[Family]:
         yield from self._produce()
         yield from self._consume()
         yield from self._commit()
@@ -218,7 +215,7 @@ class Metrics(Collector):
         yield from self._lag()
         yield from self._http()
 
-    def _produce(self) -> Iterator[Metric]:
+    def _produce(self) -> Iterator[Family]:
         counts = self.counts
         live = [(name, counters) for name, counters in counts.topics.items() if not counters.dead_of]
         yield _samples("driftq_messages_produced_total", (((name,), counters.messages) for name, counters in live))
@@ -244,7 +241,7 @@ class Metrics(Collector):
         yield _one("driftq_stream_bytes_total", counts.streams.payload_bytes)
         yield _samples("driftq_events_total", (((name,), n) for name, n in counts.facts.items()))
 
-    def _consume(self) -> Iterator[Metric]:
+    def _consume(self) -> Iterator[Family]:
         groups = list(self.counts.groups.items())
         yield _samples("driftq_deliveries_total", ((names, counters.delivered) for names, counters in groups))
         settled = [((*names, how), n) for names, counters in groups for how, n in counters.settled.items()]
@@ -254,7 +251,7 @@ class Metrics(Collector):
         yield _samples("driftq_releases_total", ((names, counters.released) for names, counters in groups))
         yield _samples("driftq_lease_extensions_total", ((names, counters.extended) for names, counters in groups))
 
-    def _commit(self) -> Iterator[Metric]:
+    def _commit(self) -> Iterator[Family]:
         sequencer, sample = self._engine.sequencer, self._sample
         yield _one("driftq_frames_total", self.counts.frames)
         yield _histogram("driftq_commit_seconds", self.counts.commit_seconds)
@@ -267,11 +264,13 @@ class Metrics(Collector):
         yield _samples("driftq_disk_bytes", (((part,), size) for part, size in sorted(sample.disk_bytes.items())))
         yield _one("driftq_disk_free_bytes", sample.disk_free_bytes)
         yield _one("driftq_recovery_seconds", self._sources.recovery_s)
+        stalls = [((cause,), histogram) for cause, histogram in sorted(self.counts.stalls.items())]
+        yield _histograms("driftq_loop_stall_seconds", stalls)
         clock = self._engine.read_clock()
         yield _one("driftq_clock_ahead_seconds", clock.ahead_ms / 1_000)
         yield _one("driftq_clock_held", clock.held)
 
-    def _state(self) -> Iterator[Metric]:
+    def _state(self) -> Iterator[Family]:
         topics = self._sample.topics
         for name, count in self._sample.counts.items():
             yield _one(name, count)
@@ -284,7 +283,7 @@ class Metrics(Collector):
         durability = "fsync" if self._engine.report is not None else "memory"
         yield _samples("driftq_build_info", [((driftq.__version__, durability), 1)])
 
-    def _lag(self) -> Iterator[Metric]:
+    def _lag(self) -> Iterator[Family]:
         rows = self._sample.partitions
         names = [(row.topic, row.group, row.partition) for row in rows]
         lag = list(zip(names, (row.lag for row in rows)))
@@ -297,7 +296,7 @@ class Metrics(Collector):
         yield _samples("driftq_resting_messages", zip(names, (row.waiting for row in rows)))
         yield _samples("driftq_group_gaps", zip(names, (row.gaps for row in rows)))
 
-    def _http(self) -> Iterator[Metric]:
+    def _http(self) -> Iterator[Family]:
         access_log, router = self._sources.access_log, self._sources.router
         yield _one("driftq_connections", self._sources.connections())
         yield _one("driftq_connections_max", self._sources.connections_max)
@@ -309,20 +308,17 @@ class Metrics(Collector):
         yield _histogram("driftq_router_seconds", router.seconds if router is not None else Histogram())
 
 
-def _samples(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
-    defined = _DEFINED[name]
-    family_type = CounterMetricFamily if defined.kind == "counter" else GaugeMetricFamily
-    family = family_type(name, defined.meaning, labels=defined.labels)
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
+def _samples(name: str, samples: Iterable[Sample]) -> Family:
+    return Family(_DEFINED[name], list(samples))
 
 
-def _one(name: str, value: float) -> Metric:
+def _one(name: str, value: float) -> Family:
     return _samples(name, [((), value)])
 
 
-def _histogram(name: str, histogram: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, _DEFINED[name].meaning)
-    family.add_metric((), histogram.buckets(), histogram.total)
-    return family
+def _histograms(name: str, histograms: Iterable[tuple[tuple[str, ...], Histogram]]) -> Family:
+    return Family(_DEFINED[name], histograms=list(histograms))
+
+
+def _histogram(name: str, histogram: Histogram) -> Family:
+    return _histograms(name, [((), histogram)])

@@ -124,7 +124,7 @@ class _Schemas:
             used.update(dict.fromkeys((operation.body or {}).values()))
             used.update(dict.fromkeys(reply.type for reply in operation.replies.values()))
             used.update(dict.fromkeys(query.type for query in _query(operation)))
-        types = [each for each in used if each is not None and each is not bytes]
+        types = [body for body in used if body is not None and body is not bytes]
         schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
         self._by_type = dict(zip(types, schemas, strict=True))
         self.components = {_plain(name): _renamed(schema) for name, schema in components.items()}

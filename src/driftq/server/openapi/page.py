@@ -57,8 +57,8 @@ const operation = (method, path, op) => {
     ([status, given]) => [status, resolve(given)]).map(([status, r]) => [status, r.description, bodies(r.content)])));
   return node;
 };
-fetch('/v1/openapi.json').then((answer) => answer.json()).then((found) => {
-  api = found;
+fetch('/v1/openapi.json').then((answer) => answer.json()).then((loaded) => {
+  api = loaded;
   const main = document.querySelector('main');
   main.replaceChildren(make('h1', api.info.title + ' ' + api.info.version), make('p', api.info.description));
   const search = make('input'); search.placeholder = 'Find a call'; search.setAttribute('aria-label', 'Find a call');

@@ -20,6 +20,7 @@ from driftq.server.openapi.operation import (
 )
 from driftq.wire import claims, produce
 from driftq.wire.fields import LEASE_MS_MAX, LEASE_MS_MIN, Name, Natural, Positive
+from driftq.wire.packed_claim import CLAIM_TYPE
 from driftq.wire.router import RouteReply
 
 _ANY = Query("partition", Literal["any"], "`any`: a message without a key goes to the next partition, not to 0.")
@@ -38,7 +39,11 @@ _ENVELOPE_QUERY = (
     Query("traceparent", str, "W3C trace context."),
 )
 _SETTLED = {
-    200: ReplyDoc("`refused` lists the messages that were not settled, and why. All others were.", claims.SettleReply)
+    200: ReplyDoc(
+        "`refused` lists the messages that were not settled, and why. All others were. "
+        "A call about very many messages is carried out in slices of 250 or more, each all or nothing.",
+        claims.SettleReply,
+    )
 }
 
 PRODUCE_OPERATIONS: Operations = {
@@ -121,9 +126,11 @@ CONSUME_OPERATIONS: Operations = {
     ("POST", "/v1/claim"): Operation(
         "Claim messages",
         "Takes up to `max` messages under a lease, and waits up to `wait_ms` for the first one. A message that is not "
-        "settled before its lease ends is delivered again.",
+        "settled before its lease ends is delivered again. `acks` are settled in the same write, and a claim with "
+        f"acks does not wait. With `Accept: {CLAIM_TYPE}` the reply is binary: the records as they are stored. "
+        "One reply holds about `limits.reply_bytes`, at least one message.",
         "consume",
-        {200: ReplyDoc("The claimed messages. The list may be empty.", claims.ClaimReply)},
+        {200: ReplyDoc("The claimed messages, perhaps none.", claims.ClaimReply)},
         as_json(claims.ClaimRequest),
         either=True,
         errors=(400, 404, 429),

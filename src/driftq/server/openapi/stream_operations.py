@@ -121,7 +121,13 @@ OPERATIONS: Operations = {
                 "Packed batches, one after the other.",
                 bytes,
                 PACKED_RANGE_TYPE,
-                ("Driftq-Next-Offset", "Driftq-Start-Offset", "Driftq-End-Offset", "Driftq-Created-At"),
+                (
+                    "Driftq-Next-Offset",
+                    "Driftq-Start-Offset",
+                    "Driftq-End-Offset",
+                    "Driftq-Created-At",
+                    "Driftq-Last-Batch",
+                ),
             )
         },
         query=(

@@ -111,7 +111,7 @@ TOPIC_OPERATIONS: Operations = {
         either=True,
         query=(
             Query("name", str, "The name of the topic."),
-            Query("partitions", Annotated[int, Meta(ge=0, le=1_024)], "The number of partitions. 1 if absent."),
+            Query("partitions", Annotated[int, Meta(ge=1, le=1_024)], "The number of partitions. 1 if absent."),
         ),
         errors=(400, 409, 429),
     ),
@@ -139,10 +139,11 @@ TOPIC_OPERATIONS: Operations = {
     ),
     ("GET", "/v1/topics/{topic}/offsets"): Operation(
         "Offsets of a topic's partitions",
-        "With `at`, also the first offset at or after a time.",
+        "With `at`, also the first offset at or after a time. With `last`, also what identifies the last batch: a "
+        "reader that keeps it notices that the broker was restored from an older copy.",
         "records",
         {200: ReplyDoc("The start and the end of each partition.", topics.OffsetsReply)},
-        query=(Query("at", str, "An RFC 3339 time."),),
+        query=(Query("at", str, "An RFC 3339 time."), Query("last", bool, "Identify the last batches.")),
         errors=READ_ERRORS,
     ),
     ("GET", "/v1/topics/{topic}/partitions/{partition}/records"): Operation(
@@ -197,7 +198,7 @@ GROUP_OPERATIONS: Operations = {
     ),
     ("GET", "/v1/topics/{topic}/groups/{group}"): Operation(
         "Describe a group",
-        "Its lag in messages and in time, its messages in flight and in backoff, for each partition.",
+        "Its lag in messages and in time, its messages in flight and waiting, for each partition.",
         "groups",
         {200: ReplyDoc("The group's description.", groups.GroupInfo)},
         errors=(404,),

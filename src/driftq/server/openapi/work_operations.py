@@ -163,7 +163,8 @@ STAGE_OPERATIONS: Operations = {
     ("POST", "/v1/stages/publish"): Operation(
         "Publish staged batches",
         "Makes batches visible together, in this order, once for each batch number of a writer. Everything else that "
-        "the writer staged is deleted.",
+        "the writer staged is deleted. A number that was published with another `content` is refused "
+        "(`CONTENT_MISMATCH`).",
         "stages",
         {200: ReplyDoc("Where each batch was published, now or by an earlier call.", stages.PublishedInfo)},
         as_json(stages.PublishRequest),

@@ -32,9 +32,10 @@ import msgspec
 from driftq.core.model.commands import ProduceKey
 from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
-from driftq.server.http import Answer, BadRequest, Deferred, FileResponse, Response, Streaming
+from driftq.server.http import Answer, BadRequest, Deferred, Reply
+from driftq.server.http.response import REPLIES
 from driftq.server.logs import RateLimited
-from driftq.server.metrics.histogram import Histogram
+from driftq.server.metrics.counters import Histogram
 from driftq.server.produced_message import value_of
 from driftq.wire.message import Envelope, Routing
 from driftq.wire.produce import ProduceItem
@@ -42,7 +43,7 @@ from driftq.wire.router import BadRouteDecision, RouteDecision, RouteInput
 
 if TYPE_CHECKING:
     from driftq.engine.engine import Engine
-    from driftq.server.router.protocol import Router
+    from driftq.server.router.routers import Router
 
 logger = logging.getLogger("driftq.router")
 
@@ -89,7 +90,7 @@ class RouterCaller:
         if self.router.inline:
             return finish([self._route_inline(topic, item) for topic, item in items])
         answer = Deferred()
-        task = asyncio.ensure_future(self._routes(items, finish, answer))
+        task = asyncio.ensure_future(self._engine.monitor.steps("router", self._routes(items, finish, answer)))
         task.add_done_callback(lambda done: answer.fail(error) if (error := _error_of(done)) is not None else None)
         return answer
 
@@ -135,7 +136,7 @@ class RouterCaller:
             return partial(self._applied, topic, item, await self.ask(message))
         task = self._calls.get(scope)
         if task is None:
-            task = self._calls[scope] = asyncio.ensure_future(self.ask(message))
+            task = self._calls[scope] = asyncio.ensure_future(self._engine.monitor.steps("router", self.ask(message)))
         return partial(self._applied, topic, item, await asyncio.shield(task))
 
     def _applied(self, topic: str, item: ProduceItem, verdict: RouterVerdict) -> RoutedItem:
@@ -260,7 +261,7 @@ class _Relay:
     def __init__(self, answer: Deferred) -> None:
         self._answer = answer
 
-    def set_reply(self, reply: Response | FileResponse | Streaming) -> None:
+    def set_reply(self, reply: Reply) -> None:
         self._answer.resolve(reply)
 
     def set_error(self, error: BaseException) -> None:
@@ -271,7 +272,7 @@ def _relay(inner: Answer, outer: Deferred) -> None:
     if isinstance(inner, Deferred):
         inner.bind(_Relay(outer))
     else:
-        assert isinstance(inner, Response | FileResponse | Streaming), "the answer of a produce needs no task"
+        assert isinstance(inner, REPLIES), "the answer of a produce needs no task"
         outer.resolve(inner)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from driftq.server.streams.responses import ON_ALL
-from driftq.server.streams.sse import control_event, data_event
+from driftq.server.streams.sse import control_event, data_event, data_event_piece
 from driftq.server.streams.stream_body import RecordsUnreadable, StreamChunk, read_chunk
 from driftq.wire import streams as w
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from driftq.server.http import Deferred, Request, Response, ResponseStream
     from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
 
-SSE_BYTES = 1 << 20  # a reader that catches up reads this much at a time
+SSE_BYTES = 64 << 10  # a reader that catches up reads this much at a time; at least a batch
 
 
 class LongPoll:
@@ -110,7 +110,7 @@ class EventReader:
         silent = True
         while not tail.gone and not stream.over:
             if self.offset < tail.end:
-                if not self._catch_up():
+                if not await self._catch_up(stream):
                     return
             elif self._sent_end:
                 return
@@ -125,20 +125,46 @@ class EventReader:
             if not await stream.drain():
                 return
 
-    def _catch_up(self) -> bool:
+    async def _catch_up(self, stream: ResponseStream) -> bool:
+        """Send the next records from the log, in pieces. False: the stream ends."""
+        tail = self._tail
+        if not await stream.drain():
+            return False
+        chunk = self._read_chunk(tail.end)
+        if chunk is None or chunk.end == self.offset:
+            return False
+        end, at_end = chunk.end, chunk.end == tail.end
+        payload: bytes | memoryview = chunk.view()
+        size = len(payload)
+        if size > SSE_BYTES:
+            stream.charge(size)
+        piece, position = data_event_piece(payload, 0, SSE_BYTES, as_base64=self._as_base64)
+        stream.write(piece)
+        while position < size:
+            if stream.is_tight and not stream.writable:
+                payload, chunk = b"", None  # read it again when the client takes more
+            if not await stream.drain(len(payload)):
+                return False
+            if not payload:
+                chunk = self._read_chunk(end)
+                if chunk is None or chunk.end != end:
+                    return False  # deleted or damaged in the meantime: the client resumes at its offset
+                payload = chunk.view()
+                stream.charge(size)
+            piece, position = data_event_piece(payload, position, SSE_BYTES, as_base64=self._as_base64)
+            stream.write(piece)
+        self.offset = end
+        self._sent_end = at_end and tail.closed
+        stream.write(control_event(end, self._cursor, up_to_date=at_end, closed=self._sent_end))
+        return True
+
+    def _read_chunk(self, end: int) -> StreamChunk | None:
         tail = self._tail
         assert tail.view is not None
         try:
-            chunk = read_chunk(self._engine, tail.view, tail.form, self.offset, tail.end, SSE_BYTES)
+            return read_chunk(self._engine, tail.view, tail.form, self.offset, end, SSE_BYTES)
         except RecordsUnreadable:
-            return False  # the next request of this client gets the error
-        if chunk.end == self.offset:
-            return False
-        self.offset = chunk.end
-        at_end = chunk.end == tail.end
-        self._sent_end = at_end and tail.closed
-        self._stream.write(self._events(chunk, up_to_date=at_end, closed=self._sent_end))
-        return True
+            return None  # the next request of this client gets the error
 
     def _events(self, chunk: StreamChunk, *, up_to_date: bool, closed: bool) -> bytes:
         data = data_event(chunk.body(), as_base64=self._as_base64)
@@ -158,7 +184,7 @@ class EventReader:
             self._woken = None
 
     def take(self, arrival: Arrival) -> bool:
-        if not self._stream.writable or (arrival.chunk is None and not arrival.closed):
+        if not self._stream.writable or arrival.is_large or (arrival.chunk is None and not arrival.closed):
             self._wake()
             return False
         events = arrival.encoded.get(self._cursor)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from driftq.core.model.replies import Reply
 from driftq.core.state.producers import SequenceVerdict
-from driftq.engine.errors import EngineStopped
+from driftq.engine.lifetime import EngineStopped
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import AppendStream

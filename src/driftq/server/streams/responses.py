@@ -66,7 +66,7 @@ def failure(status: int, message: str, headers: Headers | None = None) -> Respon
 
 
 def preflight(methods: str = METHODS) -> Response:
-    """The response to a CORS preflight. `server.access.origin_guard` adds the allowed origin; without it nothing is
+    """The response to a CORS preflight. `server.access.OriginGuard` adds the allowed origin; without it nothing is
     allowed."""
     allow: Headers = [
         ("Access-Control-Allow-Methods", methods),

@@ -25,6 +25,29 @@ def data_event(payload: bytes, *, as_base64: bool) -> bytes:
     return b"event: data\n%b\n" % b"".join(lines)
 
 
+def data_event_piece(payload: bytes | memoryview, position: int, size: int, *, as_base64: bool) -> tuple[bytes, int]:
+    """The piece of a data event that begins at `position` of the payload and covers about `size` bytes of it, and where
+    the next piece begins. The pieces of a payload that is not empty are, together, its `data_event`."""
+    end = min(len(payload), position + size - size % 3)
+    if as_base64:
+        piece = base64.b64encode(payload[position:end])
+    else:
+        if payload[end - 1 : end + 1] == b"\r\n":
+            end += 1
+
+        def next_line(line_end: re.Match[bytes]) -> bytes:
+            return b"\ndata:" + _second_space(payload, position + line_end.end())
+
+        piece = _LINE_END.sub(next_line, bytes(payload[position:end]))
+    if position == 0:
+        piece = b"event: data\ndata:" + (b"" if as_base64 else _second_space(payload, 0)) + piece
+    return (piece + b"\n\n" if end == len(payload) else piece), end
+
+
+def _second_space(payload: bytes | memoryview, position: int) -> bytes:
+    return b" " if payload[position : position + 1] == b" " else b""
+
+
 def _line(text: bytes) -> bytes:
     """A client drops one space after the colon, so a line that begins with a space gets another one."""
     return b"data: %b\n" % text if text[:1] == b" " else b"data:%b\n" % text

@@ -7,11 +7,12 @@ never parsed.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from driftq.server.message_json import content
+from driftq.server.deliveries import content
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records, streams
 
@@ -44,6 +45,10 @@ class StreamChunk(NamedTuple):
     def body(self) -> bytes:
         return b"".join(self.parts)
 
+    def view(self) -> Part:
+        """The body, without a copy if it has one part."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
 
 class RecordsUnreadable(Exception):
     """The record at the requested offset cannot be read. Reading can resume at `next_offset`, if it is not None."""
@@ -54,8 +59,7 @@ class RecordsUnreadable(Exception):
 
 
 def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: int, max_bytes: int) -> StreamChunk:
-    """The records from `offset` to before `end`: whole batches, up to about `max_bytes`, at least one. Raises
-    `RecordsUnreadable`."""
+    """The records from `offset` to before `end`, up to about `max_bytes`, at least one. Raises `RecordsUnreadable`."""
     reached = offset
     size = 0
     pieces: list[Part] = []
@@ -69,9 +73,12 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
                 for batch in batches:
                     header = records.read_header(batch)
                     last = min(stop, header.end_offset)
-                    pieces.append(_values(form, batch, header, position, last))
-                    size += len(pieces[-1])
-                    position = reached = last
+                    piece, count = _values(form, batch, header, position, last, max_bytes - size)
+                    pieces.append(piece)
+                    size += len(piece)
+                    position = reached = position + count
+                    if size >= max_bytes or position < last:
+                        return StreamChunk(offset, reached, _framed(form, pieces))
             if position < stop:
                 break
     except (CorruptLog, records.BadBatch) as error:
@@ -91,27 +98,30 @@ def ranges_of(view: StreamView, offset: int, end: int) -> Iterator[tuple[int, in
         yield view.log_id, max(own_first, offset), end
 
 
-def _values(form: Form, batch: bytes, header: records.Header, first: int, end: int) -> Part:
+def _values(form: Form, batch: bytes, header: records.Header, first: int, end: int, bytes_max: int) -> tuple[Part, int]:
+    """The records from `first` to `end` that fit, at least one; and how many they are."""
     low, high = first - header.first_offset, end - header.first_offset
     if form is Form.PARTITION:
-        return _messages(batch, header, low, high)
+        return _messages(batch, header, low, high, bytes_max)
     ends, values = records.value_column(batch, header)
-    if form is Form.BYTES:
-        return values[ends[low] : ends[high]]
-    if high - low == 1:
-        return values[ends[low] : ends[high]]
-    data = bytes(values)
-    return b",".join([data[ends[index] : ends[index + 1]] for index in range(low, high)])
+    high = min(high, max(low + 1, bisect_right(ends, ends[low] + max(0, bytes_max)) - 1))
+    if form is Form.BYTES or high - low == 1:
+        return values[ends[low] : ends[high]], high - low
+    data = bytes(values[: ends[high]])
+    return b",".join([data[ends[index] : ends[index + 1]] for index in range(low, high)]), high - low
 
 
-def _messages(batch: bytes, header: records.Header, low: int, high: int) -> bytes:
+def _messages(batch: bytes, header: records.Header, low: int, high: int, bytes_max: int) -> tuple[bytes, int]:
     stamp = b',"timestamp_ms":%d' % header.at_ms
     offset = header.first_offset + low
-    messages = []
+    messages: list[bytes] = []
     for record in records.unpack(batch, header, first=low, count=high - low):
-        messages.append(b'{"offset":%d%b%b}' % (offset, stamp, content(record)))
-        offset += 1
-    return b",".join(messages)
+        message = b'{"offset":%d%b%b}' % (offset + len(messages), stamp, content(record))
+        bytes_max -= len(message)
+        if bytes_max < 0 and messages:
+            break
+        messages.append(message)
+    return b",".join(messages), len(messages)
 
 
 def _framed(form: Form, pieces: list[Part]) -> list[Part]:

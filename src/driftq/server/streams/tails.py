@@ -37,16 +37,21 @@ if TYPE_CHECKING:
     from driftq.engine.engine import Engine
 
 
+LARGE_BYTES = 128 << 10
+
+
 class Arrival:
     """News of a log: records, or that it was closed. `chunk` is None if there are no records."""
 
-    __slots__ = ("chunk", "closed", "encoded", "end", "first")
+    __slots__ = ("chunk", "closed", "encoded", "end", "first", "is_large")
 
     def __init__(self, first: int, end: int, chunk: StreamChunk | None, closed: bool) -> None:
         self.first = first
         self.end = end
         self.chunk = chunk
         self.closed = closed
+        # Too large to be written at once to each reader, some of which may not read: each reads it from the log.
+        self.is_large = chunk is not None and sum(map(len, chunk.parts)) > LARGE_BYTES
         self.encoded: dict[str, object] = {}  # what readers made of it, by their own keys, so that it is encoded once
 
 
@@ -102,7 +107,7 @@ class LiveTail:
         self.end = max(self.end, end)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._deliver)
+            asyncio.get_running_loop().call_soon(self._engine.monitor.timed("live reads", self._deliver))
 
     def _deliver(self) -> None:
         self._scheduled = False

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from driftq.core.model import subscriptions
 from driftq.core.model.stream_facts import WEBHOOK, SubscriptionDeleted, WakeMade
-from driftq.engine.errors import EngineStopped
+from driftq.engine.lifetime import EngineStopped
 from driftq.server.outbound.address_policy import AddressRefused, ip_literal
 from driftq.server.outbound.client import OutboundClient, OutboundFailed, OutboundTarget, target_of
 from driftq.wire import streams as w
@@ -132,7 +132,9 @@ class Webhooks:
             return
         task = self._tasks.get(number)
         if task is None or task.done():
-            task = self._tasks[number] = asyncio.ensure_future(self._serve(number))
+            task = self._tasks[number] = asyncio.ensure_future(
+                self._engine.monitor.steps("webhooks", self._serve(number))
+            )
             task.add_done_callback(lambda over: self._remove(number, over))
 
     def _remove(self, number: int, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Every gate of a claim, as `/v1/explain` reports it; and what it calls claimable can be claimed."""
+"""Every gate of a claim, as `/v1/explain` reports it; exactly the claimable messages can be claimed."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ async def prepared(at: HandlerFixture, *messages: dict) -> None:
         assert (await at.call("POST", "/v1/produce", {"topic": "t", "value": "v", **message})).status == 200
 
 
-async def claim(at: HandlerFixture, group: str = "g", most: int = 1, **more) -> list[dict]:
-    body = {"topic": "t", "group": group, "owner": "ann", "max": most, "lease_ms": 1_000, **more}
+async def claim(at: HandlerFixture, group: str = "g", max_messages: int = 1, **more) -> list[dict]:
+    body = {"topic": "t", "group": group, "owner": "ann", "max": max_messages, "lease_ms": 1_000, **more}
     return (await at.call("POST", "/v1/claim", body)).body["messages"]
 
 
 async def explained(at: HandlerFixture, offset: int, group: str = "g", more: str = "") -> dict:
-    shown = await at.call("GET", f"/v1/explain?topic=t&partition=0&offset={offset}&group={group}{more}")
-    assert shown.status == 200, shown
-    (view,) = shown.body["groups"]
-    return {**view, "gates": [*shown.body["gates"], *view.get("gates", [])], "message": shown.body["message"]}
+    reply = await at.call("GET", f"/v1/explain?topic=t&partition=0&offset={offset}&group={group}{more}")
+    assert reply.status == 200, reply
+    (view,) = reply.body["groups"]
+    return {**view, "gates": [*reply.body["gates"], *view.get("gates", [])], "message": reply.body["message"]}
 
 
 def gates(view: dict) -> list[str]:
     return [gate["gate"] for gate in view["gates"]]
 
 
-def test_a_message_that_is_held_says_by_whom_and_until_when():
+def test_a_held_message_names_its_owner_and_the_end_of_the_lease():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {})
@@ -59,19 +59,19 @@ def test_a_message_that_is_held_says_by_whom_and_until_when():
     run(check())
 
 
-def test_a_message_that_failed_rests_with_its_history():
+def test_a_failed_message_waits_in_backoff_with_its_history():
     async def check():
         async with handler_fixture(limits=STEADY) as at:
             await prepared(at, {})
             await claim(at)
-            nack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0, "reason": "no luck"}
+            nack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": 0, "reason": "no connection"}
             await at.call("POST", "/v1/nack", nack)
             view = await explained(at, 0)
-            assert (view["state"], view["failures"], view["last_error"]) == ("resting", 1, "no luck")
+            assert (view["state"], view["failures"], view["last_error"]) == ("resting", 1, "no connection")
             assert [(gate["gate"], gate["opens_at"]) for gate in view["gates"]] == [
                 ("resting", to_rfc3339(START_MS + 500))
             ]
-            assert "no luck" in view["summary"]
+            assert "no connection" in view["summary"]
             at.clock.move(500)
             view = await explained(at, 0)
             assert (view["claimable"], gates(view)) == (True, [])
@@ -92,7 +92,7 @@ def test_a_delayed_message_names_its_time():
     run(check())
 
 
-def test_all_gates_are_told_at_once():
+def test_all_gates_are_reported_at_once():
     async def check():
         async with handler_fixture(limits=ONE_AT_A_TIME) as at:
             await prepared(at, {}, {"task": "mail"})
@@ -102,6 +102,22 @@ def test_all_gates_are_told_at_once():
             assert gates(view) == ["paused", "filter", "in_flight"]
             assert view["gates"][2]["opens_at"] == to_rfc3339(START_MS + 1_000)
             assert view["message"]["task"] == "mail"
+
+    run(check())
+
+
+def test_a_message_of_a_paused_group_is_paused_until_the_group_is_resumed():
+    async def check():
+        async with handler_fixture() as at:
+            await prepared(at, {}, {})
+            await claim(at)
+            await at.call("POST", "/v1/topics/t/groups/g/pause")
+            paused = await explained(at, 1)
+            assert (paused["state"], paused["claimable"], gates(paused)) == ("paused", False, ["paused"])
+            assert "paused" in paused["summary"]
+            assert (await explained(at, 0))["state"] == "held"
+            await at.call("POST", "/v1/topics/t/groups/g/resume")
+            assert (await explained(at, 1))["state"] == "ready"
 
     run(check())
 
@@ -124,11 +140,11 @@ def test_a_deadline_that_has_passed_never_opens():
     run(check())
 
 
-def test_gaps_are_shown_and_hold_nothing_back():
+def test_gaps_are_reported_and_delay_nothing():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, *[{} for _ in range(6)])
-            await claim(at, most=5)
+            await claim(at, max_messages=5)
             for offset in (1, 3):
                 ack = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": offset}
                 assert (await at.call("POST", "/v1/ack", ack)).status == 204
@@ -140,21 +156,21 @@ def test_gaps_are_shown_and_hold_nothing_back():
     run(check())
 
 
-def test_the_past_and_the_future_are_told_apart():
+def test_an_offset_below_the_start_differs_from_one_past_the_end():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {}, {})
             await claim(at)
-            (future,) = (await explained(at, 2))["gates"]
-            assert future["gate"] == "not_produced"
+            (not_produced,) = (await explained(at, 2))["gates"]
+            assert not_produced["gate"] == "not_produced"
             await at.engine.submit(TrimTopic("t", 0, 1))
-            (past,) = (await explained(at, 0))["gates"]
-            assert (past["gate"], past["opens_when"]) == ("retention", "never")
+            (trimmed,) = (await explained(at, 0))["gates"]
+            assert (trimmed["gate"], trimmed["opens_when"]) == ("retention", "never")
 
     run(check())
 
 
-def test_the_place_in_line_counts_the_own_lane_only():
+def test_the_messages_ahead_are_those_of_the_same_lane():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {}, {"task": "a"}, {}, {"task": "a"}, {})
@@ -165,18 +181,18 @@ def test_the_place_in_line_counts_the_own_lane_only():
     run(check())
 
 
-def test_without_a_group_all_of_them_are_told():
+def test_without_a_group_all_groups_are_explained():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {})
-            alone = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
-            assert alone.body["groups"] == []
-            assert "No group" in alone.body["summary"]
+            no_group = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
+            assert no_group.body["groups"] == []
+            assert "No group" in no_group.body["summary"]
             await claim(at, "g")
             await claim(at, "h", task="nothing")
-            both = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
-            assert [view["group"] for view in both.body["groups"]] == ["g", "h"]
-            assert both.body["summary"] == "1 of 2 groups can claim this message now."
+            two_groups = await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")
+            assert [view["group"] for view in two_groups.body["groups"]] == ["g", "h"]
+            assert two_groups.body["summary"] == "1 of 2 groups can claim this message now."
 
     run(check())
 
@@ -194,7 +210,7 @@ def test_without_a_group_all_of_them_are_told():
         ("topic=t&partition=0&offset=0&group=x", 404),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused(query, status):
+def test_an_invalid_query_is_refused(query, status):
     async def check():
         async with handler_fixture() as at:
             await prepared(at)
@@ -203,8 +219,8 @@ def test_a_question_that_makes_no_sense_is_refused(query, status):
     run(check())
 
 
-def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
-    """The explanation and the rule that hands out are two pieces of code; they must not disagree."""
+def test_exactly_the_claimable_messages_can_be_claimed():
+    """The explanation and the rule of a claim are two pieces of code; they must agree."""
 
     async def check():
         async with handler_fixture(limits=BrokerLimits(in_flight_max=3, retry=STEADY.retry)) as at:
@@ -213,11 +229,11 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
             await at.call("POST", "/v1/claim", {"topic": "t", "group": "g", "owner": "o", "task": "nothing"})
             for step in range(12):
                 views = [await explained(at, offset) for offset in range(len(shapes))]
-                open_now = {offset for offset, view in enumerate(views) if view["claimable"]}
-                got = await claim(at, most=3)
-                assert {m["offset"] for m in got} <= open_now, step
-                assert bool(got) == bool(open_now), step
-                for number, m in enumerate(got):
+                claimable = {offset for offset, view in enumerate(views) if view["claimable"]}
+                messages = await claim(at, max_messages=3)
+                assert {m["offset"] for m in messages} <= claimable, step
+                assert bool(messages) == bool(claimable), step
+                for number, m in enumerate(messages):
                     path = "/v1/ack" if (step + number) % 3 else "/v1/nack"
                     body = {"topic": "t", "group": "g", "owner": "ann", "partition": 0, "offset": m["offset"]}
                     if (step + number) % 4:
@@ -227,7 +243,7 @@ def test_whatever_is_called_claimable_can_be_claimed_and_nothing_else():
     run(check())
 
 
-def test_a_time_beyond_all_dates_is_shown_as_the_last_one():
+def test_a_time_after_the_last_date_is_shown_as_the_last_date():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {"delay_ms": 2**53 - 1}, {"id": "j", "delay_ms": 2**53 - 1})
@@ -241,17 +257,17 @@ def test_a_time_beyond_all_dates_is_shown_as_the_last_one():
     run(check())
 
 
-@pytest.mark.parametrize("place", ["t:0:" + "9" * 5_000, "t:" + "9" * 5_000 + ":0", "t:0:٣", "t:0:"])
-def test_a_job_called_by_an_impossible_place_is_unknown(place):
+@pytest.mark.parametrize("position", ["t:0:" + "9" * 5_000, "t:" + "9" * 5_000 + ":0", "t:0:٣", "t:0:"])
+def test_a_job_at_an_impossible_position_is_not_found(position):
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {})
-            assert (await at.call("GET", f"/v1/jobs/t/{place}")).status == 404
+            assert (await at.call("GET", f"/v1/jobs/t/{position}")).status == 404
 
     run(check())
 
 
-def test_the_end_of_a_job_is_remembered():
+def test_the_end_of_a_job_is_reported():
     async def check():
         async with handler_fixture() as at:
             await prepared(at, {"id": "a", "task": "x"}, {"id": "b", "task": "x"})

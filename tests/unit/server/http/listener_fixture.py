@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import re
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,3 +178,9 @@ def chunked(path: str, *chunks: bytes) -> bytes:
 def undated(data: bytes) -> bytes:
     """A response with its Date replaced, for comparing bytes."""
     return re.sub(rb"Date: [^\r]+ GMT\r\n", b"Date: *\r\n", data)
+
+
+def vanish(wire: Wire) -> None:
+    """Closes with a reset, as a process that dies with unread data does."""
+    wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.sock.close()

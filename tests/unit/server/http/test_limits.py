@@ -28,7 +28,7 @@ def test_a_body_must_advance_in_every_window_not_on_average():
     assert timeouts.exceeded(20.3, BODY, 1_000_999, False) is TimeoutReason.BODY  # and then a trickle
 
 
-def test_a_body_at_the_rate_goes_on_for_ever():
+def test_a_body_at_the_required_rate_never_times_out():
     timeouts = Timeouts(LIMITS, 0)
     received = 0
     for second in range(0, 3_600, 5):

@@ -15,7 +15,7 @@ def request(target: bytes, fields: dict[bytes, bytes] | None = None) -> Request:
 
 
 @given(st.text())
-def test_whatever_is_escaped_is_decoded_to_itself(text):
+def test_escaped_text_is_decoded_to_itself(text):
     assert percent_decoded(b"".join(b"%%%02X" % octet for octet in text.encode())) == text
 
 
@@ -32,18 +32,18 @@ def test_bytes_that_are_not_utf8_are_refused(raw):
 
 
 def test_a_target_is_split_at_the_first_question_mark_and_decoded_lazily():
-    asked = request(b"/v1/a%20b?x=1?2&x=3&y=%C3%A9+z&flag&&=e")
-    assert asked.raw_path == b"/v1/a%20b"
-    assert asked.path == "/v1/a b"
-    assert dict(asked.query) == {"x": "1?2", "y": "é z", "flag": "", "": "e"}
-    assert query_pairs(asked.raw_query)[:2] == [("x", "1?2"), ("x", "3")]
+    received = request(b"/v1/a%20b?x=1?2&x=3&y=%C3%A9+z&flag&&=e")
+    assert received.raw_path == b"/v1/a%20b"
+    assert received.path == "/v1/a b"
+    assert dict(received.query) == {"x": "1?2", "y": "é z", "flag": "", "": "e"}
+    assert query_pairs(received.raw_query)[:2] == [("x", "1?2"), ("x", "3")]
 
 
-def test_a_broken_query_does_not_spoil_the_path():
-    asked = request(b"/ok?x=%zz")
-    assert asked.path == "/ok"
+def test_a_broken_query_does_not_affect_the_path():
+    received = request(b"/ok?x=%zz")
+    assert received.path == "/ok"
     with pytest.raises(BadRequest):
-        _ = asked.query
+        _ = received.query
 
 
 @pytest.mark.parametrize("path", [b"/%00", b"/a%0ab", b"/%7f", b"/%1b"])
@@ -63,19 +63,19 @@ def test_more_query_fields_than_allowed_are_refused():
 
 
 def test_headers_and_query_cannot_be_changed_because_requests_share_them():
-    asked = request(b"/?a=1", {b"host": b"x "})
-    assert asked.headers["host"] == "x"
+    received = request(b"/?a=1", {b"host": b"x "})
+    assert received.headers["host"] == "x"
     with pytest.raises(TypeError):
-        asked.headers["host"] = "y"  # type: ignore[index]
+        received.headers["host"] = "y"  # type: ignore[index]
     with pytest.raises(TypeError):
-        asked.query["a"] = "2"  # type: ignore[index]
+        received.query["a"] = "2"  # type: ignore[index]
 
 
-def test_gone_is_told_once_and_at_once_to_late_comers():
+def test_a_disconnect_calls_back_once_and_a_late_callback_at_once():
     calls = []
-    asked = request(b"/")
-    asked.on_gone(lambda: calls.append(1))
-    asked.mark_gone()
-    asked.mark_gone()
-    asked.on_gone(lambda: calls.append(2))
+    received = request(b"/")
+    received.on_gone(lambda: calls.append(1))
+    received.mark_gone()
+    received.mark_gone()
+    received.on_gone(lambda: calls.append(2))
     assert calls == [1, 2]

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from driftq.server.http import HttpLimits, Request
 from driftq.server.http.limits import BODY, HEAD, IDLE
+from driftq.server.http.request_body import BodyBudget
 from driftq.server.http.request_head import HEADS_MAX, HeadCache
-from driftq.server.http.request_parser import BodyBudget, RequestParser
+from driftq.server.http.request_parser import RequestParser
 from tests.unit.server.http.listener_fixture import chunked, get, post
 
 SMALL = HttpLimits(target_bytes=64, header_block_bytes=256, header_count=8, body_bytes=1000)
@@ -23,7 +24,7 @@ def read(pieces, limits=SMALL, cache=None, budget=None) -> tuple[list[Request], 
     return requests, parser
 
 
-def seen(requests: list[Request]) -> list[tuple]:
+def values_of(requests: list[Request]) -> list[tuple]:
     return [(r.method, r.path, dict(r.query), dict(r.headers), r.body, r.version, r.keep_alive) for r in requests]
 
 
@@ -48,7 +49,7 @@ MESSAGES = st.one_of(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=8), st.data())
 @example([b"\r\n\r\n", get("/x")], None)
-def test_the_cut_of_the_bytes_and_what_was_seen_before_change_nothing(messages, data):
+def test_neither_the_cut_of_the_bytes_nor_the_cache_changes_the_requests(messages, data):
     stream = b"".join(messages)
     every_byte = [stream[i : i + 1] for i in range(len(stream))]
     expected, plain = read(every_byte)
@@ -57,7 +58,7 @@ def test_the_cut_of_the_bytes_and_what_was_seen_before_change_nothing(messages, 
     cache = HeadCache()
     for _ in range(3):  # the second and third time most heads are cached
         requests, parser = read(pieces, cache=cache)
-        assert seen(requests) == seen(expected)
+        assert values_of(requests) == values_of(expected)
         assert (parser.refusal is None) == (plain.refusal is None)
         assert parser.refusal is None or plain.refusal is None or parser.refusal[0] == plain.refusal[0]
         assert parser.phase == plain.phase or parser.ended
@@ -85,18 +86,18 @@ def test_the_head_cache_is_used_and_bounded():
         b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     ],
 )
-def test_heads_that_change_the_reading_are_not_cached(message):
+def test_heads_that_change_how_the_rest_is_read_are_not_cached(message):
     cache = HeadCache()
     requests, _ = read([message], HttpLimits(), cache)
     assert len(requests) == 1
     assert not cache.by_bytes
 
 
-def test_the_phases_of_reading_are_told():
+def test_the_phase_follows_the_bytes():
     requests, parser = read([b"GE"])
     assert parser.phase == HEAD
     parser.feed(memoryview(b"T / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na"))
-    assert (parser.phase, parser.body_received) == (BODY, 1)
+    assert (parser.phase, parser.body.received) == (BODY, 1)
     parser.feed(memoryview(b"bc"))
     assert parser.phase == IDLE
     assert requests[0].body == b"abc"
@@ -122,11 +123,11 @@ def test_a_limit_holds_exactly(name, make, limit, status):
     assert refusal_of(make(limit * 50)) == status
 
 
-def test_a_body_too_long_is_refused_before_any_of_it_comes():
+def test_a_body_that_is_too_long_is_refused_before_it_is_sent():
     assert refusal_of(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n") == 413
 
 
-def test_many_requests_cut_in_their_heads_are_not_taken_for_one_long_head():
+def test_many_requests_cut_in_their_heads_do_not_count_as_one_long_head():
     stream = b"".join(get(f"/{number}") for number in range(5_000))
     requests, parser = read([stream[i : i + 1000] for i in range(0, len(stream), 1000)])
     assert (len(requests), parser.refusal) == (5_000, None)
@@ -135,10 +136,10 @@ def test_many_requests_cut_in_their_heads_are_not_taken_for_one_long_head():
 @pytest.mark.parametrize("endless", [b"x", b" ", b"a: b\r\n"])
 def test_a_head_without_an_end_is_refused_in_bounded_memory(endless):
     _, parser = read([b"GET / HTTP/1.1\r\nHost: a\r\nX:"])
-    fed = 0
+    fed_bytes = 0
     while not parser.ended:
-        fed += parser.feed(memoryview(endless * 1000))
-        assert fed < 100_000
+        fed_bytes += parser.feed(memoryview(endless * 1000))
+        assert fed_bytes < 100_000
     assert parser.refusal is not None
     assert parser.refusal[0] == 431
 
@@ -146,10 +147,10 @@ def test_a_head_without_an_end_is_refused_in_bounded_memory(endless):
 @pytest.mark.parametrize("endless", [b"1;" + b"x" * 3000 + b"\r\na\r\n", b"0\r\n" + b"T: x\r\n" * 9000])
 def test_chunk_framing_without_an_end_is_refused(endless):
     _, parser = read([b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"], HttpLimits())
-    fed = 0
+    fed_bytes = 0
     while not parser.ended:
-        fed += parser.feed(memoryview(endless))
-        assert fed < 1_000_000
+        fed_bytes += parser.feed(memoryview(endless))
+        assert fed_bytes < 1_000_000
     assert parser.refusal is not None
     assert parser.refusal[0] in (400, 431)
 
@@ -184,7 +185,7 @@ def test_bodies_of_all_connections_share_one_budget_and_give_it_back():
     _, second = read([start, b"x" * 100], budget=budget)
     assert second.refusal is not None
     assert second.refusal[0] == 503
-    first.release()
+    first.body.release()
     assert budget.used_bytes == 0
 
 

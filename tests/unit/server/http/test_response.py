@@ -1,4 +1,4 @@
-"""What may stand in a response head, and what may not."""
+"""What a response head may contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_only_tokens_are_header_names(name):
 @pytest.mark.parametrize(
     "name", ["Content-Length", "content-length", "Transfer-Encoding", "Connection", "Date", "Content-Type"]
 )
-def test_headers_of_the_connection_are_not_the_handlers_to_give(name):
+def test_a_handler_cannot_set_the_headers_of_the_connection(name):
     with pytest.raises(ValueError, match="itself"):
         Response(200, headers=[(name, "1")])
 
@@ -52,7 +52,7 @@ def test_a_list_of_buffers_counts_as_its_sum():
     assert Response(200, [b"ab", memoryview(b"cde"), bytearray(b"f")]).size_bytes() == 6
 
 
-def test_made_up_content_types_do_not_fill_the_memory():
+def test_the_cache_of_content_types_is_bounded():
     from driftq.server.http import response
 
     for number in range(5_000):

@@ -39,7 +39,7 @@ def test_a_public_address_may_be_called(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_an_address_that_is_not_public_may_not(address: str) -> None:
+def test_an_address_that_is_not_public_may_not_be_called(address: str) -> None:
     public = policy("listen.host=10.1.1.1")
     with pytest.raises(AddressRefused):
         check(public, address)
@@ -82,7 +82,7 @@ def test_addresses_of_this_machine_are_known() -> None:
     assert not is_of_this_machine(ipaddress.ip_address("192.0.2.77"))
 
 
-def test_what_is_not_a_network_or_an_origin_is_refused_at_the_start() -> None:
+def test_an_invalid_network_or_origin_is_refused_at_the_start() -> None:
     for setting in (
         "outbound.allow=internal",
         "listen.allowed_origins=*",
@@ -94,22 +94,22 @@ def test_what_is_not_a_network_or_an_origin_is_refused_at_the_start() -> None:
             load(None, {}, [setting])
 
 
-def test_a_name_is_judged_by_what_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_a_name_is_checked_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved: list[str] = []
 
     def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
-        asked.append(host)
+        resolved.append(host)
         return [(None, None, None, "", (address, port)) for address in ("64:ff9b::a00:1", "10.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     outbound = OutboundClient(Settings())
     with pytest.raises(AddressRefused, match="not a public address"):
         asyncio.run(outbound.connect(target_of("https://rebound.example/")))
-    assert asked == ["rebound.example"], "resolved once"
+    assert resolved == ["rebound.example"], "resolved once"
     outbound.close()
 
 
-def test_localhost_by_name_is_judged_like_its_address() -> None:
+def test_localhost_by_name_is_checked_like_its_address() -> None:
     OutboundClient(Settings()).check(target_of("http://localhost:9/"))
     for settings, url in [((), "http://localhost:8080/"), (("listen.host=10.1.1.1",), "http://localhost:9/")]:
         with pytest.raises(AddressRefused):

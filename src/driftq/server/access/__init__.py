@@ -1,1 +1,0 @@
-"""Access control: which hosts and web origins may call, and how much each tenant may produce."""

@@ -1,0 +1,161 @@
+"""Claims in packed runs and claims that ack, from a real server through the real client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import driftq
+from driftq.client.claim_result import ACCEPTED, read_claim
+from driftq.client.transport.http import HttpReply
+from driftq.wire.claims import ClaimReply, Delivered
+from driftq.wire.message import RetryPolicy
+from tests.support.server import Server, running
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with running(str(tmp_path / "data")) as running_server:
+        yield running_server
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[driftq.DriftQ]:
+    with driftq.connect(f"http://127.0.0.1:{server.port}") as client:
+        client.topics.create("t", partitions=2)
+        yield client
+
+
+def claim(server: Server, *, packed: bool = False, **fields: object) -> Any:
+    body = {"topic": "t", "group": "g", "owner": "w", **fields}
+    reply = server.call("POST", "/v1/claim", body, headers=dict(ACCEPTED) if packed else {})
+    assert reply.status == 200, reply
+    return reply
+
+
+def delivered(reply: Any) -> list[Delivered]:
+    result = read_claim(HttpReply(reply.status, {"content-type": reply.headers["content-type"]}, reply.body))
+    assert result.is_packed
+    return [run.delivered(index) for run in result.runs for index in range(run.count)]
+
+
+def test_a_packed_claim_is_the_claim_in_json(server: Server, broker: driftq.DriftQ) -> None:
+    broker.send("t", b"\xff\x00 not text", key="k")
+    broker.send("t", {"job": 1}, task="email", priority=3, labels={"a": "b"}, retry=RetryPolicy(max_attempts=9))
+    with broker.producer("t") as producer:
+        for number in range(300):
+            producer.send(f"plain {number}", f"key {number % 7}")
+    failed = claim(server, group="other", max=7).body
+    for message in json.loads(failed)["messages"]:
+        held = {key: message[key] for key in ("partition", "offset", "token")}
+        body = {"topic": "t", "group": "other", "messages": [held], "reason": "boom", "delay_ms": 0}
+        assert server.call("POST", "/v1/nack/batch", body).status == 200
+    for group, count in (("a", 1), ("b", 33), ("c", 400), ("other", 400)):
+        pages: list[list[Delivered]] = [[], []]
+        for packed, page in enumerate(pages):
+            group_name = group if group == "other" else f"{group}{packed}"
+            while True:
+                reply = claim(server, packed=bool(packed), group=group_name, max=count, lease_ms=60_000)
+                messages = delivered(reply) if packed else driftq_json(reply.body).messages
+                if not messages:
+                    break
+                page += messages
+                if group == "other":
+                    held = [{"partition": m.partition, "offset": m.offset, "token": m.token} for m in messages]
+                    release = {"topic": "t", "group": group, "messages": held}
+                    assert server.call("POST", "/v1/release", release).status == 200
+                    break
+        assert [same(message) for message in pages[0]] == [same(message) for message in pages[1]]
+        assert len(pages[0]) == 302
+        assert len({message.token for message in pages[1]}) == (1 if count == 400 else -(-302 // count))
+
+
+def driftq_json(body: bytes) -> ClaimReply:
+    return msgspec.json.decode(body, type=ClaimReply)
+
+
+def same(message: Delivered) -> tuple[object, ...]:
+    """What does not depend on the delivery."""
+    return (
+        message.partition, message.offset, message.last_error, message.timestamp_ms, message.key, message.value,
+        message.value_base64, message.envelope, message.routing, message.job, message.dlq, message.error,
+    )  # fmt: skip
+
+
+def test_a_claim_acks_what_is_done_and_reports_what_it_refuses(server: Server, broker: driftq.DriftQ) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [f"v{number}" for number in range(6)])
+    first = claim(server, topic="one", max=2).json()
+    done = [{"partition": 0, "offset": 0, "end": 2, "token": first["token"]}]
+    second = claim(server, topic="one", max=2, acks=done).json()
+    assert [message["offset"] for message in second["messages"]] == [2, 3]
+    assert "refused" not in second
+    stale = [
+        {"partition": 0, "offset": 2, "token": first["token"]},
+        {"partition": 0, "offset": 3, "token": second["token"]},
+    ]
+    third = claim(server, topic="one", max=1, acks=stale).json()
+    assert [message["offset"] for message in third["messages"]] == [4]
+    assert [(item["offset"], item["error"]) for item in third["refused"]] == [(2, "FAILED_PRECONDITION")]
+    (partition,) = broker.groups.describe("one", "g").partitions
+    assert (partition.floor, partition.in_flight) == (2, 2)
+    bad = server.call("POST", "/v1/claim", {"topic": "one", "group": "g", "owner": "w", "acks": [{"partition": 0}]})
+    assert bad.status == 400
+    many = [{"partition": 0, "offset": 0, "end": 10_001}]
+    bad = server.call("POST", "/v1/claim", {"topic": "one", "group": "g", "owner": "w", "acks": many})
+    assert (bad.status, "10000 messages" in bad.json()["message"]) == (400, True)
+
+
+def test_a_claim_with_acks_does_not_wait(server: Server, broker: driftq.DriftQ) -> None:
+    broker.topics.create("one")
+    broker.send("one", "a")
+    token = claim(server, topic="one").json()["token"]
+    reply = claim(server, topic="one", wait_ms=60_000, acks=[{"partition": 0, "offset": 0, "token": token}])
+    assert reply.json()["messages"] == []
+
+
+def test_batches_are_acked_when_the_next_one_is_asked_for(broker: driftq.DriftQ) -> None:
+    broker.send_many("t", [f"v{number}" for number in range(250)])
+    sizes, values = [], []
+    for batch in broker.claims("t", "g", max=100, drain=True):
+        assert not batch[0].settled
+        if not sizes:
+            batch[7].nack("boom", delay_ms=0)
+        sizes.append(len(batch))
+        values += [message.text for message in batch]
+        last = batch
+    assert sizes[:2] == [100, 100]
+    assert sorted(values) == sorted([*(f"v{number}" for number in range(250)), values[7]]), "one was delivered again"
+    assert all(message.settled for message in last)
+    assert sum(partition.in_flight for partition in broker.groups.describe("t", "g").partitions) == 0
+    assert broker.groups.describe("t", "g").lag == 0
+
+
+def test_a_batch_that_is_left_early_is_not_acked(broker: driftq.DriftQ) -> None:
+    broker.send_many("t", ["a", "b", "c"])
+    for batch in broker.claims("t", "g", max=2):
+        left = batch
+        break
+    assert broker.groups.describe("t", "g").lag == 3
+    assert broker.ack(left).refused == []
+    assert broker.groups.describe("t", "g").lag == 1
+
+
+def test_async_batches_are_acked_like_blocking_ones(broker: driftq.DriftQ) -> None:
+    broker.send_many("t", [f"v{number}" for number in range(250)])
+    values: list[bytes] = []
+
+    async def consume() -> None:
+        async with broker.asynchronous() as client:
+            async for batch in client.claims("t", "g", max=100, drain=True):
+                values.extend(message.value for message in batch)
+
+    asyncio.run(consume())
+    assert sorted(values) == sorted(f"v{number}".encode() for number in range(250))
+    assert broker.groups.describe("t", "g").lag == 0

@@ -1,0 +1,64 @@
+"""Requests as typed bodies: JSON if there is a body, else query parameters, with the same bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from driftq.server.handlers.codec import any_of, number, page_limit, read, read_json, start_of
+from driftq.server.http import BadRequest, Request
+from driftq.server.http.request import RequestHead
+from driftq.wire.claims import ClaimRequest, NackRequest
+from driftq.wire.topics import TopicRequest
+
+
+def request(query: str = "", body: bytes = b"") -> Request:
+    return Request(RequestHead("POST", b"/v1/x" + (f"?{query}".encode() if query else b""), {}), body, "127.0.0.1")
+
+
+def test_a_body_and_a_query_give_the_same_request():
+    in_body = read(request(body=b'{"topic":"t","group":"g","owner":"o","max":5}'), ClaimRequest, frozenset({"max"}))
+    in_query = read(request("topic=t&group=g&owner=o&max=5&unknown=1"), ClaimRequest, frozenset({"max"}))
+    assert in_body == in_query == ClaimRequest("t", "g", "o", 5)
+
+
+def test_aliases_and_flags_are_read_from_a_query():
+    assert read(request("error=boom"), NackRequest, frozenset(), {"error": "reason"}).reason == "boom"
+    assert read(request("history=true"), TopicRequest, frozenset(), flags=frozenset({"history"})).history is True
+
+
+@pytest.mark.parametrize("query", ["topic=t&group=g&owner=o&max=0", "topic=t&group=g&owner=o&max=x", "topic=t"])
+def test_a_query_has_the_bounds_of_the_body(query):
+    with pytest.raises(BadRequest):
+        read(request(query), ClaimRequest, frozenset({"max"}))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"topic":1}', b'{"unknown":1}', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_not_the_request_is_refused(body):
+    with pytest.raises(BadRequest, match="invalid json body"):
+        read_json(body, ClaimRequest)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "٣", "9" * 17])
+def test_a_number_has_digits_only(text):
+    with pytest.raises(BadRequest):
+        number("offset", text)
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "x"])
+def test_a_page_has_a_limit(limit):
+    assert page_limit(request()) == 100
+    assert page_limit(request("limit=1000")) == 1_000
+    with pytest.raises(BadRequest):
+        page_limit(request(f"limit={limit}"))
+
+
+def test_a_group_starts_at_an_end_or_at_a_time():
+    assert [start_of("earliest"), start_of("latest"), start_of("1970-01-01T00:00:01Z")] == ["earliest", "latest", 1_000]
+    with pytest.raises(BadRequest):
+        start_of("soon")
+
+
+def test_a_partition_of_a_batch_is_any_or_none():
+    assert (any_of(None), any_of("any")) == (None, "any")
+    with pytest.raises(BadRequest):
+        any_of("3")
