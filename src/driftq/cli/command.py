@@ -61,16 +61,16 @@ class Invocation:
 
 def _connect(address: context_file.ServerAddress, timeout_ms: int) -> DriftQ:
     """Does not retry a first connection: the user can run the command again."""
-    import driftq
+    from driftq.client.api import connect
     from driftq.client.transport.sansio import RetryOptions
 
     retry = RetryOptions(timeout_ms=timeout_ms, deadline_ms=timeout_ms, first_contact_ms=0)
-    return driftq.connect(address.url, token=address.token, retry=retry)
+    return connect(address.url, token=address.token, retry=retry)
 
 
 def connect_once(address: context_file.ServerAddress) -> DriftQ:
     """A client that never retries, for health checks."""
-    import driftq
+    from driftq.client.api import connect
     from driftq.client.transport.sansio import RetryOptions
 
     # A backoff longer than the deadline means that no retry is made.
@@ -78,7 +78,7 @@ def connect_once(address: context_file.ServerAddress) -> DriftQ:
     retry = RetryOptions(
         ONCE_TIMEOUT_MS, ONCE_TIMEOUT_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0
     )
-    return driftq.connect(address.url, token=address.token, retry=retry)
+    return connect(address.url, token=address.token, retry=retry)
 
 
 def broker_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -228,13 +228,13 @@ def not_found_hint(invocation: Invocation, options: dict[str, Any]) -> str:
     return ""
 
 
-def confirm(what: str, yes: bool) -> None:
+def confirm(action: str, yes: bool) -> None:
     """Ask before something that cannot be undone. Without a terminal, `--yes` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{what}: this cannot be undone. Add --yes to do it.")
-    click.confirm(f"{what}. This cannot be undone. Continue?", abort=True, err=True)
+        raise click.UsageError(f"{action}: this cannot be undone. Add --yes to do it.")
+    click.confirm(f"{action}. This cannot be undone. Continue?", abort=True, err=True)
 
 
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")

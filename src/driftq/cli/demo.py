@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import driftq
 from driftq.cli.demo_workload import GROUP, PARTITIONS, TOPIC, Workload
 from driftq.cli.exit_codes import Exit
+from driftq.client.api import connect
 from driftq.client.errors import DriftQError
 
 if TYPE_CHECKING:
@@ -167,13 +167,13 @@ class Demo:
         return Exit.REFUSED if differs else Exit.OK
 
     @contextmanager
-    def _waiting(self, what: str) -> Iterator[None]:
+    def _waiting(self, status: str) -> Iterator[None]:
         """Print a line every few seconds, so that a long wait does not look like a hang."""
         started_s, done = time.monotonic(), threading.Event()
 
         def report() -> None:
             while not done.wait(PROGRESS_S):
-                self.echo(f"{what}, {time.monotonic() - started_s:.0f} s")
+                self.echo(f"{status}, {time.monotonic() - started_s:.0f} s")
 
         reporter = threading.Thread(target=report, name="progress", daemon=True)
         reporter.start()
@@ -184,7 +184,7 @@ class Demo:
             reporter.join()
 
     def _configurations(self, url: str) -> tuple[Configuration, Configuration]:
-        from driftq.spark.pipelines.configuration import load
+        from driftq.spark.pipelines.settings import load
 
         source = {"source.url": url, "source.topics": (TOPIC,)}
         archive = {
@@ -277,7 +277,7 @@ class _Supervisor:
 
     def _caught_up(self) -> bool:
         archived = self._table_offsets()
-        with driftq.connect(self._broker.url) as broker:
+        with connect(self._broker.url) as broker:
             return all(archived.get(log.partition, 0) >= log.end for log in broker.topics.offsets(TOPIC).partitions)
 
 

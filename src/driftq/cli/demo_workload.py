@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import driftq
+from driftq.client.api import connect
 from driftq.client.errors import DriftQError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Workload:
 
     def start(self) -> int:
         """Create the topic if it does not exist, and start. Returns the number of the first order."""
-        with driftq.connect(self._url) as broker:
+        with connect(self._url) as broker:
             broker.topics.create(TOPIC, partitions=PARTITIONS, history=True)
             self.sent = first = count(broker)
         for thread in self._threads:
@@ -60,7 +60,7 @@ class Workload:
     def _guarded(self, loop: object) -> None:
         """An error of the broker ends the workload, not the program; it is kept in `error`."""
         try:
-            with driftq.connect(self._url) as broker:
+            with connect(self._url) as broker:
                 loop(broker)  # type: ignore[operator]
         except DriftQError as error:
             if not self._ended.is_set():

@@ -54,7 +54,7 @@ def exit_on_error(report: Callable[[str], None] | None = None) -> Iterator[None]
         sys.exit(code)
 
     from driftq.core.model.frames import UnknownFact
-    from driftq.engine.errors import EngineStopped
+    from driftq.engine.lifetime import EngineStopped
     from driftq.repair.folder_reader import NoDataFolder
     from driftq.server.http.listener import CannotListen
     from driftq.storage.corruption import CorruptJournal, Damaged, FilesMoved, FormatTooNew

@@ -36,7 +36,7 @@ def explain(invocation: Invocation, topic: str, message: OffsetRun, group: str, 
         _show_gate(gate)
     for state_of_group in explanation["groups"]:
         attempts = f", attempt {state_of_group['attempts']}" if state_of_group.get("attempts") else ""
-        state = "can be claimed now" if state_of_group["claimable"] else state_of_group["state"]
+        state = "can be claimed now" if state_of_group["claimable"] else _text_of(state_of_group["state"])
         click.echo(output.printable(f"\ngroup {state_of_group['group']}: {state}{attempts}"))
         for gate in state_of_group.get("gates", ()):
             _show_gate(gate)
@@ -53,9 +53,14 @@ def explain(invocation: Invocation, topic: str, message: OffsetRun, group: str, 
 
 
 def _show_gate(gate: dict[str, Any]) -> None:
-    click.echo(output.printable(f"  {gate['gate']:<12}  {gate['why']}"))
+    click.echo(output.printable(f"  {_text_of(gate['gate']):<12}  {gate['why']}"))
     at = f" ({gate['opens_at']})" if gate.get("opens_at") else ""
     click.echo(output.printable(f"  {'':<12}  opens when {gate['opens_when']}{at}"))
+
+
+def _text_of(state: str) -> str:
+    """The API's "resting" is "waiting" for people; see the glossary."""
+    return "waiting" if state == "resting" else state
 
 
 @click.command()

@@ -28,6 +28,8 @@ def command() -> None:
 def list_(invocation: Invocation, topic: str) -> None:
     """List all groups, or those of TOPIC, with their lag.
 
+    IN FLIGHT messages are leased. WAITING ones are in backoff, or delayed until a time (`resting` in the JSON).
+
     Example: driftq groups list orders
     """
     groups = invocation.broker.groups.list(topic)
@@ -41,7 +43,7 @@ def list_(invocation: Invocation, topic: str) -> None:
         )
         for info in groups
     )  # fmt: skip
-    header = ("TOPIC", "GROUP", "LAG", "OLDEST", "IN FLIGHT", "RESTING", "")
+    header = ("TOPIC", "GROUP", "LAG", "OLDEST", "IN FLIGHT", "WAITING", "")
     output.table(header, rows, "No groups. A group is created by its first claim.")
 
 
@@ -50,7 +52,7 @@ def list_(invocation: Invocation, topic: str) -> None:
 @group_argument
 @broker_command
 def show(invocation: Invocation, topic: str, group: str) -> None:
-    """Show one group, partition by partition.
+    """Show one group, partition by partition. The columns are those of `driftq groups list`.
 
     Example: driftq groups show orders billing
     """
@@ -70,11 +72,11 @@ def show(invocation: Invocation, topic: str, group: str) -> None:
             ("other tasks", info.unclaimed or None),
             ("oldest", output.age(info.lag_ms) if info.lag else ""),
             ("in flight", info.in_flight),
-            ("resting", info.resting),
+            ("waiting", info.resting),
         ]
     )
     click.echo()
-    header = ("PARTITION", "SETTLED TO", "CURSOR", "NEXT", "LAG", "IN FLIGHT", "RESTING", "GAPS")
+    header = ("PARTITION", "SETTLED TO", "CURSOR", "NEXT", "LAG", "IN FLIGHT", "WAITING", "GAPS")
     rows = (
         (log.partition, log.floor, log.cursor, log.end_offset, log.lag, log.in_flight, log.resting, log.gaps)
         for log in info.partitions

@@ -76,8 +76,7 @@ def dump(
 
 def _journal_facts(folder: str, names: Names, from_lsn: int, to_lsn: int | None) -> Iterator[tuple[int, Fact | str]]:
     from driftq.core.model.frames import decode
-    from driftq.repair.folder_reader import read_journal, require_folder, snapshot_facts
-    from driftq.repair.journal_scan import Damage
+    from driftq.repair.folder_reader import Damage, read_journal, require_folder, snapshot_facts
     from driftq.storage.disk import OsDisk
 
     disk = OsDisk()
@@ -168,8 +167,10 @@ def _report_object(report: VerifyReport, cut: list[str], names: Names) -> dict[s
 
 def _report_lines(report: VerifyReport, cut: list[str], names: Names) -> Iterator[str]:
     readable = ", ".join(f"lsn {lsn}" for lsn in report.snapshots) or "none"
+    if report.snapshots or any(finding.part == "snapshot" for finding in report.findings):
+        readable += " readable"
     compared = f", {len(report.compared)} equal to the journal's fold" if report.compared else ""
-    yield f"snapshots  {readable} readable{compared}"
+    yield f"snapshots  {readable}{compared}"
     yield f"journal    lsn {report.first_lsn} to {report.last_lsn}, {report.frames} frames folded"
     yield f"logs       {report.logs}, with {report.records} records that only their files hold"
     if not report.findings:
@@ -177,8 +178,8 @@ def _report_lines(report: VerifyReport, cut: list[str], names: Names) -> Iterato
         return
     for finding in report.findings:
         lsns = f" (lsn {finding.first_lsn} to {finding.last_lsn or 'the end'})" if finding.first_lsn else ""
-        place = f"{finding.file}, byte {finding.position}: {finding.reason}"
-        yield f"DAMAGED    {place}{lsns}{_affected_offsets(finding, names)}"
+        damage = f"{finding.file}, byte {finding.position}: {finding.reason}"
+        yield f"DAMAGED    {damage}{lsns}{_affected_offsets(finding, names)}"
     if any(finding.part == "log" for finding in report.findings):
         yield "Damaged log files do not stop a broker: reads of these offsets fail, everything else is served."
     if any(finding.part != "log" for finding in report.findings):
@@ -228,7 +229,7 @@ def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
             paused = ", paused" if group["paused"] else ""
             yield (
                 f"  group {group['group']}: lag {group['lag']:,}, in flight {group['in_flight']:,},"
-                f" waiting for retry {group['waiting_for_retry']:,}{paused}"
+                f" waiting {group['waiting_for_retry']:,}{paused}"
             )
     for stream in stats["streams"]:
         yield f"stream     {stream['path']}  {_log_line(stream)}{', closed' if stream['closed'] else ''}"

@@ -1,8 +1,8 @@
-"""The `driftq` command: finds the module of a subcommand and runs it.
+"""The `driftq` command: finds the module of a subcommand and runs it. It also prints its own completion script.
 
-The subcommand `name` is the click command `command` in `driftq.cli.name`; small ones that belong together share a
-module and have their own names there (`SHARED`). The summary that `--help` shows is kept here, next to the name, so
-that help imports no subcommand and is quick. This module does not know what subcommands do.
+The subcommand `name` is the click command `command` in `driftq.cli.name`; those that belong together share a module and
+have their own names there (`SHARED`). The summary that `--help` shows is kept here, next to the name, so that help
+imports no subcommand and is quick. This module does not know what subcommands do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 PACKAGE = "driftq.cli"
+PROGRAM = "driftq"
+COMPLETION_VARIABLE = "_DRIFTQ_COMPLETE"  # set by the completion script when it calls the program
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Messages": {
@@ -69,6 +71,7 @@ SUMMARIES: Mapping[str, str] = {name: line for section in SECTIONS.values() for 
 SHARED: Mapping[str, str] = {
     "consume": "consume",
     "claim": "consume",
+    "tail": "consume",
     "ack": "settle",
     "nack": "settle",
     "reject": "settle",
@@ -78,7 +81,11 @@ SHARED: Mapping[str, str] = {
     "route": "explain",
     "status": "status",
     "health": "status",
+    "clock": "status",
     "version": "status",
+    "serve": "serve",
+    "config": "serve",
+    "completion": "main",
 }
 
 
@@ -159,6 +166,25 @@ def main(url: str | None, context: str | None, as_json: bool) -> None:
 
     Start with `driftq serve`, then `driftq topics create orders` and `driftq produce orders hello`.
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options and names of topics, groups, streams and contexts.
+
+    \b
+    Examples:
+      driftq completion bash > ~/.local/share/bash-completion/completions/driftq
+      driftq completion zsh > "${fpath[1]}/_driftq"
+      driftq completion fish > ~/.config/fish/completions/driftq.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(main, {}, PROGRAM, COMPLETION_VARIABLE)
+    click.echo(script.source_template % script.source_vars())
 
 
 if __name__ == "__main__":

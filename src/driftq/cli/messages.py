@@ -23,12 +23,12 @@ def as_object(topic: str, message: Delivered | StoredMessage) -> dict[str, Any]:
     """A message as one JSON object, with the field names of the API; empty fields are left out."""
     import msgspec
 
-    fields: dict[str, Any] = msgspec.to_builtins(message)
+    every: dict[str, Any] = msgspec.to_builtins(message)
     blank = (None, "", 0)
-    shown = {name: value for name, value in fields.items() if value not in blank or name in ("partition", "offset")}
+    fields = {name: value for name, value in every.items() if value not in blank or name in ("partition", "offset")}
     if message.value_base64 is None:
-        shown["value"] = message.value
-    return {"topic": topic, **shown}
+        fields["value"] = message.value
+    return {"topic": topic, **fields}
 
 
 def raw(message: Delivered | StoredMessage) -> bytes:

@@ -90,20 +90,20 @@ def _rich_table(header: Sequence[str], rows: list[list[object]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for index, name in enumerate(header):
         numbers = all(isinstance(row[index], int) and not isinstance(row[index], bool) for row in rows)
-        shown.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(cell(value)) for value in row))
-    Console().print(shown)
+        table.add_row(*(Text(cell(value)) for value in row))
+    Console().print(table)
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
     """Names and values, one pair a line."""
-    shown = [(name, cell(value)) for name, value in pairs if value not in (None, "")]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, text in shown:
+    lines = [(name, cell(value)) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, text in lines:
         click.echo(f"{name:<{width}}  {text}")
 
 
@@ -125,7 +125,7 @@ def size(count: int) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int | None, *, unit: str = "messages") -> Iterator[Callable[[int], None]]:
+def progress(title: str, total: int | None, *, unit: str = "messages") -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if that is a terminal; yields `advance(count)`."""
     if not sys.stderr.isatty():
         yield lambda count: None
@@ -134,9 +134,9 @@ def progress(what: str, total: int | None, *, unit: str = "messages") -> Iterato
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     front = BarColumn() if total is not None else SpinnerColumn()
-    columns = (TextColumn(what), front, MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
+    columns = (TextColumn(title), front, MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)
 
 

@@ -26,7 +26,7 @@ def list_(as_json: bool) -> None:
 
     Example: driftq pipeline list
     """
-    from driftq.spark.pipelines.configuration import PIPELINES
+    from driftq.spark.pipelines.settings import PIPELINES
 
     if json_requested(as_json):
         output.document({name: spec.summary for name, spec in PIPELINES.items()})
@@ -49,6 +49,7 @@ def _pipeline_options(function: Any) -> Any:
             ),
             click.option("--once", is_flag=True, help="Process the available messages, then stop."),
             click.option("--checkpoint", metavar="DIR", help="Folder for the progress of the query."),
+            click.option("--audit-every", metavar="10m", help="Audit an archive at this interval while it runs."),
             click.option("--master", metavar="URL", help="Spark master (default: all cores of this machine)."),
             click.option(
                 "--set", "assignments", metavar="NAME=VALUE", multiple=True, help="Set any setting; `show` lists them."
@@ -61,11 +62,11 @@ def _pipeline_options(function: Any) -> Any:
 
 def _configured(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], options: dict[str, Any]) -> Any:
     from driftq.settings.loader import SettingsError
-    from driftq.spark.pipelines.configuration import load
+    from driftq.spark.pipelines.settings import load
 
     names = {
         "topics": "source.topics", "table": "sink.table", "target_topic": "sink.topic", "once": "pipeline.once",
-        "checkpoint": "pipeline.checkpoint", "master": "pipeline.master",
+        "checkpoint": "pipeline.checkpoint", "master": "pipeline.master", "audit_every": "archive.audit_every",
     }  # fmt: skip
     values = {names[name]: value for name, value in options.items() if value}
     server = {"source.url": invocation.address.url, "source.token": invocation.address.token}
@@ -86,7 +87,7 @@ def show(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], **
 
     Example: driftq pipeline show metrics --topic orders --table ./tables/metrics > metrics.toml
     """
-    from driftq.spark.pipelines.configuration import toml_lines
+    from driftq.spark.pipelines.settings import toml_lines
 
     lines = list(toml_lines(_configured(invocation, pipeline, assignments, options)))
     if invocation.as_json:
@@ -116,7 +117,7 @@ def run(invocation: Invocation, pipeline: str, assignments: tuple[str, ...], **o
     from driftq.settings.loader import SettingsError
     from driftq.spark.java import NoJava
     from driftq.spark.pipelines.query_monitor import QueryFailed
-    from driftq.spark.pipelines.run import run_pipeline
+    from driftq.spark.pipelines.registry import run_pipeline
 
     try:
         code = run_pipeline(configuration, output.note, click.echo)

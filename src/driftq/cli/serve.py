@@ -1,4 +1,4 @@
-"""`driftq serve`: run a broker."""
+"""`driftq serve` and `driftq config`: run a broker, and show the settings that it would run with."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import logging
 from functools import partial
 
 import click
+
+from driftq.cli.command import as_json_option
 
 DEFAULT_DATA = "./data"  # of every command that takes a data folder
 
@@ -19,7 +21,7 @@ DEFAULT_DATA = "./data"  # of every command that takes a data folder
 @click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting, e.g. queue.lease_ms=5000."
 )
-def command(address: str | None, data: str, memory: bool, config: str | None, assignments: tuple[str, ...]) -> None:
+def serve(address: str | None, data: str, memory: bool, config: str | None, assignments: tuple[str, ...]) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
     The server replies to a write only after it is on disk. The API is under /v1; its documentation is at /v1/docs.
@@ -53,3 +55,35 @@ def command(address: str | None, data: str, memory: bool, config: str | None, as
             runner.run(run(settings, None if memory else data, echo))
         except SettingsError as error:
             raise click.UsageError(str(error)) from None
+
+
+@click.group()
+def config() -> None:
+    """Show the settings of the server."""
+
+
+@config.command()
+@click.option("--config", metavar="FILE", help="Settings in TOML (env: DRIFTQ_CONFIG).")
+@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting.")
+@as_json_option
+def show(config: str | None, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Show every setting, its value and where it comes from.
+
+    Example: driftq config show --config driftq.toml --set queue.lease_ms=5000
+    """
+    from msgspec import json
+
+    from driftq.server.settings import load_from_environment, rows
+    from driftq.settings.loader import SettingsError
+
+    try:
+        settings = rows(load_from_environment(config, assignments))
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
+    if as_json:
+        tree = {name: {"value": json.decode(value), "origin": origin} for name, value, origin in settings}
+        click.echo(json.format(json.encode(tree), indent=2).decode())
+        return
+    width = max(len(name) for name, _, _ in settings)
+    for name, value, origin in settings:
+        click.echo(f"{name:<{width}}  {value:<12}  {origin}")

@@ -28,7 +28,9 @@ class _Claim(NamedTuple):
     """A message that was claimed, perhaps by another process."""
 
     holder: LeaseHolder
-    delivered: Delivered
+    partition: int
+    offset: int
+    token: str
 
 
 def _settle(
@@ -45,7 +47,7 @@ def _settle(
 ) -> None:
     """Settle in one call. Refused messages are printed, and the exit code says so."""
     holder = LeaseHolder(topic, group, owner)
-    claims = [_Claim(holder, delivered) for delivered in _delivered(claimed, token)]
+    claims = [_Claim(holder, item.partition, item.offset, item.token) for item in _delivered(claimed, token)]
     if not claims:
         fail(Exit.BAD_INPUT, "there is no message on standard input", as_json=invocation.as_json)
     reply = getattr(invocation.broker, method)(claims, **more)

@@ -1,4 +1,4 @@
-"""`driftq status`, `health` and `version`: the server as a whole."""
+"""`driftq status`, `health`, `clock` and `version`: the server as a whole."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import click
 
 from driftq import __version__
 from driftq.cli import output
-from driftq.cli.command import Invocation, broker_command, connect_once
+from driftq.cli.command import Invocation, broker_command, confirm, connect_once, yes_option
 from driftq.cli.exit_codes import Exit
 
 if TYPE_CHECKING:
+    from driftq.wire.server_info import ClockInfo
     from driftq.wire.topics import TopicInfo
 
 
@@ -106,6 +107,45 @@ def health(invocation: Invocation) -> None:
         click.echo(f"{invocation.broker.url}: {state['status']}")
     if state["status"] != "ready":
         sys.exit(Exit.IN_USE)
+
+
+@click.group()
+def clock() -> None:
+    """Show the broker's clock and its machine's; accept the machine's."""
+
+
+@clock.command("show")
+@broker_command
+def show_clock(invocation: Invocation) -> None:
+    """Show the broker's time and its machine's, and whether they disagree.
+
+    Example: driftq clock show
+    """
+    _print_clock(invocation, invocation.broker.read_clock())
+
+
+@clock.command("accept")
+@yes_option
+@broker_command
+def accept_clock(invocation: Invocation, yes: bool) -> None:
+    """Set the broker's time to the machine's clock, whether that is earlier or later.
+
+    Leases and backoffs keep their remaining time. Deadlines, expiry and retention use the new time.
+
+    Example: driftq clock accept --yes
+    """
+    info = invocation.broker.read_clock()
+    confirm(f"Set the broker's time from {info.broker_at} to {info.machine_at}", yes)
+    _print_clock(invocation, invocation.broker.accept_clock())
+
+
+def _print_clock(invocation: Invocation, info: ClockInfo) -> None:
+    if invocation.as_json:
+        output.document(info)
+        return
+    output.fields([("broker", info.broker_at), ("machine", info.machine_at), ("ahead", f"{info.ahead_ms} ms")])
+    if info.held:
+        click.echo(f"\n{info.advice[0].upper()}{info.advice[1:]}")
 
 
 @click.command()

@@ -11,31 +11,29 @@ are made by `endpoint` from the pure functions in `calls`, once for both classes
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from driftq.client.calls import admin, queue, streams
-from driftq.client.calls.pages import iterating, listing
-from driftq.client.claims import ClaimedMessage, LeaseHolder, PrefetchBuffer, settle
-from driftq.client.endpoint import AsyncApi, SyncApi, endpoint
-from driftq.client.message import AsyncMessage, Message
+from driftq.client.claims import ACK, ClaimedMessage, Claiming, ClaimOptions, LeaseHolder, SettleAction, settle
+from driftq.client.consume import claims, claims_async, consume, consume_async
+from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, iterating, listing
+from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
 from driftq.client.transport.http import parse_address
 from driftq.client.transport.sansio import Call, RetryOptions, default_owner
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import ACK, SettleAction
 
 if TYPE_CHECKING:
     from driftq.client.producer.producer import AsyncProducer, Producer
     from driftq.client.producer.producer_base import ProducerOptions
     from driftq.client.transport.async_transport import AsyncTransport
-    from driftq.wire.claims import ClaimReply, SettleReply
+    from driftq.wire.claims import SettleReply
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-CONSUME_WAIT_MS = 20_000
 
 
 class TopicMethods:
@@ -193,28 +191,38 @@ class DriftQ(BrokerMethods, SyncApi):
         label: str | None = None,
     ) -> list[Message]:
         """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
-        call = queue.claim(
-            topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
-        )
-        reply: ClaimReply = self._transport.execute(call)
-        holder = LeaseHolder(topic, group, self.owner)
-        return [Message(self._transport, holder, delivered) for delivered in reply.messages]
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), max, lease_ms, start, task, label)
+        return sync_messages(self._transport, claiming.holder, self._transport.execute(claiming.call(wait_ms)))
 
-    def consume(self, topic: str, group: str, *, prefetch: int = 10, **options: Any) -> Iterator[Message]:
+    def claims(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 100,
+        drain: bool = False,
+        **options: Unpack[ClaimOptions],
+    ) -> Iterator[list[Message]]:
+        """Iterate over batches of up to `max` messages: `for batch in broker.claims(…):`. The fastest way to consume.
+
+        Asking for the next batch acks the last one, in the same call; messages that were settled by themselves are left
+        out. After `break` or an error the last batch is not acked: ack or release it, or it is delivered again when its
+        lease ends. The handling of a batch has to fit into a lease. With `drain` it ends when nothing is left.
+        """
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), max, **options)
+        decode = partial(sync_messages, self._transport, claiming.holder)
+        return claims(self._transport, claiming, decode, drain=drain)
+
+    def consume(
+        self, topic: str, group: str, *, prefetch: int = 10, **options: Unpack[ClaimOptions]
+    ) -> Iterator[Message]:
         """Iterate over messages without end: `for message in broker.consume(…): with message: …`.
 
         Claims `prefetch` at a time; options as in `claim`. The leases of messages that wait are renewed, so only the
         handling of one message has to fit into a lease. Use a worker to handle several at a time.
         """
-        lease_ms = options.get("lease_ms")
-        while True:
-            claimed = self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **options)
-            prefetched = PrefetchBuffer(claimed, lease_ms, time.monotonic())
-            while prefetched.waiting:
-                if prefetched.is_due(time.monotonic()):
-                    prefetched.renewed(self.extend(prefetched.waiting, lease_ms), time.monotonic())
-                else:
-                    yield prefetched.next()
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), prefetch, **options)
+        return consume(self._transport, claiming, partial(sync_messages, self._transport, claiming.holder))
 
     def outcome(self) -> Outcome:
         """Acks, messages, appends and effects in one write."""
@@ -293,30 +301,34 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         label: str | None = None,
     ) -> list[AsyncMessage]:
         """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
-        call = queue.claim(
-            topic, group, self.owner, max=max, wait_ms=wait_ms, lease_ms=lease_ms, start=start, task=task, label=label
-        )
-        reply: ClaimReply = await self._transport.execute(call)
-        holder = LeaseHolder(topic, group, self.owner)
-        return [AsyncMessage(self._transport, holder, delivered) for delivered in reply.messages]
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), max, lease_ms, start, task, label)
+        result = await self._transport.execute(claiming.call(wait_ms))
+        return async_messages(self._transport, claiming.holder, result)
 
-    async def consume(
-        self, topic: str, group: str, *, prefetch: int = 10, **options: Any
+    def claims(
+        self,
+        topic: str,
+        group: str,
+        *,
+        max: int = 100,
+        drain: bool = False,
+        **options: Unpack[ClaimOptions],
+    ) -> AsyncIterator[list[AsyncMessage]]:
+        """Iterate over batches: `async for batch in broker.claims(…):`. As `DriftQ.claims`."""
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), max, **options)
+        decode = partial(async_messages, self._transport, claiming.holder)
+        return claims_async(self._transport, claiming, decode, drain=drain)
+
+    def consume(
+        self, topic: str, group: str, *, prefetch: int = 10, **options: Unpack[ClaimOptions]
     ) -> AsyncIterator[AsyncMessage]:
         """Iterate over messages without end: `async for message in broker.consume(…): async with message: …`.
 
         Claims `prefetch` at a time; options as in `claim`. The leases of messages that wait are renewed, so only the
         handling of one message has to fit into a lease. Use a worker to handle several at a time.
         """
-        lease_ms = options.get("lease_ms")
-        while True:
-            claimed = await self.claim(topic, group, max=prefetch, wait_ms=CONSUME_WAIT_MS, **options)
-            prefetched = PrefetchBuffer(claimed, lease_ms, time.monotonic())
-            while prefetched.waiting:
-                if prefetched.is_due(time.monotonic()):
-                    prefetched.renewed(await self.extend(prefetched.waiting, lease_ms), time.monotonic())
-                else:
-                    yield prefetched.next()
+        claiming = Claiming(LeaseHolder(topic, group, self.owner), prefetch, **options)
+        return consume_async(self._transport, claiming, partial(async_messages, self._transport, claiming.holder))
 
     def outcome(self) -> AsyncOutcome:
         """Acks, messages, appends and effects in one write."""

@@ -1,4 +1,13 @@
-"""Claimed messages: who holds them, how they are named in a call, and the calls that settle them.
+"""Claimed messages: who holds them, how an attempt ends, and the calls that settle them.
+
+A handler returns, raises, or raises one of the results below. `settlement_for` is this table:
+
+    return               ack        the message is settled
+    raise Retry(…)       nack       retried after `after_ms`, or when the retry policy says
+    raise Reject(…)      reject     dead-lettered at once
+    raise Release(…)     release    delivered to another worker; the attempt is not counted
+    raise Busy           release    another worker holds the effect; not counted either
+    raise anything else  nack       retried; the error becomes `last_error`
 
 A claim delivers runs of neighbouring offsets under one token. A call that settles them names each run once instead of
 each message: `token_ranges`. Everything here is pure; messages, workers and outcomes share it.
@@ -7,19 +16,22 @@ each message: `token_ranges`. Everything here is pure; messages, workers and out
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from driftq.client.calls import queue
-from driftq.client.errors import refused
-from driftq.client.transport.sansio import Call
-from driftq.wire.claims import HeldItem
+from driftq.client.claim_result import ACCEPTED, read_claim
+from driftq.client.errors import Busy, InvalidCall, refused
+from driftq.client.transport.sansio import Call, Flow, PeerHistory, RetryOptions, retrying_call
+from driftq.wire.claims import ClaimRequest, HeldItem
 from driftq.wire.effects import OutcomeAck
 from driftq.wire.errors import code_of
 
 if TYPE_CHECKING:
+    from driftq.client.claim_result import ClaimResult, MessageRun
     from driftq.client.transport.http import HttpReply
-    from driftq.wire.claims import Delivered, SettleReply
+    from driftq.wire.claims import RefusedItem, SettleReply
 
+REASON_CHARACTERS_MAX = 500
 RENEW_S = 1.0  # a message that waited for less than this still has almost its whole lease
 
 
@@ -37,7 +49,96 @@ class ClaimedMessage(Protocol):
     @property
     def holder(self) -> LeaseHolder: ...
     @property
-    def delivered(self) -> Delivered: ...
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def token(self) -> str: ...
+
+
+class SettleableMessage(ClaimedMessage, Protocol):
+    """A message that knows whether it was settled by itself."""
+
+    @property
+    def settled(self) -> bool: ...
+    @property
+    def lost(self) -> bool: ...
+
+
+class HandlerResult(Exception):
+    """Base of what a handler raises on purpose."""
+
+
+class Retry(HandlerResult):
+    """The attempt failed. The message is delivered again after `after_ms`, or when the retry policy says."""
+
+    def __init__(self, after_ms: int | None = None, reason: str = "") -> None:
+        super().__init__(reason or "retry")
+        self.after_ms = after_ms
+        self.reason = reason or "retry"
+
+
+class Reject(HandlerResult):
+    """The message can never succeed: it becomes a dead letter at once."""
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Release(HandlerResult):
+    """Give the message back without counting an attempt."""
+
+    def __init__(self, after_ms: int | None = None) -> None:
+        super().__init__("released")
+        self.after_ms = after_ms
+
+
+class SettleAction(NamedTuple):
+    """How a message is settled: the verb of the call and its fields. Equal settlements share one call."""
+
+    verb: str
+    reason: str = ""
+    delay_ms: int | None = None
+
+    def fields(self) -> dict[str, object]:
+        """The fields of the call in addition to the messages."""
+        match self.verb:
+            case "nack/batch":
+                return {"reason": self.reason, "delay_ms": self.delay_ms}
+            case "release":
+                return {"delay_ms": self.delay_ms}
+            case "reject":
+                return {"reason": self.reason}
+            case _:
+                return {}
+
+
+ACK = SettleAction("ack/batch")
+RELEASE = SettleAction("release")
+
+
+def settlement_for(error: BaseException | None) -> SettleAction:
+    """The settlement of an attempt that returned (None) or raised."""
+    match error:
+        case None:
+            return ACK
+        case Retry():
+            return SettleAction("nack/batch", error.reason, error.after_ms)
+        case Reject():
+            return SettleAction("reject", error.reason)
+        case Release():
+            return SettleAction("release", delay_ms=error.after_ms)
+        case Busy():
+            return SettleAction("release", delay_ms=error.retry_after_ms)  # another worker has the effect: no failure
+        case _:
+            return SettleAction("nack/batch", error_summary(error))
+
+
+def error_summary(error: BaseException) -> str:
+    """An error in one line, for `last_error`."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if len(text) <= REASON_CHARACTERS_MAX else text[: REASON_CHARACTERS_MAX - 1] + "…"
 
 
 def token_ranges(messages: Iterable[ClaimedMessage]) -> list[HeldItem]:
@@ -46,13 +147,12 @@ def token_ranges(messages: Iterable[ClaimedMessage]) -> list[HeldItem]:
     partition = first = end = -1
     token = ""
     for message in messages:
-        delivered = message.delivered
-        if end >= 0 and (delivered.partition, delivered.offset, delivered.token) == (partition, end, token):
+        if message.offset == end and message.partition == partition and message.token == token:
             end += 1
             continue
         if end >= 0:
             ranges.append(HeldItem(partition, first, end, token))
-        partition, first, token = delivered.partition, delivered.offset, delivered.token
+        partition, first, token = message.partition, message.offset, message.token
         end = first + 1
     if end >= 0:
         ranges.append(HeldItem(partition, first, end, token))
@@ -77,6 +177,65 @@ def settle_one(verb: str, message: ClaimedMessage, on_settled: Callable[[], None
         on_settled()
 
     return Call("POST", call.path, read, refusal=call.refusal, body=call.body, idempotent=True)
+
+
+class ClaimOptions(TypedDict, total=False):
+    """Options of every claim; see `DriftQ.claim`."""
+
+    lease_ms: int | None
+    start: str
+    task: str | None
+    label: str | None
+
+
+class Claiming(NamedTuple):
+    """What a consumer claims, again and again."""
+
+    holder: LeaseHolder
+    max: int
+    lease_ms: int | None = None
+    start: str = "earliest"
+    task: str | None = None
+    label: str | None = None
+
+    def call(self, wait_ms: int, acks: Sequence[HeldItem] = ()) -> Call[ClaimResult]:
+        """Take up to `max` messages under a lease. A claim whose answer is lost costs a delivery, never a message. With
+        acks, which an older broker does not take, it does not wait for messages."""
+        holder, max_messages, lease_ms, start, task, label = self
+        body = ClaimRequest(*holder, max_messages, wait_ms, lease_ms, start, task, label, tuple(acks))
+        return Call(
+            "POST", "/v1/claim", read_claim, refusal=queue.refusal, body=queue.encode(body), headers=ACCEPTED,
+            idempotent=True, wait_ms=wait_ms,
+        )  # fmt: skip
+
+
+def claim_flow(
+    claiming: Claiming, wait_ms: int, acks: Sequence[HeldItem], retry: RetryOptions, peer: PeerHistory
+) -> Flow[ClaimResult]:
+    """Claim messages, and ack others: in one call if the broker takes acks with a claim, else in two. With acks the
+    claim does not wait for messages."""
+    refused: list[RefusedItem] = []
+    if acks and peer.takes_acks:
+        try:
+            result = yield from retrying_call(claiming.call(0, acks), retry, peer)
+        except InvalidCall:  # it may be an older broker than the one that answered before
+            peer.takes_acks = False
+        else:
+            peer.takes_acks = result.is_packed
+            return result
+    if acks:
+        settled = yield from retrying_call(queue.settle(ACK.verb, *claiming.holder, acks), retry, peer)
+        refused, wait_ms = settled.refused, 0
+    result = yield from retrying_call(claiming.call(wait_ms), retry, peer)
+    peer.takes_acks = result.is_packed
+    return result._replace(refused=refused)
+
+
+def unsettled(messages: Sequence[SettleableMessage], runs: Sequence[MessageRun]) -> list[HeldItem]:
+    """The messages of a batch that have to be acked: usually all, so that their runs name them."""
+    if runs and not any(message.settled or message.lost for message in messages):
+        return [run.held() for run in runs]
+    return token_ranges(message for message in messages if not (message.settled or message.lost))
 
 
 def ack_part(message: ClaimedMessage) -> OutcomeAck:
@@ -107,9 +266,7 @@ class PrefetchBuffer(Generic[M]):
     def renewed(self, reply: SettleReply, now_s: float) -> None:
         """Drop the messages whose lease was lost: the broker delivers them again, here or to another client."""
         lost = {(refused.partition, refused.offset) for refused in reply.refused}
-        self.waiting = [
-            message for message in self.waiting if (message.delivered.partition, message.delivered.offset) not in lost
-        ]
+        self.waiting = [message for message in self.waiting if (message.partition, message.offset) not in lost]
         self._renewed_s = now_s
 
     def next(self) -> M:

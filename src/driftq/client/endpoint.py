@@ -2,28 +2,35 @@
 
     class TopicMethods:
         create = endpoint(admin.create_topic)        # a function that builds a `Call`
+        list = listing(admin.list_topics)            # a function that builds `Pages`
+        iterate = iterating(admin.list_topics)
 
     class Topics(TopicMethods, SyncApi): ...         topics.create("orders") -> TopicReply
+                                                     topics.list() -> list[str]
+                                                     topics.iterate() -> Iterator[str]
     class AsyncTopics(TopicMethods, AsyncApi): ...   await topics.create("orders") -> TopicReply
 
-`endpoint` wraps a function of its arguments; `bound_endpoint` decorates a method that also needs its object. Signature
-and docstring are those of the wrapped function, also for `help`, editors and type checkers.
+`endpoint` wraps a function of its arguments; `bound_endpoint` decorates a method that also needs its object. `listing`
+and `iterating` follow the cursor of a list that the broker returns in pages. Signature and docstring are those of the
+wrapped function, also for `help`, editors and type checkers.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
-    from driftq.client.transport.sansio import Operation
+    from driftq.client.transport.sansio import Call, Operation
     from driftq.client.transport.sync_transport import Transport
 
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S")
+
+PAGE = 1_000  # entries in a request
 
 
 class SyncApi:
@@ -45,12 +52,16 @@ class AsyncApi:
 
 
 class endpoint(Generic[P, T]):
-    """A method that needs nothing but its arguments."""
+    """A method that needs nothing but its arguments. It is bound once for each object."""
 
     def __init__(self, build: Callable[P, Operation[T]]) -> None:
         self._build = build
+        self._name = ""
         self.__doc__ = build.__doc__
         self.__wrapped__ = build
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
 
     @overload
     def __get__(self, instance: None, owner: type) -> endpoint[P, T]: ...
@@ -62,7 +73,9 @@ class endpoint(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return bind(self._build, (), instance._transport.execute)  # type: ignore[attr-defined]
+        bound = bind(self._build, (), instance._transport.execute)  # type: ignore[attr-defined]
+        instance.__dict__[self._name] = bound
+        return bound
 
 
 class bound_endpoint(Generic[S, P, T]):
@@ -96,3 +109,108 @@ def bind(build: Callable[..., Any], first: tuple[object, ...], execute: Callable
 
     call.__wrapped__ = build_call  # the signature without `self`
     return call
+
+
+class Page(NamedTuple, Generic[T]):
+    """A part of a list. `after` is the cursor of the next page; None on the last."""
+
+    entries: list[T]
+    after: str | None
+
+
+class Pages(NamedTuple, Generic[T]):
+    """A list in pages: `page(after, size)` builds the call for one, `limit` bounds the entries of all pages."""
+
+    page: Callable[[str, int], Call[Page[T]]]
+    limit: int | None = None
+
+    def size(self, received: int) -> int:
+        """The size of the next page after so many entries."""
+        return PAGE if self.limit is None else min(PAGE, self.limit - received)
+
+
+class listing(Generic[P, T]):
+    """A method that returns a whole list: it follows the broker's cursor."""
+
+    def __init__(self, build: Callable[P, Pages[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+        self.__wrapped__ = build
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> listing[P, T]: ...
+    @overload
+    def __get__(self, instance: SyncApi, owner: type) -> Callable[P, list[T]]: ...
+    @overload
+    def __get__(self, instance: AsyncApi, owner: type) -> Callable[P, Coroutine[Any, Any, list[T]]]: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        if isinstance(instance, SyncApi):
+            return bind(self._build, (), functools.partial(collect, instance._transport))
+        return bind(self._build, (), functools.partial(collect_async, instance._transport))  # type: ignore[attr-defined]
+
+
+def collect(transport: Transport, pages: Pages[T]) -> list[T]:
+    entries: list[T] = []
+    after: str | None = ""
+    while after is not None and (size := pages.size(len(entries))) > 0:
+        page = transport.execute(pages.page(after, size))
+        entries += page.entries
+        after = page.after
+    return entries
+
+
+async def collect_async(transport: AsyncTransport, pages: Pages[T]) -> list[T]:
+    entries: list[T] = []
+    after: str | None = ""
+    while after is not None and (size := pages.size(len(entries))) > 0:
+        page = await transport.execute(pages.page(after, size))
+        entries += page.entries
+        after = page.after
+    return entries
+
+
+class iterating(Generic[P, T]):
+    """A method that iterates over a list: a page is requested when it is needed."""
+
+    def __init__(self, build: Callable[P, Pages[T]]) -> None:
+        self._build = build
+        self.__doc__ = build.__doc__
+        self.__wrapped__ = build
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> iterating[P, T]: ...
+    @overload
+    def __get__(self, instance: SyncApi, owner: type) -> Callable[P, Iterator[T]]: ...
+    @overload
+    def __get__(self, instance: AsyncApi, owner: type) -> Callable[P, AsyncIterator[T]]: ...
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+        if isinstance(instance, SyncApi):
+            return bind(self._build, (), functools.partial(_iterate, instance._transport))
+        return bind(self._build, (), functools.partial(_iterate_async, instance._transport))  # type: ignore[attr-defined]
+
+
+def _iterate(transport: Transport, pages: Pages[T]) -> Iterator[T]:
+    received = 0
+    after: str | None = ""
+    while after is not None and (size := pages.size(received)) > 0:
+        page = transport.execute(pages.page(after, size))
+        yield from page.entries
+        received += len(page.entries)
+        after = page.after
+
+
+async def _iterate_async(transport: AsyncTransport, pages: Pages[T]) -> AsyncIterator[T]:
+    received = 0
+    after: str | None = ""
+    while after is not None and (size := pages.size(received)) > 0:
+        page = await transport.execute(pages.page(after, size))
+        for entry in page.entries:
+            yield entry
+        received += len(page.entries)
+        after = page.after

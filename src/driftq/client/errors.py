@@ -206,6 +206,7 @@ _BY_CODE: dict[Code, type[Refused]] = {
     Code.SEQUENCE_GAP: SequenceGap,
     Code.SEQUENCE_MISMATCH: SequenceMismatch,
     Code.SEQUENCE_REGRESSION: Conflict,
+    Code.CONTENT_MISMATCH: Conflict,
     Code.TAIL_MOVED: TailMoved,
     Code.KEY_CONFLICT: Conflict,
     Code.BUSY: Busy,

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from driftq.client.claims import LeaseHolder, settle_one
+from driftq.client.claims import ACK, HandlerResult, LeaseHolder, SettleAction, settle_one, settlement_for
 from driftq.client.effects import AsyncEffect, Effect
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
-from driftq.client.worker.handler_results import ACK, HandlerResult, SettleAction, settlement_for
 from driftq.wire.message import DeadLetter, Envelope, Routing
 
 if TYPE_CHECKING:
+    from driftq.client.claim_result import ClaimResult, MessageRun
     from driftq.client.producer.producer_base import ProducerOptions
     from driftq.client.producer.stream_producer import AsyncIdempotentProducer, IdempotentProducer
     from driftq.client.transport.async_transport import AsyncTransport
@@ -35,10 +35,17 @@ T = TypeVar("T")
 class MessageMethods:
     """The contents of a message and what can be done with it."""
 
-    delivered: Delivered
     holder: LeaseHolder
     settled_as = ""  # the verb that the broker has confirmed
     lost = False  # the lease is gone: another worker may be handling the message
+    _run: MessageRun | None = None  # where its contents are, until they are decoded
+    _index = 0  # in the run
+
+    @cached_property
+    def delivered(self) -> Delivered:
+        """The message as the broker delivered it, decoded."""
+        assert self._run is not None, "a message without a run is decoded already"
+        return self._run.delivered(self._index)
 
     # --- contents ---
 
@@ -52,25 +59,43 @@ class MessageMethods:
 
     @property
     def partition(self) -> int:
-        return self.delivered.partition
+        run = self._run
+        return run.partition if run is not None else self.delivered.partition
 
     @property
     def offset(self) -> int:
-        return self.delivered.offset
+        run = self._run
+        return run.first + self._index if run is not None else self.delivered.offset
+
+    @property
+    def token(self) -> str:
+        """Proves that this delivery holds the message."""
+        run = self._run
+        return run.token if run is not None else self.delivered.token
 
     @property
     def key(self) -> str:
-        return self.delivered.key
+        run = self._run
+        return run.key(self._index) if run is not None else self.delivered.key
 
-    @cached_property
+    @property
     def value(self) -> bytes:
         """The bytes that were produced."""
-        packed = self.delivered.value_base64
-        return base64.b64decode(packed) if packed is not None else self.delivered.value.encode()
+        run = self._run
+        if run is not None:
+            return run.columns.value(self._index)
+        encoded = self.delivered.value_base64
+        return base64.b64decode(encoded) if encoded is not None else self.delivered.value.encode()
 
     @property
     def text(self) -> str:
-        return self.value.decode() if self.delivered.value_base64 is not None else self.delivered.value
+        return self.value.decode()
+
+    @property
+    def damage(self) -> str:
+        """Why its envelope, routing and job cannot be read; empty if they can."""
+        run = self._run
+        return "" if run is not None and not run.columns.has_heads else self.delivered.message
 
     @overload
     def json(self) -> Any: ...
@@ -83,7 +108,8 @@ class MessageMethods:
     @property
     def attempts(self) -> int:
         """Deliveries so far, this one included."""
-        return self.delivered.attempts
+        run = self._run
+        return run.lease.attempts if run is not None else self.delivered.attempts
 
     @property
     def last_error(self) -> str:
@@ -130,7 +156,7 @@ class MessageMethods:
     @property
     def name(self) -> str:
         """topic:partition:offset, unique to this message."""
-        return f"{self.holder.topic}:{self.delivered.partition}:{self.delivered.offset}"
+        return f"{self.holder.topic}:{self.partition}:{self.offset}"
 
     @property
     def effect_key(self) -> str:
@@ -190,10 +216,20 @@ class MessageMethods:
 class Message(MessageMethods, SyncApi):
     """A claimed message. `with message:` acks at the end; an error inside the block is reported as for a worker."""
 
-    def __init__(self, transport: Transport, holder: LeaseHolder, delivered: Delivered) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        holder: LeaseHolder,
+        delivered: Delivered | None,
+        run: MessageRun | None = None,
+        index: int = 0,
+    ) -> None:
         self._transport = transport
         self.holder = holder
-        self.delivered = delivered
+        self._run = run
+        self._index = index
+        if delivered is not None:
+            self.delivered = delivered
 
     def __enter__(self) -> Self:
         return self
@@ -219,10 +255,20 @@ class Message(MessageMethods, SyncApi):
 class AsyncMessage(MessageMethods, AsyncApi):
     """A claimed message. `async with message:` acks at the end; an error in the block is reported as for a worker."""
 
-    def __init__(self, transport: AsyncTransport, holder: LeaseHolder, delivered: Delivered) -> None:
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        holder: LeaseHolder,
+        delivered: Delivered | None,
+        run: MessageRun | None = None,
+        index: int = 0,
+    ) -> None:
         self._transport = transport
         self.holder = holder
-        self.delivered = delivered
+        self._run = run
+        self._index = index
+        if delivered is not None:
+            self.delivered = delivered
 
     async def __aenter__(self) -> Self:
         return self
@@ -245,3 +291,17 @@ class AsyncMessage(MessageMethods, AsyncApi):
     def stream(self, path: str, **options: Unpack[ProducerOptions]) -> AsyncIdempotentProducer:
         """Write to a stream in this message's name: a later delivery of it shuts this one out."""
         return AsyncStream(self._transport, path).producer(self.writer, epoch=self.lease_version, **options)
+
+
+def sync_messages(transport: Transport, holder: LeaseHolder, result: ClaimResult) -> list[Message]:
+    """The messages of a claim."""
+    if result.runs:
+        return [Message(transport, holder, None, run, index) for run in result.runs for index in range(run.count)]
+    return [Message(transport, holder, delivered) for delivered in result.messages]
+
+
+def async_messages(transport: AsyncTransport, holder: LeaseHolder, result: ClaimResult) -> list[AsyncMessage]:
+    """The messages of a claim."""
+    if result.runs:
+        return [AsyncMessage(transport, holder, None, run, index) for run in result.runs for index in range(run.count)]
+    return [AsyncMessage(transport, holder, delivered) for delivered in result.messages]

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from driftq.client.api import DriftQ
-from driftq.client.worker.worker import Worker, run_async
+from driftq.client.worker.runner import run_async
 from driftq.core.model.replies import Swept
 from driftq.engine.engine import Engine
 from driftq.server.app import App, routes
+from driftq.server.handlers.codec import bad_request, internal_error
 from driftq.server.handlers.context import Context
-from driftq.server.handlers.responses import bad_request, internal_error
 from driftq.server.http.listener import serve
 from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, run_chaos
@@ -25,6 +26,8 @@ from driftq.testing.clock import HandClock as HandClock
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import WorkerCounts
+    from driftq.client.worker.worker import Worker
+    from driftq.server.settings import Settings
 
 T = TypeVar("T")
 
@@ -35,29 +38,34 @@ class MemoryBroker(DriftQ):
     """A blocking client with a broker of its own."""
 
     def __init__(self, *settings: str) -> None:
+        checked = load(None, {}, settings).settings  # here, so that the caller gets the error of a wrong setting
         self.clock = HandClock()
         self._engine: Engine | None = None
         self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
         self._stop = asyncio.Event()
-        self._port = 0
+        self._port: Future[int] = Future()
         self._thread = threading.Thread(
-            target=self._loop.run_until_complete, args=(self._serve(settings),), name="driftq-memory", daemon=True
+            target=self._loop.run_until_complete, args=(self._serve(checked),), name="driftq-memory", daemon=True
         )
         self._thread.start()
-        if not self._ready.wait(START_S) or not self._port:
-            raise RuntimeError("the broker did not start; see the traceback of its thread")
-        super().__init__(f"http://127.0.0.1:{self._port}", owner="test")
-
-    async def _serve(self, assignments: tuple[str, ...]) -> None:
         try:
-            settings = load(None, {}, assignments).settings
+            port = self._port.result(START_S)
+        except TimeoutError:
+            raise RuntimeError(f"the broker did not start within {START_S:.0f} seconds") from None
+        except Exception:
+            self._stop_thread()
+            raise
+        super().__init__(f"http://127.0.0.1:{port}", owner="test")
+
+    async def _serve(self, settings: Settings) -> None:
+        try:
             engine = self._engine = Engine.in_memory(limits=settings.core_limits(), clock=self.clock)
             app = App(routes(Context(engine, settings)))
             listener = await serve(app, "127.0.0.1", 0, on_bad_request=bad_request, on_error=internal_error)
-            self._port = listener.port
-        finally:
-            self._ready.set()
+        except Exception as error:
+            self._port.set_exception(error)
+            return
+        self._port.set_result(listener.port)
         try:
             await self._stop.wait()
         finally:
@@ -95,18 +103,18 @@ class MemoryBroker(DriftQ):
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(coroutine)
-        results: list[T] = []
-        thread = threading.Thread(target=lambda: results.append(asyncio.run(coroutine)))
-        thread.start()
-        thread.join()
-        return results[0]
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, coroutine).result()
 
     def close(self) -> None:
         super().close()
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
-            self._loop.close()
+        if not self._loop.is_closed():
+            self._stop_thread()
+
+    def _stop_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
 
     def __enter__(self) -> Self:
         return self

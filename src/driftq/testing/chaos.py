@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from driftq.client.claim_result import ClaimResult
 from driftq.client.worker.options import Handler, WorkerCounts
 from driftq.client.worker.worker_loop import AnyMessage, WorkerLoop
 
 if TYPE_CHECKING:
+    from driftq.client.claims import SettleAction
     from driftq.client.message import AsyncMessage, Message
-    from driftq.client.worker.handler_results import SettleAction
     from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 
@@ -96,8 +97,9 @@ class ChaoticWorkerLoop(WorkerLoop):
         for message in list(messages):
             if self._has_fault("twice", message, self._chaos.duplicates):
                 # A second delivery never has the token of the first.
-                delivered = msgspec.structs.replace(message.delivered, token=f"{message.delivered.token}-copy")
-                copy = self._message(delivered, message.holder._replace(owner="another worker"))
+                delivered = msgspec.structs.replace(message.delivered, token=f"{message.token}-copy")
+                result = ClaimResult([], [delivered], [], is_packed=False)
+                [copy] = self._messages(result, message.holder._replace(owner="another worker"))
                 self._copies.add(copy)
                 messages.insert(self._random.randint(0, len(messages)), copy)
         if messages and self._random.random() < self._chaos.reordering:

@@ -56,7 +56,7 @@ def test_everything_that_is_saved_is_read_back(home):
     file = home / "driftq" / "contexts.toml"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    assert [each.name for each in file.parent.iterdir()] == ["contexts.toml"]
+    assert [path.name for path in file.parent.iterdir()] == ["contexts.toml"]
 
 
 @pytest.mark.parametrize(

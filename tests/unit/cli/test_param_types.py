@@ -39,8 +39,8 @@ def test_what_is_no_size_is_refused(text):
 
 @pytest.mark.parametrize(("kind", "sign"), [(AGO, -1), (AHEAD, 1)])
 def test_a_duration_is_a_moment_before_or_after_now(kind, sign):
-    found = datetime.fromisoformat(kind.convert("1h", None, None))
-    assert abs(found - datetime.now(UTC) - sign * timedelta(hours=1)) < timedelta(minutes=1)
+    moment = datetime.fromisoformat(kind.convert("1h", None, None))
+    assert abs(moment - datetime.now(UTC) - sign * timedelta(hours=1)) < timedelta(minutes=1)
 
 
 def test_a_moment_keeps_its_zone_and_needs_one():

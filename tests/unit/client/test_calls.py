@@ -9,10 +9,13 @@ import pytest
 
 from driftq.client import errors
 from driftq.client.calls import admin, queue, streams
+from driftq.client.claims import Claiming, LeaseHolder
 from driftq.client.transport.http import HttpReply
 from driftq.wire.effects import CommitRequest, OutcomeAck
 from driftq.wire.errors import Code, Remedy
 from driftq.wire.message import Envelope, RetryPolicy
+
+CLAIMING = Claiming(LeaseHolder("t", "g", "o"), 1)
 
 
 def body(call) -> dict:
@@ -66,7 +69,7 @@ def test_single_fields_win_over_those_of_the_envelope():
         (queue.send_many("t", ["a", "b"]), False),
         (queue.send_many("t", [queue.item("a", id="1")]), True),
         (queue.send_packed("t", 0, b"", has_producer=True), True),
-        (queue.claim("t", "g", "o"), True),
+        (CLAIMING.call(0), True),
         (queue.outcome(produce=[("t", queue.item("a"))]), False),
         (queue.outcome(produce=[("t", queue.item("a", idempotency_key="k"))]), True),
         (queue.outcome(produce=[("t", queue.item("a"))], acks=[OutcomeAck("t", "g", [])]), True),
@@ -92,7 +95,7 @@ def test_a_name_is_quoted_in_the_path():
 
 
 def test_a_claim_adds_its_wait_to_the_timeout():
-    assert queue.claim("t", "g", "o", wait_ms=20_000).wait_ms == 20_000
+    assert CLAIMING.call(20_000).wait_ms == 20_000
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Claimed messages: how calls name them, and how prefetched ones keep their leases."""
+"""Claimed messages: how an attempt ends, how calls name messages, and how prefetched ones keep their leases."""
 
 from __future__ import annotations
 
@@ -8,14 +8,78 @@ from typing import NamedTuple
 import pytest
 
 from driftq.client import errors
-from driftq.client.claims import RENEW_S, LeaseHolder, PrefetchBuffer, settle, settle_one, token_ranges
+from driftq.client.claims import (
+    ACK,
+    REASON_CHARACTERS_MAX,
+    RENEW_S,
+    LeaseHolder,
+    PrefetchBuffer,
+    Reject,
+    Release,
+    Retry,
+    SettleAction,
+    error_summary,
+    settle,
+    settle_one,
+    settlement_for,
+    token_ranges,
+)
+from driftq.client.errors import Busy
 from driftq.client.transport.http import HttpReply
 from driftq.wire.claims import Delivered, RefusedItem, SettleReply
+
+
+@pytest.mark.parametrize(
+    ("error", "settlement"),
+    [
+        (None, ACK),
+        (Retry(), SettleAction("nack/batch", "retry")),
+        (Retry(after_ms=500, reason="later"), SettleAction("nack/batch", "later", 500)),
+        (Reject("bad"), SettleAction("reject", "bad")),
+        (Release(after_ms=7), SettleAction("release", delay_ms=7)),
+        (Busy("held", retry_after_ms=900), SettleAction("release", delay_ms=900)),
+        (ValueError("no"), SettleAction("nack/batch", "ValueError: no")),
+        (KeyError(), SettleAction("nack/batch", "KeyError")),
+    ],
+)
+def test_what_a_handler_raises_decides_the_settlement(error, settlement):
+    assert settlement_for(error) == settlement
+
+
+@pytest.mark.parametrize(
+    ("settlement", "fields"),
+    [
+        (ACK, {}),
+        (SettleAction("nack/batch", "why", 5), {"reason": "why", "delay_ms": 5}),
+        (SettleAction("release", "ignored", 5), {"delay_ms": 5}),
+        (SettleAction("reject", "why"), {"reason": "why"}),
+    ],
+)
+def test_a_call_has_only_the_fields_of_its_verb(settlement, fields):
+    assert settlement.fields() == fields
+
+
+def test_a_long_error_is_shortened():
+    summary = error_summary(RuntimeError("x" * 10_000))
+    assert len(summary) == REASON_CHARACTERS_MAX
+    assert summary.endswith("…")
 
 
 class Claimed(NamedTuple):
     holder: LeaseHolder
     delivered: Delivered
+
+    @property
+    def partition(self) -> int:
+        return self.delivered.partition
+
+    @property
+    def offset(self) -> int:
+        return self.delivered.offset
+
+    @property
+    def token(self) -> str:
+        return self.delivered.token
 
 
 def claimed(partition: int, offset: int, token: str = "t") -> Claimed:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from driftq.client.calls.pages import Page, Pages
 from driftq.client.calls.queue import (
     Value,
     bodyless_call,
@@ -24,6 +23,7 @@ from driftq.client.calls.queue import (
     time_text,
     to_topic,
 )
+from driftq.client.endpoint import Page, Pages
 from driftq.client.errors import InvalidCall
 from driftq.client.transport.sansio import Call
 from driftq.wire.dead_letters import LettersReply, RedriveRequest
@@ -114,9 +114,11 @@ def delete_topic(name: str) -> Call[None]:
     return bodyless_call("DELETE", f"/v1/topics/{segment(name)}")
 
 
-def offsets(topic: str, *, at: datetime | str | None = None) -> Call[OffsetsReply]:
-    """The start and the end of each partition; with a time also the first offset at or after it."""
-    return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, {"at": time_text(at)})
+def offsets(topic: str, *, at: datetime | str | None = None, last: bool = False) -> Call[OffsetsReply]:
+    """The start and the end of each partition; with a time also the first offset at or after it, with `last` also what
+    identifies the last batch."""
+    query = {"at": time_text(at), "last": "true" if last else None}
+    return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, query)
 
 
 def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[StoredMessage]]:

@@ -1,7 +1,7 @@
-"""Calls of the queue as pure functions: arguments in, a `Call` out. Produce, claim, settle, effects, outcomes.
+"""Calls of the queue as pure functions: arguments in, a `Call` out. Produce, settle, effects, outcomes.
 
 The blocking and the async client both send what is built here. Bodies are the Structs of `driftq.wire`. Topics, groups,
-jobs and dead letters are in `calls.admin`, streams in `calls.streams`.
+jobs and dead letters are in `calls.admin`, streams in `calls.streams`, claims in `client.claims`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from driftq.client.errors import InvalidCall, Refused, refused
 from driftq.client.transport.sansio import Call
-from driftq.wire.claims import ClaimReply, ClaimRequest, HeldItem, SettleReply, SettleRequest
+from driftq.wire.claims import HeldItem, SettleReply, SettleRequest
 from driftq.wire.effects import (
     BeginReply,
     BeginRequest,
@@ -66,6 +66,9 @@ def no_body(reply: HttpReply) -> None:
     return None
 
 
+_read_produced = json_reader(ProduceReply)
+
+
 def retry_after_ms(reply: HttpReply) -> int | None:
     """`Retry-After`, in seconds or as a date; proxies send both."""
     text = reply.headers.get("retry-after")
@@ -104,9 +107,17 @@ def get(path: str, body_type: type[T], query: Mapping[str, object] | None = None
 
 
 def post(
-    path: str, body: object, read: Callable[[HttpReply], T], *, idempotent: bool = False, wait_ms: int = 0
+    path: str,
+    body: object,
+    read: Callable[[HttpReply], T],
+    *,
+    idempotent: bool = False,
+    wait_ms: int = 0,
+    lane: str = "",
 ) -> Call[T]:
-    return Call("POST", path, read, refusal=refusal, body=encode(body), idempotent=idempotent, wait_ms=wait_ms)
+    return Call(
+        "POST", path, read, refusal=refusal, body=encode(body), idempotent=idempotent, wait_ms=wait_ms, lane=lane
+    )
 
 
 def bodyless_call(method: str, path: str) -> Call[None]:
@@ -169,18 +180,18 @@ def item(
 ) -> ProduceItem:
     """A message. Fields of the envelope can be passed one by one; they win over those of `envelope`. A message without
     a key and a partition goes to any partition."""
-    changes: dict[str, Any] = {
-        "idempotency_key": idempotency_key,
-        "deadline": time_text(deadline),
-        "retry_policy": retry,
-        "tenant_id": tenant,
-        "labels": dict(labels) if labels else None,
-        "run_id": run_id,
-        "step_id": step_id,
-        "parent_step_id": parent_step_id,
-    }
-    changes = {name: change for name, change in changes.items() if change}
-    if changes:
+    if idempotency_key or deadline or retry or tenant or labels or run_id or step_id or parent_step_id:
+        changes: dict[str, Any] = {
+            "idempotency_key": idempotency_key,
+            "deadline": time_text(deadline),
+            "retry_policy": retry,
+            "tenant_id": tenant,
+            "labels": dict(labels) if labels else None,
+            "run_id": run_id,
+            "step_id": step_id,
+            "parent_step_id": parent_step_id,
+        }
+        changes = {name: change for name, change in changes.items() if change}
         envelope = msgspec.structs.replace(envelope or Envelope(), **changes)
     text, base64_text = content(value)
     placed = key or (envelope is not None and envelope.partition_override is not None)
@@ -234,7 +245,8 @@ def send(
         delay_ms=delay_ms, not_before=not_before, timeout_ms=timeout_ms, deadline=deadline, retry=retry,
         tenant=tenant, labels=labels, run_id=run_id, step_id=step_id, parent_step_id=parent_step_id,
     )  # fmt: skip
-    return post("/v1/produce", to_topic(topic, message), json_reader(ProduceReply), idempotent=is_keyed(message))
+    body = to_topic(topic, message)
+    return post("/v1/produce", body, _read_produced, idempotent=is_keyed(message), lane=f"produce {topic}")
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
@@ -260,24 +272,7 @@ def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool)
     )  # fmt: skip
 
 
-# --- claiming and settling --------------------------------------------------------------------------------------------
-
-
-def claim(
-    topic: str,
-    group: str,
-    owner: str,
-    *,
-    max: int = 1,
-    wait_ms: int = 0,
-    lease_ms: int | None = None,
-    start: str = "earliest",
-    task: str | None = None,
-    label: str | None = None,
-) -> Call[ClaimReply]:
-    """Take up to `max` messages under a lease. A claim whose answer is lost costs a delivery, never a message."""
-    body = ClaimRequest(topic, group, owner, max, wait_ms, lease_ms, start, task, label)
-    return post("/v1/claim", body, json_reader(ClaimReply), idempotent=True, wait_ms=wait_ms)
+# --- settling ---------------------------------------------------------------------------------------------------------
 
 
 def settle(verb: str, topic: str, group: str, owner: str, held: Sequence[HeldItem], **fields: Any) -> Call[SettleReply]:

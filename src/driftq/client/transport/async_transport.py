@@ -1,8 +1,8 @@
 """The transport of the async client: performs the steps of `sansio` on asyncio, as `sync_transport` does on sockets.
 
-An `AsyncConnection` can carry several requests at a time (HTTP pipelining); replies come in the order of requests. Only
-the producer's `sender` uses that. The transport gives each exchange a connection to itself, because a long poll would
-delay every reply after it.
+An `AsyncConnection` can carry several requests at a time (HTTP pipelining); replies come in the order of requests. The
+producer's `sender` uses that, and calls of one lane do (`shared_connection`). Any other exchange has a connection to
+itself, because a long poll would delay every reply after it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from driftq.client.transport.sansio import (
     start,
     throw,
 )
+from driftq.client.transport.shared_connection import SharedConnection
 from driftq.client.transport.sync_transport import IDLE_MAX, not_connected
 
 if TYPE_CHECKING:
@@ -84,21 +85,32 @@ class AsyncConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(cls, address.host, address.port, ssl=tls)
-        except TimeoutError as error:
-            raise not_connected(address, error) from None
-        except OSError as error:
+        except OSError as error:  # a timeout too
             raise not_connected(address, error) from None
         return connection
 
     def send(self, request: bytes) -> asyncio.Future[HttpReply]:
         """Write a request after those that are under way. The future fails if the connection does."""
-        waiter: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
-        if not self.usable or self._transport is None:
-            waiter.set_exception(self.error)
-            return waiter
-        self._waiting.append(waiter)
-        self._transport.write(request)
+        waiter = self.expect_reply()
+        self.write(request)
         return waiter
+
+    def expect_reply(self) -> asyncio.Future[HttpReply]:
+        """The reply to the request that is written next."""
+        waiter: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
+        if self.usable and self._transport is not None:
+            self._waiting.append(waiter)
+        else:
+            waiter.set_exception(self.error)
+        return waiter
+
+    def is_waiting(self) -> bool:
+        """Whether a reply is under way."""
+        return bool(self._waiting)
+
+    def write(self, requests: bytes) -> None:
+        if self.usable and self._transport is not None:
+            self._transport.write(requests)
 
     def close(self) -> None:
         self.usable = False
@@ -233,6 +245,7 @@ class AsyncTransport:
         self.peer = PeerHistory()
         self._tls = address.tls()
         self._idle: list[AsyncConnection] = []
+        self._shared: dict[str, SharedConnection] = {}  # by lane
         self._connections: set[AsyncConnection] = set()  # every one whose socket is open
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -295,12 +308,30 @@ class AsyncTransport:
         return None
 
     async def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
+        if call.lane:
+            return await self._exchange_shared(call, timeout_s)
         connection = await self._acquire(timeout_s)
         try:
             request = request_bytes(self.address, call)
             return await connection.exchange(request, timeout_s, bodiless=call.method == "HEAD")
         finally:
             self._release(connection)
+
+    async def _exchange_shared(self, call: Call[Any], timeout_s: float) -> HttpReply:
+        """On the connection of the call's lane, which goes back to the pool after the last call on it."""
+        shared = self._shared.get(call.lane)
+        if shared is None or not shared.has_room() or self._loop is not asyncio.get_running_loop():
+            shared = SharedConnection(await self._acquire(timeout_s))
+            self._shared[call.lane] = shared
+        try:
+            return await shared.exchange(request_bytes(self.address, call), timeout_s)
+        finally:
+            if not shared.calls:
+                if self._shared.get(call.lane) is shared:
+                    del self._shared[call.lane]
+                if shared.connection.is_waiting():  # for the reply to a caller that was cancelled
+                    shared.connection.close()
+                self._release(shared.connection)
 
     # --- the pool ---
 
@@ -333,7 +364,7 @@ class AsyncTransport:
             return
         for connection in self._connections:
             connection.close_threadsafe()
-        self._idle, self._connections, self._loop = [], set(), loop
+        self._idle, self._shared, self._connections, self._loop = [], {}, set(), loop
 
     def _release(self, connection: AsyncConnection) -> None:
         if connection.usable and not self._closed and len(self._idle) < IDLE_MAX:
@@ -357,3 +388,13 @@ def _retrieve_exception(waiter: asyncio.Future[HttpReply]) -> None:
     """The reader of a live reply learns of a broken connection from `error`; asyncio must not log this future's."""
     if not waiter.cancelled():
         waiter.exception()
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """A uvloop if it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415  # costs 50 ms: only for programs that need a loop of ours
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

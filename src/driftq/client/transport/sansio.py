@@ -28,7 +28,8 @@ What a transport must do:
 3. Failed: `step = throw(flow, error)`, with `NotConnected` if no byte of the request was sent, else `OutcomeUnknown`.
    The first may always be retried, the second only if the call is idempotent (`may_retry`).
 4. Respect `timeout_s` of each step. Overall deadlines are the flow's business.
-5. Give each exchange a connection of its own, and keep the connection only if the reply was read to its end.
+5. Give each exchange a connection of its own, unless its call has a lane, and keep the connection only if the reply was
+   read to its end.
 6. If the caller stops iterating, `flow.close()` and close the live reply's connection.
 
 Nothing here knows a socket. Time and randomness are arguments, so tests run these flows without waiting.
@@ -63,9 +64,21 @@ class Call(Generic[T]):
     """One request and how to read its reply.
 
     `idempotent`: repeating it has no further effect. `wait_ms`: how long the broker may hold the request (long poll).
+    `lane`: calls of one lane are short and alike, so they may share a connection.
     """
 
-    __slots__ = ("method", "path", "body", "content_type", "headers", "read", "refusal", "idempotent", "wait_ms")
+    __slots__ = (
+        "method",
+        "path",
+        "body",
+        "content_type",
+        "headers",
+        "read",
+        "refusal",
+        "idempotent",
+        "wait_ms",
+        "lane",
+    )
 
     def __init__(
         self,
@@ -79,6 +92,7 @@ class Call(Generic[T]):
         headers: Headers = (),
         idempotent: bool = False,
         wait_ms: int = 0,
+        lane: str = "",
     ) -> None:
         self.method = method
         self.path = path
@@ -89,6 +103,7 @@ class Call(Generic[T]):
         self.headers = headers
         self.idempotent = idempotent
         self.wait_ms = wait_ms
+        self.lane = lane
 
 
 class LiveReply(Protocol):
@@ -194,12 +209,13 @@ class RetryOptions(NamedTuple):
 
 
 class PeerHistory:
-    """Whether this client has ever had a reply from its broker."""
+    """What this client knows of its broker."""
 
-    __slots__ = ("ever_connected",)
+    __slots__ = ("ever_connected", "takes_acks")
 
     def __init__(self) -> None:
-        self.ever_connected = False
+        self.ever_connected = False  # it has replied
+        self.takes_acks = False  # its last claim was packed, so it takes acks with a claim
 
 
 def may_retry(call: Call[Any], error: DriftQError) -> bool:

@@ -50,7 +50,7 @@ class SyncConnection:
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._reader = ReplyReader()
-        self._usable = True
+        self.usable = True
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -61,7 +61,7 @@ class SyncConnection:
 
     def is_reusable(self) -> bool:
         """An idle connection has nothing to read, unless the broker has closed it."""
-        if not self._usable:
+        if not self.usable:
             return False
         watch = select.poll()  # unlike select, it accepts descriptors above 1023
         watch.register(self._socket, select.POLLIN)
@@ -72,7 +72,7 @@ class SyncConnection:
         self._write(request, timeout_s, bodiless=bodiless, in_place=True)
         while not self._reader.complete:
             self._read(deadline_s)
-        self._usable = self._reader.keep_alive
+        self.usable = self._reader.keep_alive
         return self._reader.reply()
 
     def open(self, request: bytes, timeout_s: float) -> ReplyStream | HttpReply:
@@ -85,7 +85,7 @@ class SyncConnection:
             return ReplyStream(self, reply)
         while not self._reader.complete:
             self._read(deadline_s)
-        self._usable = self._reader.keep_alive
+        self.usable = self._reader.keep_alive
         return self._reader.reply()
 
     def read_more(self, timeout_s: float) -> bytes:
@@ -93,13 +93,13 @@ class SyncConnection:
         while True:
             data = self._reader.take_body()
             if data or self._reader.complete:
-                self._usable = self._reader.complete and self._reader.keep_alive
+                self.usable = self._reader.complete and self._reader.keep_alive
                 return data
             self._read(deadline_s)
 
     def _write(self, request: bytes, timeout_s: float, *, bodiless: bool, in_place: bool = False) -> None:
         self._reader.reset(bodiless=bodiless, in_place=in_place)
-        self._usable = False
+        self.usable = False
         try:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(request)
@@ -129,7 +129,7 @@ class SyncConnection:
                 raise OutcomeUnknown("the broker closed the connection before the reply was complete")
 
     def close(self) -> None:
-        self._usable = False
+        self.usable = False
         self._socket.close()
 
 
@@ -249,7 +249,7 @@ class Transport:
             connection.close()
 
     def _release(self, connection: SyncConnection) -> None:
-        if connection.is_reusable() and not self._closed:
+        if connection.usable and not self._closed:  # whether it is still open is checked when it is used again
             with self._lock:
                 if len(self._idle) < IDLE_MAX:
                     self._idle.append(connection)

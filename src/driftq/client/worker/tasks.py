@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 import msgspec
 
 from driftq.client.calls import queue
+from driftq.client.claims import Reject
 from driftq.client.errors import InvalidCall
-from driftq.client.worker.handler_results import Reject
 from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
 from driftq.client.worker.worker import Worker
 

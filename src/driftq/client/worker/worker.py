@@ -1,4 +1,4 @@
-"""Workers: a function over the messages of a group. It returns to ack, raises to retry; see `handler_results`.
+"""Workers: a function over the messages of a group. It returns to ack, raises to retry; see `claims`.
 
     @driftq.worker("orders", group="billing", concurrency=8)
     def charge(message: driftq.Message) -> None: ...
@@ -6,29 +6,29 @@
     charge(message)          # still a function, for tests
     charge.run(broker)       # until SIGTERM; then it finishes what it has begun
 
-The function may be plain (it runs on threads) or async. This module is the decorator and the process around workers:
-event loop, signals, orderly end. How messages move is in `worker_loop`.
+The function may be plain (it runs on threads) or async. This module is the decorator; the process around workers is in
+`runner`, and how messages move is in `worker_loop`. Both are imported when a worker runs: a program that only enqueues
+tasks does not wait for asyncio to be imported.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import inspect
-import signal
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
-from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
-from driftq.client.errors import InvalidCall
-from driftq.client.transport.background import new_event_loop
 from driftq.client.worker.options import Handler, WorkerCounts, WorkerOptions, WorkerSubscription
-from driftq.client.worker.worker_loop import WorkerLoop
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from driftq.client.api import AsyncDriftQ
+    from driftq.client.worker.runner import Broker
+    from driftq.client.worker.worker_loop import WorkerLoop
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Broker = str | DriftQ | AsyncDriftQ
 
 
 class Worker(Generic[P, R]):
@@ -50,16 +50,22 @@ class Worker(Generic[P, R]):
 
     def new_loop(self, client: AsyncDriftQ) -> WorkerLoop:
         """The loop for one run of this worker."""
+        from driftq.client.worker.worker_loop import WorkerLoop  # noqa: PLC0415  # imports asyncio
+
         return WorkerLoop(self.subscription, self.options, self.handler(), client, is_async=self.is_async)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> WorkerCounts:
         """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to claim."""
+        from driftq.client.worker.runner import run  # noqa: PLC0415  # imports asyncio
+
         return run(self, broker=broker, drain=drain)[0]
 
     async def run_async(
         self, broker: Broker = "", *, drain: bool = False, stop: asyncio.Event | None = None
     ) -> WorkerCounts:
         """The same on the running event loop. Set `stop` (or cancel) to end it."""
+        from driftq.client.worker.runner import run_async  # noqa: PLC0415  # imports asyncio
+
         return (await run_async(self, broker=broker, drain=drain, stop=stop))[0]
 
 
@@ -89,63 +95,3 @@ def worker(
         return Worker(function, WorkerSubscription(topic, group, task, label, start), options)
 
     return decorate
-
-
-# --- the process around workers ---
-
-
-def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[WorkerCounts]:
-    """Run workers in this process until SIGTERM or SIGINT. A second signal ends them at once."""
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_until_signal(workers, broker, drain))
-
-
-async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool) -> list[WorkerCounts]:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-
-    def on_signal() -> None:
-        if stop.is_set():
-            task.cancel()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(
-            ValueError, RuntimeError
-        ):  # not in the main thread: the program handles signals itself
-            loop.add_signal_handler(number, on_signal)
-    return await run_async(*workers, broker=broker, drain=drain, stop=stop)
-
-
-async def run_async(
-    *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, stop: asyncio.Event | None = None
-) -> list[WorkerCounts]:
-    """Run workers on the running event loop."""
-    if not workers:
-        raise InvalidCall("nothing to run: name at least one worker")
-    stop = stop or asyncio.Event()
-    client = _client(broker)
-    try:
-        tasks = [asyncio.create_task(worker.new_loop(client).run(stop, drain=drain)) for worker in workers]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            stop.set()  # if one has failed, the others drain
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    finally:
-        if client is not broker:
-            await client.close()
-
-
-def _client(broker: Broker) -> AsyncDriftQ:
-    """Workers run on an event loop; a blocking client only provides the address."""
-    if isinstance(broker, AsyncDriftQ):
-        return broker
-    if isinstance(broker, DriftQ):
-        return broker.asynchronous()
-    return connect_async(broker)

@@ -8,7 +8,7 @@
                               aborts what is lost or has run for too long
 
 The tasks run on one event loop. `_held` is every message that is claimed and not settled; the claim loop claims when a
-quarter of its limit (`held_max`) is free, so that claims are few and large.
+quarter of its limit (`held_max`) is free, so that claims are few and large. A claim also acks what is done by then.
 
 **A message** is in exactly one of: `_ready` (waits for a runner), `_running`, `_to_settle`, or the current call of the
 settle loop. What ends while a call is under way shares the next one: a busy worker makes few calls per message.
@@ -36,18 +36,28 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from driftq.client.calls import queue
-from driftq.client.claims import LeaseHolder, settle
+from driftq.client.claims import (
+    ACK,
+    RELEASE,
+    Claiming,
+    HandlerResult,
+    LeaseHolder,
+    SettleAction,
+    claim_flow,
+    settle,
+    settlement_for,
+    token_ranges,
+)
 from driftq.client.errors import DriftQError, Refused
-from driftq.client.message import AsyncMessage, Message
+from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.handler_results import RELEASE, HandlerResult, SettleAction, settlement_for
 from driftq.client.worker.options import WorkerCounts
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
+    from driftq.client.claim_result import ClaimResult
     from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
-    from driftq.wire.claims import Delivered
+    from driftq.wire.claims import RefusedItem
 
 logger = logging.getLogger("driftq.worker")
 
@@ -149,23 +159,27 @@ class WorkerLoop:
         room.cancel()
 
     async def _claim(self, room: int, wait_ms: int, stopping: asyncio.Task[Any]) -> list[AnyMessage]:
-        """Claim messages. Returns none if the worker is to stop, or the broker cannot be reached."""
-        subscription = self._subscription
-        call = queue.claim(
-            subscription.topic, subscription.group, self._holder.owner,
-            max=room, wait_ms=wait_ms, lease_ms=self._options.lease_ms,
-            start=subscription.start, task=subscription.task, label=subscription.label,
-        )  # fmt: skip
-        claim_task = asyncio.create_task(self._transport.execute(call))
+        """Claim messages, and ack those that are done, in one call. Returns none if the worker is to stop, or the
+        broker cannot be reached."""
+        subscription, transport = self._subscription, self._transport
+        _, _, task, label, start = subscription
+        claiming = Claiming(self._holder, room, self._options.lease_ms, start, task, label)
+        done = self._take_acks()
+        flow = claim_flow(claiming, wait_ms, token_ranges(done), transport.retry, transport.peer)
+        claim_task = asyncio.create_task(transport.execute(flow))
         # Cancelling a claim closes its connection; the broker then takes back what it may have delivered on it.
         await asyncio.wait((claim_task, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not claim_task.done():
             claim_task.cancel()
             await asyncio.gather(claim_task, return_exceptions=True)
+            self._queue_acks(done)
             return []
         error = claim_task.exception()
         if error is None:
-            return [self._message(delivered) for delivered in claim_task.result().messages]
+            if done:
+                self._on_settled(ACK, done, claim_task.result().refused)
+            return self._messages(claim_task.result())
+        self._queue_acks(done)
         if not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
             raise error
         logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
@@ -173,10 +187,10 @@ class WorkerLoop:
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
 
-    def _message(self, delivered: Delivered, holder: LeaseHolder | None = None) -> AnyMessage:
+    def _messages(self, result: ClaimResult, holder: LeaseHolder | None = None) -> list[AnyMessage]:
         if self._sync_transport is not None:
-            return Message(self._sync_transport, holder or self._holder, delivered)
-        return AsyncMessage(self._transport, holder or self._holder, delivered)
+            return [*sync_messages(self._sync_transport, holder or self._holder, result)]
+        return [*async_messages(self._transport, holder or self._holder, result)]
 
     def _enqueue(self, messages: list[AnyMessage]) -> None:
         self._held.update(messages)
@@ -207,8 +221,8 @@ class WorkerLoop:
 
     async def _handle(self, running: RunningAttempt) -> None:
         message = running.message
-        if message.delivered.error:  # its head cannot be decoded: no handler can process it
-            self._queue_settlement(message, SettleAction("reject", message.delivered.message))
+        if damage := message.damage:  # its head cannot be decoded: no handler can process it
+            self._queue_settlement(message, SettleAction("reject", damage))
             return
         error: BaseException | None = None
         try:
@@ -256,15 +270,35 @@ class WorkerLoop:
                         await self._settle(settlement, messages[at : at + SETTLE_MAX])
 
     async def _settle(self, settlement: SettleAction, messages: list[AnyMessage]) -> None:
-        messages.sort(key=lambda message: (message.partition, message.offset))
+        messages.sort(key=_position)
         try:
             reply = await self._transport.execute(settle(settlement.verb, messages, **settlement.fields()))
-            lost = len(reply.refused)
-            for refused in reply.refused[:1]:
-                logger.warning("%d messages were lost before they were settled: %s", lost, refused.message)
         except DriftQError as error:
-            lost = len(messages)
-            logger.warning("%d messages could not be settled and will be delivered again: %s", lost, error)
+            logger.warning("%d messages could not be settled and will be delivered again: %s", len(messages), error)
+            self._release_settled(settlement, messages, len(messages))
+            return
+        self._on_settled(settlement, messages, reply.refused)
+
+    def _take_acks(self) -> list[AnyMessage]:
+        """Handled messages that the next claim can ack."""
+        done = [message for message, settlement in self._to_settle if settlement == ACK][:SETTLE_MAX]
+        if done:
+            taken = set(done)
+            self._to_settle = [item for item in self._to_settle if item[0] not in taken]
+            done.sort(key=_position)
+        return done
+
+    def _queue_acks(self, messages: list[AnyMessage]) -> None:
+        """A claim that carried these acks has failed: the settle loop sends them."""
+        for message in messages:
+            self._queue_settlement(message, ACK)
+
+    def _on_settled(self, settlement: SettleAction, messages: list[AnyMessage], refused: list[RefusedItem]) -> None:
+        if refused:
+            logger.warning("%d messages were lost before they were settled: %s", len(refused), refused[0].message)
+        self._release_settled(settlement, messages, len(refused))
+
+    def _release_settled(self, settlement: SettleAction, messages: list[AnyMessage], lost: int) -> None:
         self.counts.count(settlement.verb, len(messages) - lost)
         self.counts.lost += lost
         for message in messages:
@@ -304,7 +338,7 @@ class WorkerLoop:
 
     async def _extend(self) -> None:
         held = [*self._ready, *(running.message for running in self._running if running.aborted_as is None)]
-        held.sort(key=lambda message: (message.partition, message.offset))
+        held.sort(key=_position)
         for at in range(0, len(held), SETTLE_MAX):
             part = held[at : at + SETTLE_MAX]
             try:
@@ -344,6 +378,10 @@ class WorkerLoop:
             self._room_event.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._room_event.wait(), min(TICK_S, timeout_s))
+
+
+def _position(message: AnyMessage) -> tuple[int, int]:
+    return message.partition, message.offset
 
 
 def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple[SettleAction, list[AnyMessage]]]:

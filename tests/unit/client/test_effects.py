@@ -1,4 +1,4 @@
-"""The inbox table, in the user's own transaction."""
+"""The inbox table of effects, in the user's own transaction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from driftq.wire.message import Envelope
 
 
 def message(offset: int, key: str = "") -> MessageMethods:
-    found = MessageMethods()
-    found.holder = LeaseHolder("orders", "billing", "me")
-    found.delivered = Delivered(0, offset, envelope=Envelope(idempotency_key=key) if key else None)
-    return found
+    claimed = MessageMethods()
+    claimed.holder = LeaseHolder("orders", "billing", "me")
+    claimed.delivered = Delivered(0, offset, envelope=Envelope(idempotency_key=key) if key else None)
+    return claimed
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_a_reply_ends_the_flow():
 
 
 @pytest.mark.parametrize(
-    "what",
+    "failure",
     [
         errors.NotConnected("refused"),
         busy(),
@@ -75,17 +75,18 @@ def test_a_reply_ends_the_flow():
         HttpReply(507, {}, b'{"error":"DISK_FULL","message":""}'),
     ],
 )
-def test_a_call_that_was_certainly_not_executed_is_retried(what):
-    assert Driver(PLAIN).answer(what).answer(GOOD).result.offset == 1
+def test_a_call_that_was_certainly_not_executed_is_retried(failure):
+    assert Driver(PLAIN).answer(failure).answer(GOOD).result.offset == 1
 
 
 @pytest.mark.parametrize(
-    "what", [errors.OutcomeUnknown("reset"), HttpReply(500, {}, b""), HttpReply(502, {}, b""), HttpReply(504, {}, b"")]
+    "failure",
+    [errors.OutcomeUnknown("reset"), HttpReply(500, {}, b""), HttpReply(502, {}, b""), HttpReply(504, {}, b"")],
 )
-def test_a_call_that_may_have_been_executed_is_retried_only_if_it_is_idempotent(what):
-    assert Driver(KEYED).answer(what).answer(GOOD).result.offset == 1
+def test_a_call_that_may_have_been_executed_is_retried_only_if_it_is_idempotent(failure):
+    assert Driver(KEYED).answer(failure).answer(GOOD).result.offset == 1
     with pytest.raises(errors.DriftQError):
-        Driver(PLAIN).answer(what)
+        Driver(PLAIN).answer(failure)
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 410, 412, 413])
@@ -124,7 +125,7 @@ def test_an_attempt_never_outlasts_the_deadline():
     assert driver.step.timeout_s < 0.5
 
 
-def test_nobody_at_the_first_contact_is_said_soon():
+def test_an_unreachable_broker_at_the_first_call_is_reported_soon():
     driver = Driver(PLAIN, ever_connected=False)
     with pytest.raises(errors.NotConnected):
         driver.keep_answering(errors.NotConnected("refused"))

@@ -65,13 +65,13 @@ def test_a_truncated_reply_is_not_complete():
     assert not reader.complete
 
 
-@pytest.mark.parametrize("seen", [0, 1, 200_000, 300_000])
-def test_a_large_body_is_received_in_place_and_the_next_reply_is_parsed_as_usual(seen):
+@pytest.mark.parametrize("first_bytes", [0, 1, 200_000, 300_000])
+def test_a_large_body_is_received_in_place_and_the_next_reply_is_parsed_as_usual(first_bytes):
     body = bytes(range(250)) * 1_200
     reader = ReplyReader()
     reader.reset(in_place=True)
-    reader.feed(b"HTTP/1.1 206 OK\r\nContent-Length: 300000\r\n\r\n" + body[:seen])
-    at = seen
+    reader.feed(b"HTTP/1.1 206 OK\r\nContent-Length: 300000\r\n\r\n" + body[:first_bytes])
+    at = first_bytes
     while (buffer := reader.body_buffer()) is not None:
         size = min(len(buffer), 70_000)
         buffer[:size] = body[at : at + size]
