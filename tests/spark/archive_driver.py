@@ -1,4 +1,4 @@
-"""A driver to be killed: archives a topic in small micro-batches and says when each begins.
+"""The driver that a test kills: archives a topic in small micro-batches and prints each batch id.
 
 python archive_driver.py URL TABLE TOPIC MAX_OFFSETS COMPACT_FILES
 """
@@ -9,7 +9,7 @@ import sys
 
 from driftq.spark import driftq_session
 from driftq.spark.pipelines import archive
-from driftq.spark.pipelines.configuration import from_tree
+from driftq.spark.pipelines.settings import from_tree
 
 if __name__ == "__main__":
     url, table, topic, max_offsets, compact_files = sys.argv[1:]
@@ -23,10 +23,10 @@ if __name__ == "__main__":
     )
     commit_batch = archive.commit_batch
 
-    def told(rows, target, writer, batch_id):
+    def commit_and_print(rows, target, writer, batch_id):
         print("batch", batch_id, flush=True)
         commit_batch(rows, target, writer, batch_id)
 
-    archive.commit_batch = told
+    archive.commit_batch = commit_and_print
     spark = driftq_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
     archive.start_archive(spark, configuration).awaitTermination()

@@ -1,10 +1,10 @@
-"""Kill everything, at moments from a seed, under the program of `chaosquery`, and audit what the topics hold then.
+"""Kills processes at times from a seed while `chaos_driver` runs, then audits the topics.
 
     python -m tests.spark.chaos 100          (or: make spark-chaos N=100)
 
-What is killed: the broker, the driver, an executor, a Python worker, a worker of the cluster with all it runs. A kill
-comes when a share of the rows has been written, and then after a pause by chance, so that it falls into any step of a
-micro-batch. The verdict: every row exactly once in both copies, in the order of the source where that is promised.
+What is killed: the broker, the driver, an executor, a Python worker, a worker of the cluster with its executors. A kill
+happens when a share of the rows has been written, after a random pause, so that it hits any step of a micro-batch. The
+audit: every row exactly once in both copies, in the order of the source where that is guaranteed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import driftq
-from tests.spark.chaosquery import NOT_SHIPPED
+from tests.spark.chaos_driver import NOT_SHIPPED
 from tests.spark.cluster import HOSTS, LOOK_S, Cluster, environment, kill_group, package_zip, standalone
-from tests.spark.reads import logs_of
+from tests.spark.topic_reader import logs_of
 from tests.support.server import Server
 from tests.support.wait import until_now
 
@@ -36,7 +36,7 @@ FINISH_S = 1_200.0
 
 
 class Chaos:
-    """One run: a broker, a cluster, a driver that is started until it ends well."""
+    """One run: a broker, a cluster, and a driver that is restarted until it succeeds."""
 
     def __init__(self, folder: Path, cluster: Cluster, rows: int, chance: random.Random) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Chaos:
         with open(self.folder / "driver.log", "ab") as log:
             return subprocess.Popen(
                 [
-                    sys.executable, "-m", "tests.spark.chaosquery", self.server.url, str(self.folder / "checkpoints"),
+                    sys.executable, "-m", "tests.spark.chaos_driver", self.server.url, str(self.folder / "checkpoints"),
                     self.cluster.url, str(self._package), str(ROWS_PER_BATCH),
                 ],
                 stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True,
@@ -72,7 +72,7 @@ class Chaos:
 
     # --- the kills ---
 
-    def strike(self, kind: str) -> None:
+    def kill(self, kind: str) -> None:
         match kind:
             case "broker":
                 self.server.kill()
@@ -99,53 +99,53 @@ class Chaos:
         return bool(pids)
 
     def run(self, kinds: list[str]) -> None:
-        """Strike while rows are on their way: the nth kill waits for the nth share of them."""
+        """Kill while rows are being copied: the nth kill waits for the nth share of them."""
         for number, kind in enumerate(kinds):
             share = 2 * self.rows * number // (len(kinds) + 1)
-            self._until(lambda share=share: not self._goes_on() or self.written() > share)
-            if not self._goes_on():
-                break  # everything is copied: there is nothing left to disturb
-            threading.Event().wait(self.chance.uniform(0, 1.5))  # not to wait for anything: to meet any moment
-            self.strike(kind)
-        self._until(lambda: not self._goes_on())
+            self._until(lambda share=share: not self._is_running() or self.written() > share)
+            if not self._is_running():
+                break  # everything is copied
+            threading.Event().wait(self.chance.uniform(0, 1.5))  # so that the kill hits any step
+            self.kill(kind)
+        self._until(lambda: not self._is_running())
 
     def _until(self, condition: Callable[[], bool]) -> None:
         until_now(condition, FINISH_S, pause_s=LOOK_S)
 
-    def _goes_on(self) -> bool:
-        """Start the driver again if it gave up, as an operator would."""
+    def _is_running(self) -> bool:
+        """Start the driver again if it failed, as an operator would."""
         code = self.driver.poll()
         if code:
-            assert self.starts < 20, self.told()
+            assert self.starts < 20, self.driver_log()
             self.driver = self._start_driver()
         return code != 0
 
     def written(self) -> int:
         return sum(
-            each["end"]
+            partition["end"]
             for topic in ("staged", "direct")
-            for each in self.server.call("GET", f"/v1/topics/{topic}/offsets").json()["partitions"]
+            for partition in self.server.call("GET", f"/v1/topics/{topic}/offsets").json()["partitions"]
         )
 
-    def told(self) -> str:
+    def driver_log(self) -> str:
         return (self.folder / "driver.log").read_text(errors="replace")[-6_000:]
 
-    # --- the verdict ---
+    # --- the audit ---
 
     def audit(self) -> None:
-        told = "".join(path.read_text(errors="replace") for path in self.cluster.folder.glob("work/*/*/stderr"))
-        assert NOT_SHIPPED not in told, NOT_SHIPPED
+        stderr = "".join(path.read_text(errors="replace") for path in self.cluster.folder.glob("work/*/*/stderr"))
+        assert NOT_SHIPPED not in stderr, NOT_SHIPPED
         source = {number: [r.value for r in records] for number, records in logs_of(self.server.url, "in").items()}
         for topic in ("staged", "direct"):
-            found = {number: [r.value for r in records] for number, records in logs_of(self.server.url, topic).items()}
-            counts = Counter(value for values in found.values() for value in values)
+            copy = {number: [r.value for r in records] for number, records in logs_of(self.server.url, topic).items()}
+            counts = Counter(value for values in copy.values() for value in values)
             missing = [value for values in source.values() for value in values if value not in counts]
             doubled = {value: count for value, count in counts.items() if count > 1}
             assert not missing, f"{topic}: {len(missing)} missing, among them {missing[:3]}"
             assert not doubled, f"{topic}: {len(doubled)} doubled, among them {list(doubled.items())[:3]}"
             assert len(counts) == self.rows
             if topic == "direct":
-                assert found == source, "direct: the order inside a partition changed"
+                assert copy == source, "direct: the order inside a partition changed"
 
     def close(self) -> None:
         kill_group(self.driver)
@@ -170,7 +170,7 @@ def one_run(folder: Path, kills: int, seed: int, rows: int) -> Counter[str]:
             chaos.run(kinds_of(kills, chance))
             chaos.audit()
         except BaseException:
-            print(chaos.told(), file=sys.stderr)
+            print(chaos.driver_log(), file=sys.stderr)
             raise
         finally:
             chaos.close()
@@ -178,22 +178,22 @@ def one_run(folder: Path, kills: int, seed: int, rows: int) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="kill everything under Spark, and audit")
+    parser = argparse.ArgumentParser(description="kill processes under Spark, and audit")
     parser.add_argument("count", type=int, help="how many kills")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rows", type=int, default=18_000, help="rows of one run")
     parser.add_argument("--kills", type=int, default=10, help="kills in one run")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # what was started is ended on the way out
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # exit handlers stop the processes
     killed: Counter[str] = Counter()
-    seed = given.seed
-    while killed.total() < given.count:
+    seed = options.seed
+    while killed.total() < options.count:
         with tempfile.TemporaryDirectory(prefix="spark-chaos-") as folder:
             began_s = time.monotonic()
-            found = one_run(Path(folder), min(given.kills, given.count - killed.total()), seed, given.rows)
-            killed += found
-            told = ", ".join(f"{kind} {count}" for kind, count in sorted(found.items()))
-            print(f"seed {seed}: {told}: every row once, {time.monotonic() - began_s:.0f} s", flush=True)
+            kills = one_run(Path(folder), min(options.kills, options.count - killed.total()), seed, options.rows)
+            killed += kills
+            kill_counts = ", ".join(f"{kind} {count}" for kind, count in sorted(kills.items()))
+            print(f"seed {seed}: {kill_counts}: every row once, {time.monotonic() - began_s:.0f} s", flush=True)
         seed += 1
     print(f"{killed.total()} kills: {dict(killed)}")
 

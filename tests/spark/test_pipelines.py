@@ -16,10 +16,9 @@ from pyspark.sql import SparkSession
 from driftq.client.api import DriftQ, connect
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import runs
-from driftq.spark.pipelines.configuration import load
 from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, watch
 from driftq.spark.pipelines.registry import STREAMING_PIPELINES, decider_of, run_deadletters
-from driftq.spark.pipelines.settings import Configuration
+from driftq.spark.pipelines.settings import Configuration, load
 from driftq.spark.tables import open_table
 from tests.spark.test_pipelines_frames import messages
 from tests.support.server import Server, running
@@ -42,16 +41,20 @@ match = { topic = "inbox" }
 
 
 def configured(server: Server, folder: Path, name: str, **values: Any) -> Configuration:
-    given = {"source.url": server.url, "pipeline.once": True, "pipeline.checkpoint": str(folder / f"{name}.checkpoint")}
-    return load(name, values={**given, **{key.replace("__", "."): value for key, value in values.items()}})
+    defaults = {
+        "source.url": server.url,
+        "pipeline.once": True,
+        "pipeline.checkpoint": str(folder / f"{name}.checkpoint"),
+    }
+    return load(name, values={**defaults, **{key.replace("__", "."): value for key, value in values.items()}})
 
 
-def ran(spark: SparkSession, configuration: Configuration) -> list[str]:
+def run_to_end(spark: SparkSession, configuration: Configuration) -> list[str]:
     """Run what is there to its end; the lines that were said."""
-    said: list[str] = []
+    lines: list[str] = []
     name = configuration.pipeline.name
-    watch({name: lambda: STREAMING_PIPELINES[name](spark, configuration)}, Stop(), said.append)
-    return said
+    watch({name: lambda: STREAMING_PIPELINES[name](spark, configuration)}, Stop(), lines.append)
+    return lines
 
 
 def write(spark: SparkSession, server: Server, topic: str, *rows: dict[str, Any]) -> None:
@@ -61,10 +64,10 @@ def write(spark: SparkSession, server: Server, topic: str, *rows: dict[str, Any]
 
 
 def values_of(broker: DriftQ, topic: str) -> list[str]:
-    found = []
-    for place in broker.topics.offsets(topic).partitions:
-        found += [each.value for each in broker.topics.peek(topic, place.partition, offset=0, limit=1_000)]
-    return sorted(found)
+    values = []
+    for partition in broker.topics.offsets(topic).partitions:
+        values += [message.value for message in broker.topics.peek(topic, partition.partition, offset=0, limit=1_000)]
+    return sorted(values)
 
 
 def test_repeats_are_left_out_within_a_run_and_after_a_restart(spark, server, broker, tmp_path) -> None:
@@ -74,14 +77,14 @@ def test_repeats_are_left_out_within_a_run_and_after_a_restart(spark, server, br
 
     write(spark, server, "orders", *({"value": b"%d" % n, "idempotency_key": f"k{n % 5}"} for n in range(20)))
     write(spark, server, "orders", {"value": b"plain"}, {"value": b"plain"})
-    said = ran(spark, config)
+    lines = run_to_end(spark, config)
     first = Counter(values_of(broker, "unique"))
     write(spark, server, "orders", {"value": b"0", "idempotency_key": "k0"}, {"value": b"9", "idempotency_key": "k9"})
-    ran(spark, config)
+    run_to_end(spark, config)
 
     assert (first["plain"], first.total()) == (2, 7)
     assert Counter(values_of(broker, "unique")) - first == Counter(["9"])
-    assert any("22 rows" in line and "lag 0" in line for line in said)
+    assert any("22 rows" in line and "lag 0" in line for line in lines)
 
 
 def test_the_pipeline_routes_as_the_broker_would(spark: SparkSession, tmp_path: Path) -> None:
@@ -104,21 +107,23 @@ def test_the_pipeline_routes_as_the_broker_would(spark: SparkSession, tmp_path: 
         config = configured(
             server, tmp_path, "route", source__topics=("inbox",), route__rules=str(rules), route__unrouted="rest"
         )
-        ran(spark, config)
+        run_to_end(spark, config)
 
         for row in rows[:4]:
             key, text = (row.get("key") or b"").decode(), row["value"].decode()
             envelope = {name: row[name] for name in ("labels", "tenant_id", "run_id") if name in row}
-            asked = server.call(
+            response = server.call(
                 "POST", "/v1/route", {"topic": "inbox", "key": key, "value": text, "envelope": envelope}
             )
-            said = asked.json()
-            target = said["routed_topic"] if said["routed_topic"] != "inbox" else "rest"
-            places = range(2) if target == "rest" else [said["partition"]]
-            found = [m for n in places for m in broker.topics.peek(target, n, offset=0, limit=100) if m.value == text]
-            assert len(found) == 1, (row, said)
-            assert (found[0].routing.label if found[0].routing else "") == said.get("label", "")
-            assert (found[0].routing.meta if found[0].routing else None) == said.get("meta")
+            decision = response.json()
+            target = decision["routed_topic"] if decision["routed_topic"] != "inbox" else "rest"
+            partitions = range(2) if target == "rest" else [decision["partition"]]
+            copies = [
+                m for n in partitions for m in broker.topics.peek(target, n, offset=0, limit=100) if m.value == text
+            ]
+            assert len(copies) == 1, (row, decision)
+            assert (copies[0].routing.label if copies[0].routing else "") == decision.get("label", "")
+            assert (copies[0].routing.meta if copies[0].routing else None) == decision.get("meta")
         assert len(broker.topics.peek("apart", 0, offset=0)) + len(broker.topics.peek("apart", 1, offset=0)) == 2
 
         broker.topics.create("other")
@@ -137,13 +142,13 @@ def test_a_run_is_followed_from_produce_to_its_end_over_two_lives_of_the_query(s
     plan.ack()
     act.nack("tool 7 is broken", delay_ms=0)
 
-    ran(spark, config)
+    run_to_end(spark, config)
     table = open_table(spark, config.sink.table)
     before = runs.story(table.read(), "r1")
-    again, check = sorted(broker.claim("steps", "agents", max=2), key=lambda each: each.offset)
+    again, check = sorted(broker.claim("steps", "agents", max=2), key=lambda message: message.offset)
     again.reject("gave up")
     check.ack()
-    ran(spark, config)
+    run_to_end(spark, config)
     after = runs.story(table.read(), "r1")
     (run,) = runs.summaries(table.read()).collect()
     command = [sys.executable, "-m", "driftq.cli.main", "pipeline", "story", "--table", config.sink.table]
@@ -172,7 +177,7 @@ def test_windows_close_when_their_time_has_passed(spark, server, broker, tmp_pat
         metrics__latency_max="1 second",
     )  # fmt: skip
 
-    ran(spark, config)
+    run_to_end(spark, config)
 
     rows = open_table(spark, config.sink.table).read().collect()
     assert sum(row["produced"] for row in rows) == sum(row["size_bytes"] for row in rows) == 6
@@ -180,7 +185,7 @@ def test_windows_close_when_their_time_has_passed(spark, server, broker, tmp_pat
     assert {row["tenant_id"] for row in rows} == {"acme", "bee"}
 
 
-def test_dead_letters_are_told_by_kind_and_sent_back_once(spark, server, broker, tmp_path) -> None:
+def test_dead_letters_are_counted_by_kind_and_redriven_once(spark, server, broker, tmp_path) -> None:
     broker.topics.create("orders")
     for number in range(5):
         broker.send("orders", str(number))
@@ -188,19 +193,19 @@ def test_dead_letters_are_told_by_kind_and_sent_back_once(spark, server, broker,
         message.reject(f"timeout after {message.offset} ms" if message.offset < 3 else "no such user 'ann'")
     config = configured(server, tmp_path, "deadletters", source__topics=("orders",))
     back = replace(config.deadletters, redrive=True, fingerprint="timeout after … ms", rate_per_s=1_000)
-    said: list[str] = []
+    lines: list[str] = []
 
-    code = run_deadletters(spark, config, Stop(), said.append)
-    run_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
-    run_deadletters(spark, replace(config, deadletters=back), Stop(), said.append)
+    code = run_deadletters(spark, config, Stop(), lines.append)
+    run_deadletters(spark, replace(config, deadletters=back), Stop(), lines.append)
+    run_deadletters(spark, replace(config, deadletters=back), Stop(), lines.append)
 
     assert code == 0
-    assert said[0].split() == ["3", "orders", "g", "rejected", "timeout", "after", "…", "ms"]
-    assert [line for line in said if "refused" in line] == [
+    assert lines[0].split() == ["3", "orders", "g", "rejected", "timeout", "after", "…", "ms"]
+    assert [line for line in lines if "refused" in line] == [
         "orders: 3 redriven, 0 refused, 0 left",
         "orders: 0 redriven, 0 refused, 0 left",
     ]
-    assert said[-2] == "no dead letters"
+    assert lines[-2] == "no dead letters"
     assert values_of(broker, "orders") == ["0", "0", "1", "1", "2", "2", "3", "4"]
 
 
@@ -213,5 +218,5 @@ def test_a_function_that_fails_ends_the_query_with_its_own_words(spark, server, 
     )
 
     with pytest.raises(QueryFailed, match=r"transform: ValueError: invalid literal"):
-        ran(spark, config)
+        run_to_end(spark, config)
     assert values_of(broker, "out") == []

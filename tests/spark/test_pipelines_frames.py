@@ -38,8 +38,8 @@ def count_by_key(frame: DataFrame) -> DataFrame:
 
 
 def by_value(message: RouteInput) -> RouteDecision | None:
-    found = message.json()
-    return RouteDecision(target_topic=found["to"], partition_override=1) if found and "to" in found else None
+    body = message.json()
+    return RouteDecision(target_topic=body["to"], partition_override=1) if body and "to" in body else None
 
 
 def by_frame(frame: Any) -> Any:
@@ -47,7 +47,7 @@ def by_frame(frame: Any) -> Any:
 
 
 def test_repeats_go_by_tenant_topic_and_key_and_messages_without_a_key_stay(spark: SparkSession) -> None:
-    found = dedupe.deduplicated(
+    unique = dedupe.deduplicated(
         messages(
             spark,
             {"idempotency_key": "a"},
@@ -60,9 +60,11 @@ def test_repeats_go_by_tenant_topic_and_key_and_messages_without_a_key_stay(spar
         )
     )
 
-    kept = sorted((row["topic"], row["tenant_id"] or "", row["idempotency_key"] or "") for row in found.collect())
-    assert kept == [("orders", "", "")] * 3 + [("orders", "", "a"), ("orders", "acme", "a"), ("returns", "", "a")]
-    assert found.columns == SCHEMA.names
+    identities = sorted(
+        (row["topic"], row["tenant_id"] or "", row["idempotency_key"] or "") for row in unique.collect()
+    )
+    assert identities == [("orders", "", "")] * 3 + [("orders", "", "a"), ("orders", "acme", "a"), ("returns", "", "a")]
+    assert unique.columns == SCHEMA.names
 
 
 RULES = """
@@ -85,17 +87,19 @@ def test_rules_decide_topic_partition_label_and_meta_and_the_rest_is_left_out(sp
         {"value": b"\xff"},
     )
 
-    found = route.routed(source, route.ByRules(RULES), default="rest").collect()
+    routed = route.routed(source, route.ByRules(RULES), default="rest").collect()
 
-    assert [(row["topic"], row["partition"], row["routing_label"], row["run_id"]) for row in found] == [
+    assert [(row["topic"], row["partition"], row["routing_label"], row["run_id"]) for row in routed] == [
         ("invoices", 2, "finance", "r1"),
         ("rest", None, "plain", None),
     ]
-    assert found[0]["routing_meta"] == {"rule": "invoices", "why": "x"}
-    assert "offset" not in found[0].asDict()
+    assert routed[0]["routing_meta"] == {"rule": "invoices", "why": "x"}
+    assert "offset" not in routed[0].asDict()
 
 
-def test_functions_of_messages_and_of_frames_decide_too_and_nobody_s_goes_where_it_is_told(spark: SparkSession) -> None:
+def test_functions_of_messages_and_of_frames_route_and_unmatched_messages_go_to_the_default(
+    spark: SparkSession,
+) -> None:
     source = messages(spark, {"value": b'{"to": "a"}', "tenant_id": "acme"}, {"value": b"x", "tenant_id": "small"})
 
     one = route.routed(source, route.ByFunction(f"{__name__}:by_value"), unrouted="rest").collect()
@@ -105,7 +109,7 @@ def test_functions_of_messages_and_of_frames_decide_too_and_nobody_s_goes_where_
     assert [(row["topic"], row["tenant_id"]) for row in many] == [("big", "acme")]
 
 
-def test_a_message_that_would_go_round_for_ever_ends_the_query(spark: SparkSession) -> None:
+def test_a_message_that_is_routed_in_a_loop_stops_the_query(spark: SparkSession) -> None:
     with pytest.raises(PythonException, match="its own topic"):
         route.routed(messages(spark, {}), route.ByRules(RULES), unrouted="orders").collect()
 
@@ -113,11 +117,11 @@ def test_a_message_that_would_go_round_for_ever_ends_the_query(spark: SparkSessi
 def test_a_value_function_changes_values_and_keeps_the_envelope(spark: SparkSession) -> None:
     source = messages(spark, {"value": b"a", "run_id": "r", "labels": {"k": "v"}}, {"value": b"no"}, {"value": b"b"})
 
-    found = transform.mapped(source, f"{__name__}:upper").collect()
+    mapped = transform.mapped(source, f"{__name__}:upper").collect()
 
-    assert [(bytes(row["value"]), row["run_id"]) for row in found] == [(b"A", "r"), (b"B", None)]
-    assert found[0]["labels"] == {"k": "v"}
-    assert not set(transform.ORIGIN_COLUMNS) & set(found[0].asDict())
+    assert [(bytes(row["value"]), row["run_id"]) for row in mapped] == [(b"A", "r"), (b"B", None)]
+    assert mapped[0]["labels"] == {"k": "v"}
+    assert not set(transform.ORIGIN_COLUMNS) & set(mapped[0].asDict())
 
 
 def test_a_frame_function_must_give_a_frame_with_values(spark: SparkSession) -> None:
@@ -148,10 +152,10 @@ ERRORS = [
 def test_spark_and_the_broker_call_an_error_by_the_same_name(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(error,) for error in ERRORS], "error STRING")
 
-    found = frame.select(deadletters.fingerprint(F.col("error"))).collect()
+    fingerprints = frame.select(deadletters.fingerprint(F.col("error"))).collect()
 
-    assert [row[0] for row in found] == [fingerprint(error) for error in ERRORS]
-    assert found[0][0] == found[1][0] == "timeout after … ms for user … and …"
+    assert [row[0] for row in fingerprints] == [fingerprint(error) for error in ERRORS]
+    assert fingerprints[0][0] == fingerprints[1][0] == "timeout after … ms for user … and …"
 
 
 def test_windows_count_ends_failures_and_latencies_of_what_happened_in_them(spark: SparkSession) -> None:
@@ -172,7 +176,7 @@ def test_windows_count_ends_failures_and_latencies_of_what_happened_in_them(spar
 
 
 def test_an_end_counts_for_the_tenant_and_label_of_its_message_unless_it_comes_too_late(spark: SparkSession) -> None:
-    def told(event: str, offset: int, second: int) -> dict[str, Any]:
+    def history_row(event: str, offset: int, second: int) -> dict[str, Any]:
         at = (NOON + timedelta(seconds=second)).isoformat()
         value = {"event": event, "topic": "orders", "partition": 0, "offset": offset, "group": "g", "at": at}
         return {"topic": "orders.history", "value": json.dumps(value).encode()}
@@ -181,16 +185,16 @@ def test_an_end_counts_for_the_tenant_and_label_of_its_message_unless_it_comes_t
         spark,
         {"tenant_id": "acme", "routing_label": "hot"},
         {"tenant_id": "bee"},
-        told("delivered", 0, 2),
-        told("acked", 0, 3),
-        told("failed", 1, 4),
-        told("acked", 1, 90),
+        history_row("delivered", 0, 2),
+        history_row("acked", 0, 3),
+        history_row("failed", 1, 4),
+        history_row("acked", 1, 90),
         {"topic": "orders.history", "value": b"not an event"},
     )
 
-    found = metrics.endings(source, latency_max="1 minute").collect()
+    endings = metrics.endings(source, latency_max="1 minute").collect()
 
-    assert sorted((row["tenant_id"], row["label"], row["kind"], row["latency_ms"]) for row in found) == [
+    assert sorted((row["tenant_id"], row["label"], row["kind"], row["latency_ms"]) for row in endings) == [
         ("acme", "hot", "acked", 3_000),
         ("bee", "", "failed", None),
     ]

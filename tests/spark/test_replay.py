@@ -10,18 +10,17 @@ import pytest
 from driftq.client.calls.queue import item
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.archive import dated
-from driftq.spark.pipelines.configuration import from_tree
 from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.pipelines.replay import request_of, run_replay
+from driftq.spark.pipelines.settings import Configuration, from_tree
 from driftq.spark.tables import ParquetTable
 from driftq.wire.message import decode_head
-from tests.spark.reads import topic_records
+from tests.spark.topic_reader import topic_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.settings import Configuration
     from tests.support.server import Server
 
 
@@ -44,25 +43,25 @@ def test_a_range_of_a_topic_is_replayed_once_in_order(spark: SparkSession, serve
     for topic in ("orders", "again"):
         broker.topics.create(topic)
     broker.send_many("orders", [item(f"{n}", key="k", run_id=f"r{n}", labels={"a": "b"}) for n in range(20)])
-    said: list[str] = []
+    lines: list[str] = []
 
     rehearsal = configured(server.url, ["orders"], "again", from_offset=5, to_offset=15, dry_run=True)
-    assert run_replay(spark, rehearsal, Stop(), said.append) == 0
+    assert run_replay(spark, rehearsal, Stop(), lines.append) == 0
     assert values(server, "again") == []
-    assert said[0].startswith("orders/0: 10 rows, offsets 5–14, ")
-    assert said[1].startswith("dry run: 10 rows would be written to again as replay-again-")
+    assert lines[0].startswith("orders/0: 10 rows, offsets 5–14, ")
+    assert lines[1].startswith("dry run: 10 rows would be written to again as replay-again-")
 
     performance = configured(server.url, ["orders"], "again", from_offset=5, to_offset=15)
     for _ in range(2):
-        assert run_replay(spark, performance, Stop(), said.append) == 0
+        assert run_replay(spark, performance, Stop(), lines.append) == 0
 
     assert values(server, "again") == [str(n) for n in range(5, 15)]
     record = topic_records(server.url, "again")[0]
     envelope = decode_head(record.head).envelope
     broker.topics.delete("again")
     broker.topics.create("again")
-    assert run_replay(spark, performance, Stop(), said.append) == 0
-    assert len(values(server, "again")) == 10, "a topic that was made anew has nothing of an earlier replay"
+    assert run_replay(spark, performance, Stop(), lines.append) == 0
+    assert len(values(server, "again")) == 10, "a topic that was created again has no message of an earlier replay"
     assert record.key == b"k"
     assert envelope is not None
     assert (envelope.run_id, envelope.labels) == ("r5", {"a": "b"})
@@ -87,15 +86,15 @@ def test_a_table_is_replayed_and_jobs_stay_jobs(
 
 
 @pytest.mark.parametrize(
-    ("source", "replay", "told"),
+    ("source", "replay", "message"),
     [
         ([], {}, r"needs replay\.table or source\.topics"),
         (["again"], {}, "into itself"),
         (["orders"], {"from_time": "yesterday"}, r"replay\.from_time"),
     ],
 )
-def test_a_replay_that_makes_no_sense_is_refused(source: list[str], replay: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
+def test_a_replay_that_makes_no_sense_is_refused(source: list[str], replay: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
         request_of(configured("", source, "again", **replay))
 
 

@@ -11,7 +11,7 @@ import pytest
 from driftq.client.api import DriftQ
 from driftq.wire.message import Envelope, decode_head
 from driftq.wire.partitions import partition_of
-from tests.spark.reads import logs_of, topic_records
+from tests.spark.topic_reader import logs_of, topic_records
 from tests.support.server import Server
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_of_a_failed_batch_nothing_is_seen(spark: SparkSession, server: Server, 
         ("select 'a' value", {"topic": "orders", "mod": "direct"}, "did you mean mode"),
     ],
 )
-def test_what_cannot_be_written_is_told(
+def test_rows_that_cannot_be_written_are_reported(
     spark: SparkSession, shared_server: Server, sql: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=message):

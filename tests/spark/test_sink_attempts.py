@@ -24,13 +24,13 @@ from driftq.spark.sink.writer import (
     write_rows,
 )
 from driftq.spark.source.fetch import transport_of
-from tests.spark.reads import logs_of, topic_records
+from tests.spark.topic_reader import logs_of, topic_records
 from tests.support.server import Server
 from tests.support.wait import until_now
 
 
-def options_of(server: Server, **given: object) -> WriteOptions:
-    texts = {"url": server.url, "chunkRows": "10", **{name: str(value) for name, value in given.items()}}
+def options_of(server: Server, **options: object) -> WriteOptions:
+    texts = {"url": server.url, "chunkRows": "10", **{name: str(value) for name, value in options.items()}}
     return write_options(texts, streaming=True)
 
 
@@ -104,16 +104,100 @@ def test_an_older_batch_is_refused_and_told_what_to_do(orders: Server, mode: str
     assert numbers_of(orders) == list(range(5))
 
 
-def test_another_batch_under_an_old_number_is_refused_aloud(orders: Server) -> None:
+def test_another_batch_under_an_old_number_is_refused_with_the_reason(orders: Server) -> None:
     options = options_of(orders, topic="orders")
     publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 5))])
 
+    for other in (rows(0, 6), rows(1, 6), rows(0, 0)):
+        written = write_rows(options, "q", 0, 0, other)
+        with pytest.raises(SinkRefused, match=r"batch 0 of writer q was written before with other content"):
+            publish_batch(options, 0, [written])
+        assert not is_staged(options, written)
+    by_rows = options_of(orders, topic="orders", replayCheck="rows")
     with pytest.raises(SinkRefused, match="published before with 5 rows and has 6 now"):
-        publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 6))])
+        publish_batch(by_rows, 0, [write_rows(by_rows, "q", 0, 0, rows(0, 6))])
     unchecked = options_of(orders, topic="orders", replayCheck="none")
     publish_batch(unchecked, 0, [write_rows(options, "q", 0, 0, rows(0, 6))])
 
     assert numbers_of(orders) == list(range(5))
+
+
+def test_the_same_rows_in_another_order_and_in_other_tasks_are_a_repeat(orders: Server) -> None:
+    """What a plan with a shuffle yields when it runs again."""
+    options = options_of(orders, topic="orders")
+    publish_batch(
+        options, 0, [write_rows(options, "q", 0, 0, rows(0, 25)), write_rows(options, "q", 0, 1, rows(25, 40))]
+    )
+
+    def reordered() -> Iterator[pa.RecordBatch]:
+        yield from rows(12, 40)
+        yield from rows(0, 12)
+
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, reordered())])
+
+    assert Counter(numbers_of(orders)) == Counter(range(40))
+
+
+def write_offsets(checkpoint: Path, batch_id: int, *ends: dict[str, object]) -> None:
+    """As Spark does before a micro-batch."""
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    lines = ["v1", "{}", *(json.dumps(end) for end in ends)]
+    (checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
+
+
+def ends_at(first: int, second: int, splits: int = 0) -> dict[str, object]:
+    return {"version": 1, "offsets": {"t": {"0": first, "1": second}}, "splits": splits}
+
+
+@pytest.mark.parametrize("mode", ["staged", "direct"])
+def test_a_batch_that_ends_at_other_offsets_is_refused_although_it_has_as_many_rows(
+    orders: Server, tmp_path: Path, mode: str
+) -> None:
+    options = options_of(orders, topic="orders", mode=mode, checkpointLocation=str(tmp_path))
+    write_offsets(tmp_path, 0, ends_at(8, 2))
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 10))])
+
+    write_offsets(tmp_path, 0, ends_at(8, 2, splits=3))
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 10))])
+    write_offsets(tmp_path, 0, ends_at(5, 5))
+    with pytest.raises(SinkRefused, match="written before with other content"):
+        publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 10))])
+
+    assert Counter(numbers_of(orders)) == Counter(range(10))
+
+
+def test_a_plan_that_yields_other_rows_for_the_same_offsets_keeps_the_first_ones(
+    orders: Server, tmp_path: Path
+) -> None:
+    options = options_of(orders, topic="orders", checkpointLocation=tmp_path.as_uri())
+    write_offsets(tmp_path, 0, ends_at(8, 2))
+    for word in ("row", "random"):
+        publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 10, word))])
+
+    assert {record.value.split()[0] for record in topic_records(orders.url, "orders")} == {b"row"}
+
+
+def test_offsets_that_do_not_identify_rows_are_not_relied_on(orders: Server, tmp_path: Path) -> None:
+    """A file source numbers its steps: the same number may stand for other files."""
+    options = options_of(orders, topic="orders", checkpointLocation=str(tmp_path))
+    write_offsets(tmp_path, 0, {"logOffset": 0})
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 10))])
+
+    with pytest.raises(SinkRefused, match="written before with other content"):
+        publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(10, 20))])
+
+
+def test_direct_notices_a_batch_whose_rows_went_to_another_partition_before(orders: Server) -> None:
+    """The numbers of chunks are counted for each partition, so no chunk contradicts another."""
+    options = options_of(orders, topic="orders", mode="direct")
+
+    def one_row(number: int, partition: int) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": [f"row {number}"], "partition": pa.array([partition], pa.int32())})
+
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, one_row(0, 0))])
+
+    with pytest.raises(SinkRefused, match=r"other content.*Rows of this run may be in the topic already"):
+        publish_batch(options, 0, [write_rows(options, "q", 0, 0, one_row(1, 1))])
 
 
 def test_direct_refuses_other_rows_under_the_same_number(orders: Server) -> None:
@@ -124,7 +208,7 @@ def test_direct_refuses_other_rows_under_the_same_number(orders: Server) -> None
         write_rows(options, "q", 0, 0, rows(0, 5, "other"))
 
 
-def test_direct_goes_on_where_an_attempt_was_killed(orders: Server) -> None:
+def test_direct_mode_resumes_after_a_killed_attempt(orders: Server) -> None:
     options = options_of(orders, topic="orders", mode="direct")
     write_rows(options, "q", 0, 0, rows(0, 40))  # the chunks that a killed attempt had sent
 
@@ -164,10 +248,20 @@ def test_an_aborted_batch_is_forgotten(orders: Server) -> None:
         publish_batch(options, 0, [written])
 
 
-def test_an_empty_batch_asks_the_broker_nothing() -> None:
-    options = write_options({"topic": "orders", "url": "http://127.0.0.1:1"}, streaming=True)
+def test_an_empty_write_asks_the_broker_nothing() -> None:
+    options = write_options({"topic": "orders", "url": "http://127.0.0.1:1"}, streaming=False)
 
     publish_batch(options, 0, [write_rows(options, "q", 0, 0, iter(()))])
+
+
+def test_an_empty_batch_takes_its_number(orders: Server) -> None:
+    options = options_of(orders, topic="orders")
+    publish_batch(options, 0, [write_rows(options, "q", 0, 0, iter(()))])
+
+    with pytest.raises(SinkRefused, match="other content"):
+        publish_batch(options, 0, [write_rows(options, "q", 0, 0, rows(0, 3))])
+
+    assert numbers_of(orders) == []
 
 
 @pytest.mark.parametrize("mode", ["staged", "direct"])
@@ -239,8 +333,8 @@ def test_a_stream_takes_rows_in_order(server: Server, broker: DriftQ, mode: str,
         publish_batch(options, 0, [write_rows(options, "q", 0, 0, documents())])
 
     text = server.call("GET", "/v1/stream/logs/app?offset=-1").body.decode()
-    found: list[Any] = json.loads(text if kind == "application/json" else f"[{text.replace('}{', '},{')}]")
-    assert [each["id"] for each in found] == list(range(35))
+    written: list[Any] = json.loads(text if kind == "application/json" else f"[{text.replace('}{', '},{')}]")
+    assert [row["id"] for row in written] == list(range(35))
 
 
 def test_a_stream_of_json_refuses_rows_that_are_none_and_a_closed_one_all(server: Server, broker: DriftQ) -> None:
@@ -255,7 +349,7 @@ def test_a_stream_of_json_refuses_rows_that_are_none_and_a_closed_one_all(server
         write_rows(options, "q", 0, 0, iter([pa.record_batch({"value": ["1"]})]))
 
 
-def test_a_missing_topic_is_told(server: Server) -> None:
+def test_a_missing_topic_is_reported(server: Server) -> None:
     with pytest.raises(SinkRefused, match="there is no topic orders; create it first"):
         write_rows(options_of(server, topic="orders"), "q", 0, 0, rows(0, 5))
 

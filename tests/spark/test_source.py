@@ -70,7 +70,7 @@ def test_large_ranges_are_split_over_tasks_and_every_row_comes_once(read, broker
 def test_where_to_begin_and_to_end_can_be_said_in_offsets_and_in_times(read, broker):
     fill(broker, "orders", 10, partitions=2)
     ends = broker.topics.offsets("orders").partitions
-    assert [each.end for each in ends] == [10, 10]
+    assert [partition.end for partition in ends] == [10, 10]
     at = broker.topics.peek("orders", 1, offset=9, limit=1)[0].timestamp_ms + 1
     while True:  # a record that is a millisecond younger
         broker.send("orders", "late", envelope=Envelope(partition_override=0))
@@ -112,8 +112,8 @@ def test_streams_are_tables_too(read, broker):
 
     rows = read(stream="runs/*").orderBy("topic", "offset").collect()
 
-    found = [(row.topic, row.offset, bytes(row.value)) for row in rows]
-    assert found == [("runs/1", 0, b'{"n":1}'), ("runs/1", 1, b'{"n":2}'), ("runs/2", 0, b"text")]
+    records = [(row.topic, row.offset, bytes(row.value)) for row in rows]
+    assert records == [("runs/1", 0, b'{"n":1}'), ("runs/1", 1, b'{"n":2}'), ("runs/2", 0, b"text")]
 
 
 def test_a_query_that_names_its_columns_reads_only_those(spark, server, broker):
@@ -146,8 +146,8 @@ def test_queue_state_is_beside_each_message(read, broker):
 
     rows = read(subscribe="work", queueState="g").orderBy("offset").collect()
 
-    found = [(row.queue_state, row.attempts, row.last_error) for row in rows]
-    assert found == [
+    states = [(row.queue_state, row.attempts, row.last_error) for row in rows]
+    assert states == [
         ("settled", None, None),
         ("retrying", 1, "boom"),
         ("settled", None, None),
@@ -158,7 +158,7 @@ def test_queue_state_is_beside_each_message(read, broker):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"subscribe": "nowhere"}, "there is no topic nowhere"),
         ({"subscribe": "orders", "startingOffset": "earliest"}, "did you mean startingOffsets?"),
@@ -167,11 +167,11 @@ def test_queue_state_is_beside_each_message(read, broker):
         ({"subscribe": "orders", "queueState": "no-such-group"}, "no-such-group"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_words(read, broker, options, told):
+def test_what_cannot_be_read_is_refused_in_words(read, broker, options, message):
     fill(broker, "orders", 3)
     with pytest.raises(PySparkException) as caught:
         read(**options).collect()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_million_rows_come_once(read, server, broker):
@@ -182,12 +182,12 @@ def test_a_million_rows_come_once(read, server, broker):
 
     broker.topics.create("million", partitions=2)
     for number in range(20):
-        batch = pack_columns([b"%07d" % each for each in range(number * 50_000, number * 50_000 + 50_000)])
+        batch = pack_columns([b"%07d" % value for value in range(number * 50_000, number * 50_000 + 50_000)])
         transport_of(BrokerOptions(server.url)).execute(send_packed("million", number % 2, batch, has_producer=False))
 
     rows = read(subscribe="million", minPartitions="4", fetchBytes="1m")
     numbers = rows.selectExpr("cast(cast(value as string) as long) as n")
-    found = numbers.selectExpr("count(*)", "sum(n)", "sum(n * n)").first()
+    totals = numbers.selectExpr("count(*)", "sum(n)", "sum(n * n)").first()
 
     every = range(1_000_000)
-    assert tuple(found) == (1_000_000, sum(every), sum(n * n for n in every))
+    assert tuple(totals) == (1_000_000, sum(every), sum(n * n for n in every))

@@ -24,23 +24,23 @@ from tests.support.wait import until_now
 ALL = ReadAllAvailable()
 
 
-def stream_reader(server: Server, clock: Any = None, **given: str) -> DriftqStreamReader:
-    options = read_options({"url": server.url, "startingOffsets": "earliest", **given})
+def stream_reader(server: Server, clock: Any = None, **more_options: str) -> DriftqStreamReader:
+    options = read_options({"url": server.url, "startingOffsets": "earliest", **more_options})
     schema = columns.spark_schema(columns.available_columns(options))
     return DriftqStreamReader(options, schema, clock) if clock else DriftqStreamReader(options, schema)
 
 
-def kept(offset: dict[str, Any]) -> dict[str, Any]:
+def checkpointed(offset: dict[str, Any]) -> dict[str, Any]:
     """Through the checkpoint."""
     return json.loads(json.dumps(offset))
 
 
 def rows(reader: DriftqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int, int]]:
-    found = []
-    for task in reader.partitions(kept(start), kept(end)):
+    positions = []
+    for task in reader.partitions(checkpointed(start), checkpointed(end)):
         for table in reader.read(task):
-            found += [(row["topic"], row["partition"], row["offset"]) for row in table.to_pylist()]
-    return sorted(found)
+            positions += [(row["topic"], row["partition"], row["offset"]) for row in table.to_pylist()]
+    return sorted(positions)
 
 
 def fill(broker: DriftQ, topic: str, count: int, partitions: int = 1, value: bytes = b"v") -> None:
@@ -91,7 +91,9 @@ def test_a_step_that_was_planned_is_cut_the_same_way_by_a_reader_with_other_opti
     fill(broker, "t", 100)
 
     after = stream_reader(server, subscribe="t", minPartitions="2", maxOffsetsPerTrigger="3")
-    plans = [[task.range for task in each.partitions(kept(start), kept(end))] for each in (before, after)]
+    plans = [
+        [task.range for task in reader.partitions(checkpointed(start), checkpointed(end))] for reader in (before, after)
+    ]
 
     assert plans[0] == plans[1]
     assert len(plans[0]) == 5
@@ -112,7 +114,7 @@ def test_a_run_to_the_end_of_now_ends_although_more_comes(server, broker):
     assert seen == [("t", 0, offset) for offset in range(10)]
 
 
-def test_a_query_waits_for_enough_but_not_for_ever(server, broker):
+def test_a_query_waits_for_enough_rows_but_not_without_end(server, broker):
     fill(broker, "t", 3)
     now_s = [100.0]
     reader = stream_reader(server, lambda: now_s[0], subscribe="t", minOffsetsPerTrigger="5", maxTriggerDelay="10s")
@@ -154,17 +156,17 @@ def test_the_memory_of_a_task_does_not_follow_its_range(server, broker):
     assert peak_bytes < 8 << 20, "a few fetches, not the 24 MB of the range"
 
 
-def test_the_progress_tells_how_far_the_query_is_behind(server, broker):
+def test_the_progress_shows_the_lag_of_the_query(server, broker):
     fill(broker, "t", 10)
     reader = stream_reader(server, subscribe="t", maxOffsetsPerTrigger="4")
     start = reader.initialOffset()
     assert "lag" not in reader.reportLatestOffset()
     reader.latestOffset(start, ReadMaxRows(4))
-    told = reader.reportLatestOffset()
-    assert told is not None
-    assert told["offsets"] == {"t": {"0": 10}}
-    assert told["lag"]["offsets"] == 6
-    assert 0 <= told["lag"]["seconds"] < 60
+    progress = reader.reportLatestOffset()
+    assert progress is not None
+    assert progress["offsets"] == {"t": {"0": 10}}
+    assert progress["lag"]["offsets"] == 6
+    assert 0 <= progress["lag"]["seconds"] < 60
     reader.latestOffset(start, ALL)
     assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0}
 
@@ -204,13 +206,13 @@ def test_dead_letters_and_histories_are_topics_like_others(server, broker):
 
 
 def values(reader: DriftqStreamReader, start: dict[str, Any], end: dict[str, Any]) -> dict[str, list[bytes]]:
-    found: dict[str, list[bytes]] = {}
-    for task in reader.partitions(kept(start), kept(end)):
+    by_topic: dict[str, list[bytes]] = {}
+    for task in reader.partitions(checkpointed(start), checkpointed(end)):
         for table in reader.read(task):
             for row in table.to_pylist():
-                assert row["offset"] == task.range.start + len(found.setdefault(row["topic"], []))
-                found[row["topic"]].append(row["value"])
-    return found
+                assert row["offset"] == task.range.start + len(by_topic.setdefault(row["topic"], []))
+                by_topic[row["topic"]].append(row["value"])
+    return by_topic
 
 
 def test_streams_are_read_message_by_message_and_new_ones_join(server, broker):
@@ -285,9 +287,9 @@ def test_a_topic_that_was_made_again_is_another_topic(server, broker):
     with pytest.raises(DataLoss, match="t/0 from offset 0"):
         rows(strict, start, place)
     assert rows(easy, start, place) == []
-    gone = easy.latestOffset(place, ALL)
-    assert gone["offsets"] == {}
-    assert rows(easy, place, gone) == []
+    after_delete = easy.latestOffset(place, ALL)
+    assert after_delete["offsets"] == {}
+    assert rows(easy, place, after_delete) == []
 
     fill(broker, "t", 5)
     with pytest.raises(DataLoss, match="created again"):
@@ -295,7 +297,7 @@ def test_a_topic_that_was_made_again_is_another_topic(server, broker):
     with pytest.raises(DataLoss, match="deleted and created again while it was read"):
         rows(strict, start, place)
     assert len(rows(easy, place, easy.latestOffset(place, ALL))) == 5
-    assert len(rows(easy, gone, easy.latestOffset(gone, ALL))) == 5
+    assert len(rows(easy, after_delete, easy.latestOffset(after_delete, ALL))) == 5
 
 
 def test_a_log_that_is_shorter_than_planned_ends_the_task_or_fails_it(server, broker):
@@ -367,12 +369,12 @@ def test_a_broker_that_does_not_answer_is_an_error_in_the_end(server, broker):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
         ({"endingOffsets": '{"t":{"0":1}}'}, "a stream has no end"),
         ({"endingTimestamp": "5"}, "a stream has no end"),
     ],
 )
-def test_options_of_batches_are_refused_for_streams(server, given, told):
-    with pytest.raises(BadOption, match=told):
-        stream_reader(server, subscribe="t", **given)
+def test_options_of_batches_are_refused_for_streams(server, options, message):
+    with pytest.raises(BadOption, match=message):
+        stream_reader(server, subscribe="t", **options)

@@ -36,22 +36,22 @@ def fill(broker: DriftQ, topic: str, count: int) -> None:
 
 def tasks_of(rows: DataFrame) -> list[tuple[int, list[int]]]:
     """Which task read which offsets, in order."""
-    found: dict[int, list[int]] = {}
+    offsets: dict[int, list[int]] = {}
     for row in rows.select(f.spark_partition_id().alias("task"), "offset").collect():
-        found.setdefault(row.task, []).append(row.offset)
-    return sorted(found.items())
+        offsets.setdefault(row.task, []).append(row.offset)
+    return sorted(offsets.items())
 
 
 def run(rows: DataFrame, checkpoint: Path, seen: list[Any], fail_at: int | None = None) -> str:
     """Run to the end of now. Returns what went wrong, if anything."""
 
-    def each(batch: DataFrame, batch_id: int) -> None:
+    def record_batch(batch: DataFrame, batch_id: int) -> None:
         seen.append((batch_id, tasks_of(batch)))
         if batch_id == fail_at:
             raise RuntimeError("on purpose")
 
     query = (
-        rows.writeStream.foreachBatch(each)
+        rows.writeStream.foreachBatch(record_batch)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -81,7 +81,7 @@ def test_a_batch_that_is_run_again_has_the_same_rows_in_the_same_tasks_whatever_
     assert once == list(range(150))
 
 
-def test_a_query_that_goes_on_tells_its_lag_and_meets_new_rows(spark, read, broker, tmp_path):
+def test_a_running_query_reports_its_lag_and_reads_new_rows(spark, read, broker, tmp_path):
     fill(broker, "t", 30)
     query = (
         read(subscribe="t", maxOffsetsPerTrigger="20")
@@ -93,17 +93,17 @@ def test_a_query_that_goes_on_tells_its_lag_and_meets_new_rows(spark, read, brok
 
     def read_so_far() -> int:
         assert query.isActive, query.exception()
-        return sum(each.numInputRows for each in query.recentProgress)
+        return sum(progress.numInputRows for progress in query.recentProgress)
 
     try:
         until_now(lambda: read_so_far() == 30, 90)
         fill(broker, "t", 5)
         until_now(lambda: read_so_far() == 35, 90)
         assert spark.table("seen").select("offset").distinct().count() == 35
-        sources = [each.sources[0] for each in query.recentProgress if each.numInputRows]
+        sources = [progress.sources[0] for progress in query.recentProgress if progress.numInputRows]
     finally:
         query.stop()
-    told = [json.loads(source.latestOffset) for source in sources]
-    assert [each["lag"]["offsets"] for each in told][:2] == [10, 0]
-    assert told[0]["offsets"] == {"t": {"0": 30}}
-    assert told[0]["lag"]["seconds"] > 0
+    latest = [json.loads(source.latestOffset) for source in sources]
+    assert [progress["lag"]["offsets"] for progress in latest][:2] == [10, 0]
+    assert latest[0]["offsets"] == {"t": {"0": 30}}
+    assert latest[0]["lag"]["seconds"] > 0

@@ -56,7 +56,7 @@ def offsets(rows: DataFrame) -> list[int]:
     return sorted(row.offset for row in rows.select("offset").collect())
 
 
-def test_a_batch_is_committed_once_and_read_by_anybody(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_is_committed_once_and_read_by_other_tools(spark: SparkSession, tmp_path: Path) -> None:
     table = table_in(spark, tmp_path)
 
     first = table.commit("w", 0, rows_of(spark, 0, 1_500))
@@ -64,15 +64,17 @@ def test_a_batch_is_committed_once_and_read_by_anybody(spark: SparkSession, tmp_
     second = table.commit("w", 1, rows_of(spark, 1_500, 1_510))
 
     assert isinstance(first, Committed)
-    assert (first.version, first.rows, first.files) == (0, 1_500, 2)
+    assert (first.version, first.rows, first.files, first.rows_held) == (0, 1_500, 2, 0)
     assert again == BatchKnown("w", 0)
     assert isinstance(second, Committed)
     assert offsets(table.read()) == offsets(spark.read.parquet(str(tmp_path))) == list(range(1_510))
     assert table.committed("w") == 1
     assert table.positions() == {"orders": {0: 1_510}}
     assert not list((tmp_path / "_driftq" / "staging").iterdir())
-    told = merge_spans(span for file in table.ledger().files.values() for span in file.spans)
-    assert told == [span_of(row) for row in totals(table.read(), [F.col("topic"), F.col("partition")]).collect()]
+    committed_spans = merge_spans(span for file in table.ledger().files.values() for span in file.spans)
+    assert committed_spans == [
+        span_of(row) for row in totals(table.read(), [F.col("topic"), F.col("partition")]).collect()
+    ]
 
 
 def test_a_batch_that_must_not_be_is_refused_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -80,17 +82,39 @@ def test_a_batch_that_must_not_be_is_refused_and_leaves_nothing(spark: SparkSess
     table.commit("w", 5, rows_of(spark, 0, 10))
 
     refusals = [
-        table.commit("w", 4, rows_of(spark, 10, 20)),
-        table.commit("another", 0, rows_of(spark, 9, 12)),
+        table.commit("w", 5, rows_of(spark, 5, 15).withColumn("value", F.lit(b"other"))),
+        table.commit("another", 0, rows_of(spark, 5, 15).where("offset != 7")),
         table.commit("w", 6, rows_of(spark, 10, 20).union(rows_of(spark, 15, 20))),
         table.commit("w", 6, rows_of(spark, 10, 20).withColumn("value", F.lit(1))),
     ]
 
-    codes = [each.code for each in refusals if isinstance(each, BatchRefused)]
-    assert codes == ["BATCH_REGRESSED", "OFFSETS_HELD", "ROWS_REPEATED", "SCHEMA_CHANGED"]
+    codes = [refusal.code for refusal in refusals if isinstance(refusal, BatchRefused)]
+    assert codes == ["CONTENT_DIFFERS", "CONTENT_DIFFERS", "ROWS_REPEATED", "SCHEMA_CHANGED"]
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10))
     assert isinstance(table.commit("w", 6, rows_of(spark, 10, 20)), Committed)
     assert offsets(table.read()) == list(range(20))
+
+
+def test_of_a_batch_only_what_the_table_lacks_is_appended(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever its number and its writer are; also into a hole that an earlier version left."""
+    table = table_in(spark, tmp_path)
+    table.commit("w", 5, rows_of(spark, 0, 10))
+    table.commit("w", 6, rows_of(spark, 20, 30))
+
+    both = rows_of(spark, 5, 15).union(rows_of(spark, 0, 5, partition=1))
+    outcomes = [
+        table.commit("w", 6, both),
+        table.commit("w", 4, rows_of(spark, 0, 12)),
+        table.commit("another", 0, rows_of(spark, 0, 40)),
+        table.commit("another", 1, rows_of(spark, 0, 40)),
+    ]
+
+    appended = [(outcome.rows, outcome.rows_held) for outcome in outcomes if isinstance(outcome, Committed)]
+    assert appended == [(10, 5), (15, 25)]
+    assert outcomes[1] == BatchKnown("w", 4)
+    assert outcomes[3] == BatchKnown("another", 1)
+    seen = sorted((row.partition, row.offset) for row in spark.read.parquet(str(tmp_path)).collect())
+    assert seen == [(0, offset) for offset in range(40)] + [(1, offset) for offset in range(5)]
 
 
 def test_names_that_need_care_in_a_path_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
@@ -113,9 +137,9 @@ def test_columns_may_be_added_and_are_null_before(spark: SparkSession, tmp_path:
     table.commit("w", 1, wider.withColumn("extra", F.lit(7)))
     table.commit("w", 2, rows_of(spark, 4, 5))
 
-    found = [(row.body and tuple(row.body), row.extra) for row in table.read().orderBy("offset").collect()]
+    rows = [(row.body and tuple(row.body), row.extra) for row in table.read().orderBy("offset").collect()]
 
-    assert found == [((1, None), None)] * 2 + [((2, "y"), 7)] * 2 + [(None, None)]
+    assert rows == [((1, None), None)] * 2 + [((2, "y"), 7)] * 2 + [(None, None)]
 
 
 def test_small_files_become_one_with_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -141,13 +165,13 @@ def test_a_table_is_compacted_on_demand_until_nothing_is_left_to_do(spark: Spark
     for batch_id in range(2):
         table.commit("w", batch_id, rows_of(spark, 10 * batch_id, 10 * batch_id + 10))
     configuration = Configuration(sink=SinkSettings(table=str(tmp_path)))
-    said: list[str] = []
+    lines: list[str] = []
 
     for _ in range(2):
-        assert run_compact(spark, configuration, Stop(), said.append) == 0
+        assert run_compact(spark, configuration, Stop(), lines.append) == 0
 
-    assert len(said) == 1
-    assert "2 files became 1" in said[0]
+    assert len(lines) == 1
+    assert "2 files became 1" in lines[0]
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(20))
 
 

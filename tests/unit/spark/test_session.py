@@ -19,7 +19,7 @@ def _packaged_spark(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("python_path", "expected"),
     [
         ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10.9.9-src.zip:/s/core.jar:", "/s/core.jar"),
         ("/s/python/lib/pyspark.zip:/with space:/a*:/mine/pyspark.zip", "/with space:/a*:/mine/pyspark.zip"),
@@ -27,13 +27,13 @@ def _packaged_spark(monkeypatch):
         ("", ""),
     ],
 )
-def test_workers_leave_out_only_the_archives_of_spark(given, kept):
+def test_workers_leave_out_only_the_archives_of_spark(python_path, expected):
     line = [worker_python(), "-c", PROGRAM, "an argument", "*"]
-    environment = {"PATH": "/bin", "PYTHONPATH": given, "DRIFTQ_SPARK_PYTHON": sys.executable}
+    environment = {"PATH": "/bin", "PYTHONPATH": python_path, "DRIFTQ_SPARK_PYTHON": sys.executable}
 
-    found = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
 
-    assert json.loads(found.stdout) == [kept, ["an argument", "*"], sys.executable]
+    assert json.loads(process.stdout) == [expected, ["an argument", "*"], sys.executable]
 
 
 def test_another_spark_than_the_installed_package_keeps_its_archives(monkeypatch):

@@ -1,8 +1,9 @@
 """The pipeline `archive`: topics into a table, each message once, partitioned by topic and day, with the envelope.
 
-`dated` and `parsed` are functions from frame to frame. A micro-batch is committed under the query's id and its number.
-The table refuses offsets that it already holds, so a lost checkpoint duplicates nothing, and a new checkpoint starts
-where the table ends. Rows that do not match a declared schema go to the quarantine, a table of the same kind.
+`dated` and `parsed` are functions from frame to frame. A micro-batch is compared with the table by its offsets: what
+the table holds is left out, the rest is appended. So an older or lost checkpoint neither loses nor repeats a message,
+and a new checkpoint starts where the table ends. Rows that do not match a declared schema go to the quarantine, a table
+of the same kind.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,34 +23,19 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from driftq.client.errors import NotFound
 from driftq.settings.loader import SettingsError
-from driftq.spark.pipelines.configuration import checkpoint, identity
 from driftq.spark.pipelines.io import broker_of, read_stream
+from driftq.spark.pipelines.settings import ArchiveTarget, Configuration, archive_target, checkpoint, identity
 from driftq.spark.source.options import EARLIEST
 from driftq.spark.tables import BatchRefused, Compaction, Table, TableRefused, open_table
 
 if TYPE_CHECKING:
     from driftq.client.api import DriftQ
-    from driftq.spark.pipelines.settings import Configuration
 
 PARTITION_BY = ("topic", "date")
 BODY = "body"
 REASON = "quarantine_reason"
 _CORRUPT = "_driftq_corrupt_record"
 _QUERY_ID = "sql.streaming.queryId"
-
-
-class ArchiveTarget(Struct, frozen=True):
-    """Where rows are written. `schema` is that of JSON values, as in CREATE TABLE; empty: values are not parsed."""
-
-    table: str
-    format: str = "parquet"
-    schema: str = ""
-    quarantine: str = ""
-    compact_files: int = 0
-
-    @property
-    def quarantine_path(self) -> str:
-        return self.quarantine or self.table.rstrip("/") + ".quarantine"
 
 
 # --- functions from frame to frame ------------------------------------------------------------------------------------
@@ -151,7 +136,7 @@ def _commit(table: Table, target: ArchiveTarget, writer: str, batch_id: int, row
 def start_archive(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     """Start or resume the query. With a new checkpoint and a table that has rows, the query starts where the table
     ends."""
-    target = target_of(configuration)
+    target = archive_target(configuration)
     if target.schema:
         schema_of(target.schema)
     run = configuration.pipeline
@@ -165,17 +150,6 @@ def start_archive(spark: SparkSession, configuration: Configuration) -> Streamin
     writer = read_stream(spark, configuration).writeStream.foreachBatch(committer(target))
     writer = writer.trigger(availableNow=True) if run.once else writer.trigger(processingTime=run.trigger)
     return writer.queryName(identity(configuration)).option("checkpointLocation", checkpoint_path).start()
-
-
-def target_of(configuration: Configuration) -> ArchiveTarget:
-    settings = configuration.archive
-    return ArchiveTarget(
-        configuration.sink.table,
-        configuration.sink.format,
-        settings.schema,
-        settings.quarantine,
-        settings.compact_files,
-    )
 
 
 def has_offsets(checkpoint_path: str) -> bool:

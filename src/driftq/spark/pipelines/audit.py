@@ -5,15 +5,18 @@
     log (through the source)    --buckets of 65,536 offsets--> count, checksum --+
 
 The checksum is the sum of a hash of offset, key and value, so a missing, extra, repeated or changed row shows. The
-table is read from the files in its folder, as any Parquet reader does, and also compared with its own commits, so that
-a change is noticed even where the log is gone. What the result means is in `audit_report`.
+log is compared up to the table's last offset, or to where the archive's checkpoint has read if that is later: rows that
+the query has passed and the table lacks are missing, not newer. The table is read from the files in its folder, as any
+Parquet reader does, and also compared with its own commits, so that a change is noticed even where the log is gone.
+What the result means is in `audit_report`.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -22,8 +25,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from driftq.client.errors import NotFound
-from driftq.spark.pipelines.archive import target_of
+from driftq.spark.checkpoint import Checkpoint
 from driftq.spark.pipelines.audit_report import (
+    DIFFERS,
     AuditReport,
     BucketName,
     Extent,
@@ -35,8 +39,11 @@ from driftq.spark.pipelines.audit_report import (
     differing,
     partition_results,
     whole,
+    with_passed,
 )
 from driftq.spark.pipelines.io import broker_of, broker_options
+from driftq.spark.pipelines.query_monitor import QueryFailed
+from driftq.spark.pipelines.settings import archive_checkpoint, archive_target, audit_every_ms, identity
 from driftq.spark.tables import ParquetTable, Table, open_table
 from driftq.spark.tables.checksum import checksum_of, row_hash, totals
 from driftq.spark.tables.ledger import FileSpan, merge_spans
@@ -52,6 +59,10 @@ BUCKET_OFFSETS = 1 << 16
 BUCKETS_COMPARED_MAX = 64
 ATTEMPTS_MAX = 3
 
+Passed = tuple[
+    Mapping[LogName, int], Mapping[LogName, int]
+]  # for each log the first offset, and the one after the last
+
 
 def audit(
     spark: SparkSession,
@@ -61,20 +72,24 @@ def audit(
     *,
     topics: Sequence[str] = (),
     mismatches: int = 20,
+    passed: Passed = ({}, {}),
 ) -> AuditReport:
     """Compare tables that together hold topics (an archive and its quarantine) with the log. `options` name the broker;
-    with `topics` only these are compared. If retention trims the log during the comparison, it starts again."""
+    with `topics` only these are compared. `passed` is the range of offsets of each log that a query has committed, from
+    its checkpoint. If retention trims the log during the comparison, it starts again."""
+    first, end = ({log: at for log, at in ends.items() if not topics or log[0] in topics} for ends in passed)
     with ExitStack() as locks:
         for table in tables:
             if isinstance(table, ParquetTable):
                 locks.enter_context(table.read_lock())
         for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
             side = TableSide(tables, topics)
-            log = extents(broker, side.whole)
+            total = with_passed(side.whole, first, end)
+            log = extents(broker, total)
             try:
-                return _compare(spark, side, log, options, mismatches)
+                return _compare(spark, side, total, log, options, mismatches, end)
             except PySparkException:
-                if not attempts_left or extents(broker, side.whole) == log:
+                if not attempts_left or extents(broker, total) == log:
                     raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -144,18 +159,25 @@ def extents(broker: DriftQ, logs: Mapping[LogName, Total]) -> dict[LogName, Exte
 
 
 def _compare(
-    spark: SparkSession, side: TableSide, log: Mapping[LogName, Extent], options: Mapping[str, str], mismatches: int
+    spark: SparkSession,
+    side: TableSide,
+    table: Mapping[LogName, Total],
+    log: Mapping[LogName, Extent],
+    options: Mapping[str, str],
+    mismatches: int,
+    passed: Mapping[LogName, int],
 ) -> AuditReport:
-    if side.rows is None or not side.whole:
+    """`table` has the totals of `side`, and empty ones for logs that the query has passed and the table lacks."""
+    if not table:
         return AuditReport(problems=tuple(side.problems), doubts=("the table holds no rows",))
-    ranges = comparable(side.whole, log)
-    rows = _within(side.rows, side.whole, log)
+    ranges = comparable(table, log, passed)
+    rows = _within(side.rows if side.rows is not None else spark.createDataFrame([], LOG_SCHEMA), table, log)
     table_buckets = side.buckets if rows is side.rows else bucketed(rows)
     log_rows = log_frame(spark, ranges, options)
     log_buckets = {} if log_rows is None else bucketed(log_rows)
     different = differing(table_buckets, log_buckets)
     log_counts = {name: total.rows for name, total in whole(log_buckets).items()}
-    partitions = partition_results(side.whole, log, log_counts, different)
+    partitions = partition_results(table, log, log_counts, different, passed)
     examined = different[:BUCKETS_COMPARED_MAX]
     kinds, examples = _mismatches(spark, rows, log_rows, examined, mismatches) if different else ({}, [])
     more = len(different) > len(examined)
@@ -243,20 +265,56 @@ def _row_hashes(rows: DataFrame, buckets: DataFrame) -> DataFrame:
 
 def run_audit(spark: SparkSession, configuration: Configuration, stop: Stop, echo: Echo) -> int:
     """Audit an archive and its quarantine, and print the report. Returns 0 exact, 1 differs, 2 cannot tell."""
-    target = target_of(configuration)
+    report = audit_archive(spark, configuration)
+    for line in report.lines():
+        echo(line)
+    return report.code
+
+
+def audit_archive(spark: SparkSession, configuration: Configuration) -> AuditReport:
+    """Audit an archive and its quarantine, which may be running. The checkpoint is read before the table: a batch is in
+    the table before it is done in the checkpoint."""
+    passed = Checkpoint(archive_checkpoint(configuration)).passed()
+    target = archive_target(configuration)
     tables = [open_table(spark, target.table, format=target.format)]
     quarantine = open_table(spark, target.quarantine_path, format=target.format)
     if isinstance(quarantine, ParquetTable) and quarantine.exists:
         tables.append(quarantine)
     with broker_of(configuration) as broker:
-        report = audit(
+        return audit(
             spark,
             tables,
             broker,
             broker_options(configuration),
             topics=configuration.source.topics,
             mismatches=configuration.audit.mismatches,
+            passed=passed,
         )
-    for line in report.lines():
-        echo(line)
-    return report.code
+
+
+class PeriodicAudit:
+    """Audits an archive while it runs: `poll` does so when the interval is over. Raises `QueryFailed` if the table
+    differs from the log, which ends the pipeline."""
+
+    def __init__(
+        self, spark: SparkSession, configuration: Configuration, echo: Echo, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._spark = spark
+        self._configuration = configuration
+        self._echo = echo
+        self._now_s = now_s
+        self._every_s = audit_every_ms(configuration) / 1_000
+        self._next_s = now_s() + self._every_s
+
+    def poll(self) -> None:
+        if self._every_s and self._now_s() >= self._next_s:
+            self.run()
+
+    def run(self) -> None:
+        report = audit_archive(self._spark, self._configuration)
+        self._next_s = self._now_s() + self._every_s
+        name = identity(self._configuration)
+        for line in report.lines() if report.code == DIFFERS else [report.verdict()]:
+            self._echo(f"{name}: audit: {line}")
+        if report.code == DIFFERS:
+            raise QueryFailed(f"{name}: the audit found that {self._configuration.sink.table} differs from the log")

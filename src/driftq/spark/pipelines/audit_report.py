@@ -25,6 +25,9 @@ MEANINGS: dict[Kind, str] = {
 }
 
 
+NOTHING_PASSED: Mapping[LogName, int] = {}
+
+
 class Total(NamedTuple):
     """The rows of a log, or of one of its buckets."""
 
@@ -60,7 +63,8 @@ class Partition(NamedTuple):
     log_rows: int  # in the log, of the same offsets
     differs: bool
     unknown: HeldRange | None  # offsets that are no longer in the log
-    ahead: int  # records in the log after the last one of the table
+    ahead: int  # records in the log after the last one of the table, and after those that the query has passed
+    passed: int = 0  # the offset up to which the query has read, if that is after the table's end
 
     @property
     def code(self) -> int:
@@ -68,10 +72,12 @@ class Partition(NamedTuple):
 
     def line(self) -> str:
         first, last, rows, checksum = self.table
-        text = f"{self.topic}/{self.partition}: offsets {first}–{last}, {rows:,} rows, checksum {checksum:016x}: "
-        text += _VERDICTS[self.code]
+        held = f"offsets {first}–{last}, {rows:,} rows, checksum {checksum:016x}" if rows else "no rows"
+        text = f"{self.topic}/{self.partition}: {held}: {_VERDICTS[self.code]}"
         if self.differs:
             text += f" (the log has {self.log_rows:,} rows there)"
+        if self.passed:
+            text += f"; the query has read up to offset {self.passed - 1}"
         if self.unknown:
             text += f"; offsets {self.unknown.first}–{self.unknown.last} are no longer in the log"
         if self.ahead:
@@ -133,15 +139,28 @@ def _sum(one: Total, other: Total) -> Total:
     return Total(min(one.first, other.first), max(one.last, other.last), one.rows + other.rows, checksum)
 
 
-def comparable(table: Mapping[LogName, Total], log: Mapping[LogName, Extent]) -> dict[LogName, Extent]:
+def with_passed(
+    table: Mapping[LogName, Total], first: Mapping[LogName, int], end: Mapping[LogName, int]
+) -> dict[LogName, Total]:
+    """The totals of the table, with empty ones for logs of which a query has passed [first, end) and the table holds
+    nothing."""
+    absent = {log: Total(first[log], first[log] - 1, 0, 0) for log in end if log not in table and first[log] < end[log]}
+    return {**table, **absent}
+
+
+def comparable(
+    table: Mapping[LogName, Total], log: Mapping[LogName, Extent], passed: Mapping[LogName, int] = NOTHING_PASSED
+) -> dict[LogName, Extent]:
     """The offsets that can be compared: from the table's first, or the log's start if that is later, to the table's
-    last. Empty if retention has trimmed all of it; a log that is gone is left out."""
+    last, or to where the query has read if that is later. Empty if retention has trimmed all of it; a log that is gone
+    is left out."""
     ranges = {}
     for name, total in table.items():
         extent = log.get(name)
         if extent is not None:
             start = max(total.first, extent.start)
-            ranges[name] = Extent(start, max(start, min(total.last + 1, extent.end)))
+            end = max(total.last + 1, passed.get(name, 0))
+            ranges[name] = Extent(start, max(start, min(end, extent.end)))
     return ranges
 
 
@@ -159,17 +178,24 @@ def partition_results(
     log: Mapping[LogName, Extent],
     log_rows: Mapping[LogName, int],
     different: Iterable[BucketName],
+    passed: Mapping[LogName, int] = NOTHING_PASSED,
 ) -> tuple[Partition, ...]:
     differing_logs = {(topic, partition) for topic, partition, _ in different}
     return tuple(
-        _partition_result(name, table[name], log.get(name), log_rows.get(name, 0), name in differing_logs)
+        _partition_result(
+            name, table[name], log.get(name), log_rows.get(name, 0), name in differing_logs, passed.get(name, 0)
+        )
         for name in sorted(table)
     )
 
 
-def _partition_result(name: LogName, total: Total, extent: Extent | None, log_rows: int, differs: bool) -> Partition:
+def _partition_result(
+    name: LogName, total: Total, extent: Extent | None, log_rows: int, differs: bool, passed: int
+) -> Partition:
+    end = max(total.last + 1, passed)
+    passed = passed if passed > total.last + 1 else 0
     if extent is None:
-        return Partition(*name, total, 0, differs, HeldRange(total.first, total.last), 0)
-    gone_until = min(extent.start, total.last + 1)
+        return Partition(*name, total, 0, differs, HeldRange(total.first, end - 1), 0, passed)
+    gone_until = min(extent.start, end)
     unknown = HeldRange(total.first, gone_until - 1) if gone_until > total.first else None
-    return Partition(*name, total, log_rows, differs, unknown, max(0, extent.end - max(total.last + 1, extent.start)))
+    return Partition(*name, total, log_rows, differs, unknown, max(0, extent.end - max(end, extent.start)), passed)

@@ -63,11 +63,11 @@ def letters(source: DataFrame) -> DataFrame:
     )
 
 
-def kinds(found: DataFrame, examples: int = 3) -> DataFrame:
+def kinds(letters: DataFrame, examples: int = 3) -> DataFrame:
     """The number of letters of each kind, the most frequent first, with an example and a few offsets."""
     places = F.slice(F.sort_array(F.collect_set(F.struct("dead_partition", "dead_offset"))), 1, examples)
     return (
-        found.groupBy("topic", "group", "reason", "fingerprint")
+        letters.groupBy("topic", "group", "reason", "fingerprint")
         .agg(
             F.count("*").alias("letters"),
             F.max("attempts").alias("attempts_max"),

@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import driftq
-from driftq.spark.pipelines.configuration import checkpoint, identity
+from driftq.client.api import connect
+from driftq.spark.checkpoint import Checkpoint
+from driftq.spark.pipelines.settings import Configuration, checkpoint, identity
 from driftq.spark.tables import BatchRefused, Compaction, TableRefused, open_table
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from driftq.client.api import DriftQ
     from driftq.client.transport.sansio import RetryOptions
-    from driftq.spark.pipelines.settings import Configuration
 
 OFFSETS_MAX = 500_000
 COMPACT_FILES = 64  # each micro-batch adds a few small files
@@ -29,7 +29,7 @@ COMPACT_FILES = 64  # each micro-batch adds a few small files
 
 def broker_of(configuration: Configuration, retry: RetryOptions | None = None) -> DriftQ:
     token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
-    return driftq.connect(configuration.source.url, token=token, retry=retry)
+    return connect(configuration.source.url, token=token, retry=retry)
 
 
 def broker_options(configuration: Configuration) -> dict[str, str]:
@@ -89,10 +89,11 @@ def to_table(
 ) -> StreamingQuery:
     """Start a query that appends rows to a table. If the table refuses a batch, the query fails with the reason."""
     path, kind, writer = configuration.sink.table, configuration.sink.format, identity(configuration)
+    progress = Checkpoint(checkpoint(configuration))
 
     def commit(rows: DataFrame, batch_id: int) -> None:
         table = open_table(rows.sparkSession, path, partition_by=partition_by, format=kind)
-        outcome = table.commit(writer, batch_id, rows)
+        outcome = table.commit(writer, batch_id, rows, progress.content(batch_id))
         if isinstance(outcome, BatchRefused):
             raise TableRefused(path, outcome)
         if kind == "parquet":  # compacting a Delta table rewrites all of it; run that as a job of its own

@@ -20,14 +20,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from driftq.spark.pipelines.configuration import checkpoint
+from driftq.spark.pipelines.settings import Configuration, checkpoint
 from driftq.spark.session import driftq_session, prepare_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from driftq.spark.pipelines.settings import Configuration
 
 POLL_S = 0.25
 GRACE_S = 120.0

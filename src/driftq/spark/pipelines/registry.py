@@ -1,7 +1,8 @@
-"""All pipelines by name: one short function for each, from a session and a configuration to a query or an exit code.
+"""All pipelines by name, and how one is run: check, start Spark, start the query, watch it, stop it.
 
-A streaming pipeline is started and returns a query; a batch pipeline runs to its end and returns an exit code. What a
-pipeline computes is in the module with its name.
+There is one short function for each, from a session and a configuration to a query or an exit code. A streaming
+pipeline is started and returns a query; a batch pipeline runs to its end and returns an exit code. What a pipeline
+computes is in the module with its name.
 """
 
 from __future__ import annotations
@@ -10,23 +11,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from driftq.client.errors import NotFound
+from driftq.client.transport.sansio import RetryOptions
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines import dedupe, history, metrics, route, runs, transform
 from driftq.spark.pipelines.archive import start_archive
-from driftq.spark.pipelines.audit import run_audit
+from driftq.spark.pipelines.audit import PeriodicAudit, run_audit
 from driftq.spark.pipelines.deadletters import run_deadletters
 from driftq.spark.pipelines.io import broker_of, read_stream, to_table, to_topic
-from driftq.spark.pipelines.query_monitor import Echo, Stop
+from driftq.spark.pipelines.query_monitor import Echo, QueryFailed, Stop, cause, session, signals, watch
 from driftq.spark.pipelines.replay import run_replay
-from driftq.spark.pipelines.settings import Configuration
+from driftq.spark.pipelines.settings import Configuration, checkpoint, identity
 from driftq.spark.tables import Compaction, open_table
-from driftq.wire import router_rules
+from driftq.wire.router import BadRules, Rules, load_rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+CHECK_TIMEOUT_MS = 5_000
 
 StreamingPipeline = Callable[["SparkSession", Configuration], "StreamingQuery"]
 BatchPipeline = Callable[["SparkSession", Configuration, Stop, Echo], int]
@@ -86,16 +91,16 @@ def decider_of(configuration: Configuration) -> route.Decider:
         raise SettingsError(f"route takes one of route.rules, route.router and route.frames, not {given}")
     try:
         if settings.rules:
-            rules = router_rules.load(settings.rules)
+            rules = load_rules(settings.rules)
             _refuse_cycles(rules, configuration)
             return route.ByRules(Path(settings.rules).read_text(encoding="utf-8"), settings.rules)
         transform.load_function(settings.router or settings.frames)
-    except (router_rules.BadRules, transform.NoFunction) as error:
+    except (BadRules, transform.NoFunction) as error:
         raise SettingsError(str(error)) from None
     return route.ByFunction(settings.router) if settings.router else route.ByFrames(settings.frames)
 
 
-def _refuse_cycles(rules: router_rules.Rules, configuration: Configuration) -> None:
+def _refuse_cycles(rules: Rules, configuration: Configuration) -> None:
     """Refuse a rule that sends messages to the topic they were read from."""
     for rule in rules.rules:
         target = rule.decision.target_topic if rule.decision is not None else ""
@@ -146,3 +151,37 @@ BATCH_PIPELINES: Mapping[str, BatchPipeline] = {
     "replay": run_replay,
     "compact": run_compact,
 }
+
+
+def run_pipeline(configuration: Configuration, log: Echo, echo: Echo) -> int:
+    """Run a pipeline to its end and return the exit code. `log` prints progress, `echo` results. Raises the client's
+    errors if the broker or a topic is not there, `SettingsError`, and `QueryFailed`."""
+    check(configuration)
+    name = identity(configuration)
+    log(f"{name}: starting Spark; its own log is {checkpoint(configuration)}/../spark.log")
+    stop = Stop()
+    with session(configuration, name) as spark, signals(stop):
+        kind = configuration.pipeline.name
+        try:
+            if kind in BATCH_PIPELINES:
+                return BATCH_PIPELINES[kind](spark, configuration, stop, echo)
+            log(f"{name}: running{', until all available messages are done' if configuration.pipeline.once else ''}")
+            audits = PeriodicAudit(spark, configuration, log)
+            watch({name: lambda: STREAMING_PIPELINES[kind](spark, configuration)}, stop, log, audits.poll)
+            if configuration.archive.audit_every and configuration.pipeline.once and not stop.requested:
+                audits.run()
+        except PySparkException as error:
+            raise QueryFailed(f"{name}: {cause(str(error))}") from None
+        log(f"{name}: {'stopped; start it again to continue' if stop.requested else 'done'}")
+    return 0
+
+
+def check(configuration: Configuration) -> None:
+    """Check before Spark starts, which takes seconds, that the broker answers and the topics exist."""
+    retry = RetryOptions(timeout_ms=CHECK_TIMEOUT_MS, deadline_ms=CHECK_TIMEOUT_MS, first_contact_ms=0)
+    with broker_of(configuration, retry) as broker:
+        broker.ready()
+        for topic in configuration.source.topics:
+            broker.topics.offsets(topic)
+        if configuration.sink.topic:
+            broker.topics.offsets(configuration.sink.topic)

@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from driftq.spark.pipelines.transform import ORIGIN_COLUMNS, NoFunction, load_function
-from driftq.wire import router_rules
 from driftq.wire.message import Envelope
-from driftq.wire.router import RouteDecision, RouteInput, checked
+from driftq.wire.router import RouteDecision, RouteInput, Rules, checked, parse_rules
 
 _TEXTS = ("tenant_id", "run_id", "step_id", "parent_step_id", "idempotency_key")
 _INPUT_COLUMNS = ("topic", "value", "key", *_TEXTS, "labels", "task")
@@ -47,8 +46,8 @@ class ByRules:
     path: str = "rules"
 
     @cached_property
-    def _rules(self) -> router_rules.Rules:
-        return router_rules.parse(self.text, self.path)
+    def _rules(self) -> Rules:
+        return parse_rules(self.text, self.path)
 
     def decisions(self, batch: pa.RecordBatch) -> list[RouteDecision | None]:
         return [self._rules.decide(message) for message in messages_of(batch)]

@@ -2,7 +2,7 @@
 
 `steps` turns messages and their history into rows, with state that Spark keeps (RocksDB in DriftQ's sessions). A block
 of neighbouring messages shares one state key, so that a call handles many of them. `current`, `summaries` and `story`
-are plain queries over the table of these rows. How events change a step is in `steps`.
+are plain queries over the table of these rows. How events change a step is in `history`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState
 
 from driftq.spark.pipelines import history
+from driftq.spark.pipelines.history import StepEvent, advance, packed, rows, unpacked
 from driftq.spark.pipelines.query_monitor import isolated_session
-from driftq.spark.pipelines.steps import StepEvent, advance, packed, rows, unpacked
 
 BLOCK_MESSAGES = 128
 # Not called `offset`: a table treats rows with topic, partition and offset as those of a log, with unique offsets.

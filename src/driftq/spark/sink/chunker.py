@@ -16,11 +16,13 @@ it has an envelope. Knows no broker: the number of partitions of a topic comes f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from google_crc32c import value as crc32c
 
 from driftq.spark.sink.envelope import BadRow, heads_of
 from driftq.spark.sink.options import CHUNK_BYTES_MAX, WriteOptions
@@ -30,6 +32,7 @@ from driftq.wire.records import HEADS, KEYS, NO_EPOCH, pack_body
 LANE_BYTES_MIN = 64 << 10
 ROW_BYTES = 12  # the size of a row's entries in the ends of three columns
 LONG_KEY_BYTES = 128  # longer keys are hashed one by one
+DIGEST_MASK = (1 << 64) - 1
 ROUND_ROBIN = -1  # the lane of rows without key and partition
 
 Numbers = npt.NDArray[np.int64]
@@ -69,6 +72,13 @@ class PackedChunk(NamedTuple):
         parts.extend(_content(array) for column in columns for array in column)
         seq = self.seq if producer else 0
         return pack_body(parts, self.rows, attributes, producer=producer, epoch=epoch, seq=seq, compress=compress)
+
+    def digest(self) -> int:
+        """The sum of a hash of each row, mod 2^64: of its topic, the partition it must go to, key, head and value. It
+        depends neither on the order of the rows nor on how they were cut into chunks."""
+        partition = ROUND_ROBIN if self.round_robin else self.partition
+        seed = fnv1a(f"{self.topic}/{partition}".encode())
+        return sum(_digest(piece, seed) for piece in self.slices) & DIGEST_MASK
 
     def values(self) -> list[bytes]:
         """The values as Python objects, for streams."""
@@ -270,6 +280,28 @@ def _sizes(piece: Slice) -> Numbers:
         if column is not None:
             sizes += np.diff(_offsets(column))
     return sizes
+
+
+def _digest(piece: Slice, seed: int) -> int:
+    hashes = np.full(len(piece.values), seed, np.uint64)
+    for column in piece:
+        # Two rounds of multiply and shift spread every bit of a checksum over the sum.
+        crcs = np.zeros(len(hashes), np.uint64) if column is None else _checksums(column)
+        hashes = (hashes ^ crcs) * np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(32)
+    return int(hashes.sum(dtype=np.uint64))
+
+
+def _checksums(column: pa.Array) -> npt.NDArray[np.uint64]:
+    """The checksum of each value, with its length in the upper half."""
+    offsets = _offsets(column)
+    ends = (offsets - offsets[0]).tolist()
+    content = bytes(_content(column))
+    crcs = np.fromiter((crc32c(content[first:end]) for first, end in pairwise(ends)), np.uint64, len(column))
+    lengths: npt.NDArray[np.uint64] = np.diff(offsets).astype(np.uint64) << np.uint64(32)
+    return crcs | lengths
 
 
 def _taken(piece: Slice, rows: Numbers) -> Slice:

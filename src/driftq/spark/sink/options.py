@@ -25,6 +25,7 @@ from driftq.spark.source.options import (
 
 STAGED = "staged"
 DIRECT = "direct"
+BY_CONTENT, BY_ROWS, UNCHECKED = "content", "rows", "none"
 CHUNK_BYTES = 4 << 20
 CHUNK_BYTES_MAX = 15 << 20  # the broker accepts batches of 16 MiB; headers are not counted here
 CHUNK_ROWS = 50_000
@@ -49,8 +50,9 @@ SINK_OPTIONS: tuple[Option, ...] = (
     Option("compress", "`false`", "store batches compressed (zstd)"),
     Option("retryMs", "`60s`", "how long a task retries while the broker does not answer or is full"),
     Option("stageTtl", "`6h`", "how long staged rows wait to be published"),
-    Option("replayCheck", "`rows`", "a batch that was already published must have the same number of rows; `none` "
-           "for plans that yield other rows each time"),
+    Option("replayCheck", "`content`", "what a batch that was already written must have in common with the first "
+           "time: `content`: the offsets that it reads and the number of rows, or the rows if the checkpoint cannot be "
+           "read; `rows`: the number of rows (`staged`); `none`: nothing, for plans that yield other rows each time"),
 )  # fmt: skip
 NAMES = {option.name.lower(): option.name for option in SINK_OPTIONS}
 _SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname"})  # Spark passes its own, too
@@ -104,7 +106,9 @@ class WriteOptions(NamedTuple):
     buffer_bytes: int = BUFFER_BYTES
     compress: bool = False
     stage_ttl_ms: int = STAGE_TTL_MS
-    replay_check: bool = True
+    replay_check: str = BY_CONTENT
+    checkpoint: str = ""  # of a streaming query; empty if Spark's own setting names it
+    writes_once: bool = False  # the writer's name is new, so its batch cannot be a repeat
 
 
 def write_options(
@@ -131,7 +135,9 @@ def write_options(
         buffer_bytes=quantity_bytes("bufferBytes", given.get("bufferbytes", "32m"), 1 << 40),
         compress=flag("compress", given.get("compress", "false")),
         stage_ttl_ms=duration_ms("stageTtl", given.get("stagettl", "6h")),
-        replay_check=_one_of("replayCheck", given.get("replaycheck", "rows"), ("rows", "none")) == "rows",
+        replay_check=_one_of("replayCheck", given.get("replaycheck", BY_CONTENT), (BY_CONTENT, BY_ROWS, UNCHECKED)),
+        checkpoint=given.get("checkpointlocation", "") if streaming else "",
+        writes_once=not streaming and not given.get("writer"),
     )
 
 

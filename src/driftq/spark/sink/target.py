@@ -46,6 +46,7 @@ class Packable(Protocol):
     @property
     def rows(self) -> int: ...
     def pack(self, producer: str = ..., epoch: int = ..., *, compress: bool = ...) -> bytes: ...
+    def digest(self) -> int: ...
     def values(self) -> list[bytes]: ...
 
 
@@ -61,9 +62,12 @@ def stage(writer: str, handle: str, log: dict[str, object], batch: bytes, ttl_ms
     )
 
 
-def publish(writer: str, batch_id: int, handles: Sequence[str]) -> Call[PublishedInfo]:
-    """Make the batches of these handles visible, in this order, once for each batch number of the writer."""
-    body = {"writer": writer, "batch": batch_id, "handles": handles}
+def publish(writer: str, batch_id: int, handles: Sequence[str], content: str = "") -> Call[PublishedInfo]:
+    """Make the batches of these handles visible, in this order, once for each batch number of the writer. `content`
+    identifies what is published; the broker refuses the same number with another one."""
+    body: dict[str, object] = {"writer": writer, "batch": batch_id, "handles": handles}
+    if content:
+        body["content"] = content
     return post("/v1/stages/publish", body, json_reader(PublishedInfo), idempotent=True)
 
 

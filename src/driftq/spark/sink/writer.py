@@ -9,7 +9,8 @@ Theory of operation, mode `staged` (the default):
     3. TaskCommit(handles, row counts)  --------------------------------------------->  Spark picks one attempt
                                                                                         for each task
     4.                                                    published: all handles   <--  POST /v1/stages/publish
-                                                          visible, in one frame         (writer, batch id, handles)
+                                                          visible, in one frame         (writer, batch id, handles,
+                                                                                         content)
     5.                                                                                  Spark commits the checkpoint
 
 What survives a crash at each step, and what happens then:
@@ -22,11 +23,15 @@ What survives a crash at each step, and what happens then:
   again, gets `duplicate`: what was staged again is forgotten, and the row counts are compared (`replayCheck`).
 - between 4 and 5: as above. Spark runs the batch again and the publication is a duplicate.
 
-A batch number that is lower than the last published one of the writer is refused: the checkpoint is lost or old.
+A batch number that is lower than the last published one of the writer is refused: the checkpoint is lost or old. So is
+the last number with other *content*: after a power failure, or with an older checkpoint, Spark plans that batch again,
+with other rows. Content is identified by the offsets that the batch ends at, which the driver reads from the
+checkpoint; where it cannot, by a digest of the rows that does not depend on their order.
 
 Mode `direct`: each attempt appends its chunks as a producer (`writer/task`, epoch = batch id, seq = number of the
-chunk), and step 4 does nothing. Chunks are visible immediately, and the broker ignores a chunk whose number it has.
-This is exact only if an attempt that is run again makes the same chunks.
+chunk), and step 4 only records the content. Chunks are visible immediately, and the broker ignores a chunk whose number
+it has. This is exact only if an attempt that is run again makes the same chunks. If it does not, the query fails, in a
+task or in step 4, but rows may be in the topic twice by then.
 
 Planner, tasks and committer run in different processes and share only what is pickled: the options and the
 `TaskCommit`. Arrow and numpy are not imported before there are rows.
@@ -34,6 +39,7 @@ Planner, tasks and committer run in different processes and share only what is p
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -43,11 +49,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from driftq.client.calls import admin
 from driftq.client.errors import Conflict, NotFound, OutOfStep, SequenceMismatch, StaleEpoch
+from driftq.spark.checkpoint import Checkpoint
 from driftq.spark.session import freeze_gc
-from driftq.spark.sink.options import WriteOptions, check_columns, write_options
+from driftq.spark.sink.options import BY_CONTENT, UNCHECKED, WriteOptions, check_columns, write_options
 from driftq.spark.sink.target import ChunkUpload, DirectTarget, StagedTarget, publish, try_forget
 from driftq.spark.source.fetch import transport_of
 from driftq.spark.source.options import BadOption
+from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,13 +71,15 @@ class SinkRefused(RuntimeError):
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """What one attempt of a task wrote, as its message to the driver. `rows` are counted by topic ("" for a stream)."""
+    """What one attempt of a task wrote, as its message to the driver. `rows` are counted by topic ("" for a stream);
+    `digest` is the sum of the digests of its chunks."""
 
     writer: str
     batch_id: int
     task: int
     handles: tuple[str, ...] = ()
     rows: dict[str, int] = field(default_factory=dict)
+    digest: int = 0
 
 
 def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> DriftqBatchWriter:
@@ -164,6 +174,7 @@ def write_rows(
     target: StagedTarget | DirectTarget | None = None
     upload: ChunkUpload | None = None
     rows: dict[str, int] = {}
+    digest = 0
     try:
         for chunk in _chunks(chunker, batches):
             if target is None or upload is None:
@@ -171,6 +182,8 @@ def write_rows(
                 upload = ChunkUpload(target.threads)
             upload.submit(target.admit(chunk))
             rows[chunk.topic] = rows.get(chunk.topic, 0) + chunk.rows
+            if _compares_content(options):
+                digest += chunk.digest()
         if upload is not None:
             upload.drain()
     except OutOfStep as error:
@@ -183,7 +196,7 @@ def write_rows(
     finally:
         if upload is not None:
             upload.close()
-    return TaskCommit(writer, batch_id, task, tuple(target.handles) if target is not None else (), rows)
+    return TaskCommit(writer, batch_id, task, tuple(target.handles) if target is not None else (), rows, digest)
 
 
 def _chunks(chunker: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
@@ -228,14 +241,16 @@ def _sequence_error(error: OutOfStep, writer: str, batch_id: int) -> str:
 
 
 def publish_batch(options: WriteOptions, batch_id: int, commits: Sequence[TaskCommit]) -> None:
-    """Make the batch visible. A batch that is already published does not change; what was staged again is forgotten."""
+    """Make the batch visible. A batch that is already published does not change; what was staged again is forgotten.
+    A batch without handles is published too: its number must not be used for other content later."""
     handles = [handle for commit in commits for handle in commit.handles]
-    if not handles:
-        return  # nothing was staged: an empty batch, or direct mode
+    content = content_of(options, batch_id, commits)
+    if not commits or not (handles or content):
+        return
     writer = commits[0].writer
     transport = transport_of(options.connection)
     try:
-        published = transport.execute(publish(writer, batch_id, handles))
+        published = transport.execute(publish(_publisher(options, writer), batch_id, handles, content))
     except NotFound as error:
         raise SinkRefused(
             f"batch {batch_id} of writer {writer}: {error.message}. Rows were staged for longer than stageTtl "
@@ -243,16 +258,47 @@ def publish_batch(options: WriteOptions, batch_id: int, commits: Sequence[TaskCo
         ) from None
     except Conflict as error:
         try_forget(transport, writer, handles)
-        raise SinkRefused(_regression(error, writer, batch_id)) from None
+        raise SinkRefused(_conflict(error, options, writer, batch_id)) from None
     if published.duplicate:
         try_forget(transport, writer, handles)
-        if options.replay_check:
+        if options.staged and options.replay_check != UNCHECKED:
             _compare_row_counts(published, commits, writer, batch_id)
 
 
-def _regression(error: Conflict, writer: str, batch_id: int) -> str:
+def _publisher(options: WriteOptions, writer: str) -> str:
+    """The name to publish under. In direct mode one writer may write to several targets with one batch number."""
+    if options.staged:
+        return writer
+    target = f"{options.topic}\n{options.stream}"
+    return f"{writer}/direct/{hashlib.sha256(target.encode()).hexdigest()[:16]}"
+
+
+def _compares_content(options: WriteOptions) -> bool:
+    return options.replay_check == BY_CONTENT and not options.writes_once
+
+
+def content_of(options: WriteOptions, batch_id: int, commits: Sequence[TaskCommit]) -> str:
+    """Identifies the content of a batch: by the offsets that it ends at if the checkpoint can be read, else by its
+    rows. Empty if it is not to be compared."""
+    if not _compares_content(options):
+        return ""
+    count = sum(rows for commit in commits for rows in commit.rows.values())
+    digest = sum(commit.digest for commit in commits) & ((1 << 64) - 1)
+    return Checkpoint(options.checkpoint).content(batch_id) or f"rows:{count}:{digest:016x}"
+
+
+def _conflict(error: Conflict, options: WriteOptions, writer: str, batch_id: int) -> str:
     if "batch_number" not in error.details:
         return f"batch {batch_id} of writer {writer}: {error.message}"
+    if error.code is Code.CONTENT_MISMATCH:
+        written = "Nothing was written" if options.staged else "Rows of this run may be in the topic already"
+        return (
+            f"batch {batch_id} of writer {writer} was written before with other content: the checkpoint is an older "
+            f"copy, or lost its last files in a power failure, or the writer name was used before. {written}. Restore "
+            "the newest checkpoint; or check what is in the topic, and start with a new checkpoint and a new writer "
+            "name at the offsets that follow. If the plan yields other rows each time, set replayCheck=none, which "
+            "keeps the rows of the first run"
+        )
     return (
         f"writer {writer} has published batch {error.details['batch_number']} and now publishes batch {batch_id}: "
         "the checkpoint is lost or an older copy, or two queries share this writer name. Nothing was written. Restore "

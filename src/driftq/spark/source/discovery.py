@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.client.calls import admin, streams
-from driftq.client.calls.pages import collect
+from driftq.client.endpoint import collect
 from driftq.client.errors import Gone, NotFound, Refused
 from driftq.spark.source.fetch import fetch_call, records_path, transport_of
-from driftq.spark.source.offsets import LogName, LogSpan, OffsetRange, ReadProgress
+from driftq.spark.source.offsets import LogName, LogSpan, OffsetRange, ReadProgress, SeenBatch
 from driftq.spark.source.options import BadOption, ReadOptions
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.records import read_header
@@ -68,10 +68,19 @@ def discover_spans(options: ReadOptions, progress: ReadProgress | None = NOTHING
 def _topic_spans(transport: Transport, topic: str) -> list[LogSpan]:
     """The description has the time of creation and the sizes; the offsets are those of durable records."""
     info = transport.execute(admin.describe_topic(topic))
-    offsets = transport.execute(admin.offsets(topic))
+    offsets = transport.execute(admin.offsets(topic, last=True))
     record_bytes = {log.partition: log.payload_bytes / log.messages for log in info.partitions if log.messages}
     return [
-        LogSpan(topic, log.partition, log.start, log.end, record_bytes.get(log.partition, 0.0), info.created_at)
+        LogSpan(
+            topic,
+            log.partition,
+            log.start,
+            log.end,
+            record_bytes.get(log.partition, 0.0),
+            info.created_at,
+            SeenBatch(log.end, log.last) if log.last else None,
+            offsets.instance,
+        )
         for log in offsets.partitions
     ]
 
@@ -89,7 +98,8 @@ def _stream_spans(transport: Transport, options: ReadOptions, progress: ReadProg
                 continue
             with contextlib.suppress(NotFound, Gone):  # deleted between the two calls
                 stream = transport.execute(fetch_call(records_path(listed.stream, 0, stream=True), None, 0, 0))
-                yield LogSpan(*log, stream.start, stream.end, created_at=stream.created_at)
+                last = SeenBatch(stream.end, stream.last) if stream.last else None
+                yield LogSpan(*log, stream.start, stream.end, created_at=stream.created_at, last=last)
         if strict and not exists and not name.endswith("*") and (name, 0) not in progress.offsets:
             raise BadOption(f"there is no stream {name} at {options.connection.url}")
 

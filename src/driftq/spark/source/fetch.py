@@ -59,6 +59,7 @@ class FetchedBatches(NamedTuple):
     start: int  # of the log, now
     end: int  # of the log, now
     created_at: str  # of the log, if the broker reports it
+    last: str  # what identifies the last batch of the log, if it was asked for
 
 
 def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[FetchedBatches]:
@@ -67,9 +68,8 @@ def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[
     def read(reply: HttpReply) -> FetchedBatches:
         next_offset, start, log_end = (int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end"))
         first = start if offset is None else offset
-        return FetchedBatches(
-            reply.body, first, next_offset, start, log_end, reply.headers.get("driftq-created-at", "")
-        )
+        created_at, last = (reply.headers.get(f"driftq-{name}", "") for name in ("created-at", "last-batch"))
+        return FetchedBatches(reply.body, first, next_offset, start, log_end, created_at, last)
 
     parameters = {"offset": offset, "end": end, "max_bytes": max_bytes}
     query = urlencode({name: value for name, value in parameters.items() if value is not None})

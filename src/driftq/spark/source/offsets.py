@@ -6,6 +6,7 @@ Theory of operation. Spark calls the planner through the stream reader, once for
     start: ReadProgress           spans: [LogSpan]
           |                              |
           +---------> data_losses <------+     what was read before and is gone now: fail, or accept it
+          |                              |     (`log_history` compares what was seen of each log, after a restart)
           |                              |
           +---------> plan_end <---------+     limits: maxOffsetsPerTrigger, maxBytesPerTrigger, minPartitions
                          |
@@ -40,6 +41,13 @@ class BadCheckpoint(ValueError):
     """The checkpoint holds something this version cannot read."""
 
 
+class SeenBatch(NamedTuple):
+    """The batch that was the last one of a log: the offset after it, and what identifies it."""
+
+    end: int
+    identity: str
+
+
 class ReadProgress(NamedTuple):
     """How far a query has read: the value that Spark keeps in the checkpoint as JSON."""
 
@@ -52,6 +60,9 @@ class ReadProgress(NamedTuple):
     start_overrides: Offsets = {}  # noqa: RUF012  # never changed
     # When each topic was created: distinguishes a topic from a later one with the same name.
     created: Mapping[str, str] = {}
+    # The last batch of each log when this was planned: distinguishes a log from one that was restored from an older
+    # copy and has grown again.
+    seen: Mapping[LogName, SeenBatch] = {}
 
 
 class LogSpan(NamedTuple):
@@ -63,6 +74,8 @@ class LogSpan(NamedTuple):
     end: int
     record_bytes: float = 0.0  # average size of a record; 0 when it is not known
     created_at: str = ""
+    last: SeenBatch | None = None  # its last batch; None if the broker does not report it
+    instance: str = ""  # changes when the broker is started again
 
     @property
     def log(self) -> LogName:
@@ -129,7 +142,13 @@ def plan_end(start: ReadProgress, spans: Sequence[LogSpan], limits: TriggerLimit
     size_bytes = sum(counts[log] * record_bytes[log] for log in counts)
     splits = max(limits.partitions_min, -int(-size_bytes // limits.partition_bytes))
     created = {span.topic: span.created_at for span in spans if span.created_at}
-    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created)
+    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created, seen_batches(spans, start.seen))
+
+
+def seen_batches(spans: Sequence[LogSpan], before: Mapping[LogName, SeenBatch]) -> dict[LogName, SeenBatch]:
+    """The last batch of each log, or the one that was seen before if the broker does not report it now."""
+    seen = {span.log: span.last or before.get(span.log) for span in spans}
+    return {log: batch for log, batch in seen.items() if batch is not None}
 
 
 def _start_overrides(start: ReadProgress, spans: Sequence[LogSpan]) -> Offsets:
@@ -228,6 +247,8 @@ def to_json(progress: ReadProgress) -> dict[str, Any]:
         tree["begins"] = _nested(progress.start_overrides)
     if progress.created:
         tree["made"] = dict(sorted(progress.created.items()))
+    if progress.seen:
+        tree["seen"] = _nested(progress.seen)
     return tree
 
 
@@ -238,15 +259,20 @@ def from_json(tree: Mapping[str, Any]) -> ReadProgress:
             f"the checkpoint has offsets of version {tree.get('version')!r}, this driftq reads version {VERSION}; "
             "was it written by another source, or by a newer driftq?"
         )
+    seen = {
+        (topic, int(partition)): SeenBatch(int(batch[0]), str(batch[1]))
+        for topic, batches in tree.get("seen", {}).items()
+        for partition, batch in batches.items()
+    }
     return ReadProgress(
-        _flat(tree["offsets"]), int(tree.get("splits", 0)), _flat(tree.get("begins", {})), tree.get("made", {})
+        _flat(tree["offsets"]), int(tree.get("splits", 0)), _flat(tree.get("begins", {})), tree.get("made", {}), seen
     )
 
 
-def _nested(offsets: Mapping[LogName, int]) -> dict[str, dict[str, int]]:
-    tree: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        tree.setdefault(topic, {})[str(partition)] = offset
+def _nested(by_log: Mapping[LogName, Any]) -> dict[str, dict[str, Any]]:
+    tree: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(by_log.items()):
+        tree.setdefault(topic, {})[str(partition)] = value
     return tree
 
 

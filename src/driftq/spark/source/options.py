@@ -86,6 +86,10 @@ _ALIASES = {
 }
 
 
+# What Spark adds to the options when a table is created.
+_TABLE_PROPERTIES = frozenset({"owner", "provider"})
+
+
 class BrokerOptions(NamedTuple):
     """How to reach the broker."""
 
@@ -173,6 +177,12 @@ def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os
 def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
         lower = name.lower()
+        if lower in _TABLE_PROPERTIES:
+            raise BadOption(
+                "CREATE TABLE … USING driftq: Spark does not keep the options of a Python data source in its catalog, "
+                "so such a table could not be read. Use CREATE TEMPORARY VIEW orders USING driftq OPTIONS "
+                "(subscribe 'orders')"
+            )
         if lower in NAMES or lower == "path":
             continue
         raise BadOption(f"the driftq source has no option {name}; {suggested_option(lower, NAMES, _ALIASES)}")

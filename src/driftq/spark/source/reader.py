@@ -41,6 +41,7 @@ from driftq.spark.source import columns, offsets
 from driftq.spark.source.discovery import discover_spans, offsets_at, oldest_unread_s
 from driftq.spark.source.fetch import DataLoss, fetch_range, prefetched, transport_of
 from driftq.spark.source.filters import OffsetWindow, clip_ranges, window_of
+from driftq.spark.source.log_history import replaced_logs
 from driftq.spark.source.offsets import LogSpan, OffsetRange, ReadProgress, TriggerLimits
 from driftq.spark.source.options import EARLIEST, LATEST, BadOption, ReadOptions
 from driftq.spark.source.queue_state import state_arrays
@@ -167,12 +168,16 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress: ReadProgress | None = None  # the end of the last batch, for reports
         self._spans: list[LogSpan] = []  # as last discovered, and when
         self._spans_s = float("-inf")
+        self._trusted: ReadProgress | None = None  # its logs are known to be the ones that were read
+        self._instances: set[str] = set()  # of the brokers at that time
 
     def initialOffset(self) -> dict[str, Any]:
         spans = discover_spans(self.options)
         first = starting_offsets(self.options, spans, LATEST)
         created = {span.topic: span.created_at for span in spans if span.created_at}
-        return offsets.to_json(ReadProgress(first, created=created))
+        self._trust(ReadProgress(first, created=created, seen=offsets.seen_batches(spans, {})), spans)
+        assert self._trusted is not None
+        return offsets.to_json(self._trusted)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.options.offsets_max is not None:
@@ -190,12 +195,28 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = offsets.data_losses(progress, spans)
         if lost and self.options.fail_on_loss:
             raise DataLoss("; ".join(lost.values()))
+        if progress != self._trusted or not {span.instance for span in spans} <= self._instances:
+            self._check_history(progress)
+            self._trust(progress, spans)
         if self._target is not None:
             spans = offsets.clamp_to_target(spans, self._target)
         elif self._waits_for_more(offsets.lag(progress, spans)):
             return dict(start)
         self._progress = offsets.plan_end(progress, spans, _trigger_limits(self.options, limit))
+        self._trusted = self._progress
         return dict(start) if self._progress is progress else offsets.to_json(self._progress)
+
+    def _trust(self, progress: ReadProgress, spans: list[LogSpan]) -> None:
+        self._trusted, self._instances = progress, {span.instance for span in spans}
+
+    def _check_history(self, *values: ReadProgress) -> None:
+        """Fail if a log was replaced since it was read."""
+        if not self.options.fail_on_loss:
+            return
+        for progress in values:
+            replaced = replaced_logs(self.options, progress)
+            if replaced:
+                raise DataLoss("; ".join(replaced.values()))
 
     def _waits_for_more(self, lag: int) -> bool:
         """There are fewer records than `minOffsetsPerTrigger`, and `maxTriggerDelay` is not over yet."""
@@ -227,7 +248,10 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return spans
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        return [ReadTask(task) for task in offsets.plan_tasks(offsets.from_json(start), offsets.from_json(end))]
+        first, last = offsets.from_json(start), offsets.from_json(end)
+        if last != self._trusted:  # planned by an earlier process, and run again
+            self._check_history(first, last)
+        return [ReadTask(task) for task in offsets.plan_tasks(first, last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_task(self.options, self.columns, partition)

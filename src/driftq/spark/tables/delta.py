@@ -40,7 +40,7 @@ class DeltaTable:
         self._partition_by = tuple(partition_by)
         _refuse_missing(spark, path)
 
-    def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
+    def commit(self, writer: str, batch_id: int, rows: DataFrame, content: str = "") -> Outcome:
         options = append_options(writer, batch_id)
         rows.write.format("delta").mode("append").options(**options).partitionBy(*self._partition_by).save(self.path)
         return Committed(batch_id, -1, -1, -1)

@@ -2,14 +2,19 @@
 
     Ledger (version 6)                        Ledger (version 7)
         |  check_batch: is it a repeat?           ^
-        |  check_rows: are its offsets new?       |
+        |  overlaps: which offsets are held?      |
         +------> Commit (version 7) ----fold------+
 
-A commit is one version of the table. Checks read the ledger and refuse a batch that would repeat rows: a batch number
-of the writer that is in the table (`BatchKnown`), an older one (the checkpoint is old), or offsets that the table
-holds already (another writer archived them, or the checkpoint was lost). `fold` is the only function that changes
-anything, and it returns a new ledger. A snapshot is a ledger as JSON: the names of all fields here are part of the
-format on disk. Pure: knows no file, no Spark and no clock.
+A commit is one version of the table. What identifies rows depends on the table:
+
+- Rows with topic, partition and offset are identified by these. The ledger knows for each log the ranges of offsets
+  that it holds (`held`). A batch is compared by its ranges, whatever its number and its writer are: what is held is
+  left out (`overlaps`), and the rest is appended.
+- Other rows are identified by the writer and the number of their batch (`check_batch`): the last number is a repeat
+  (`BatchKnown`) unless its content is known to be another, and a lower one is refused.
+
+`fold` is the only function that changes anything, and it returns a new ledger. A snapshot is a ledger as JSON: the
+names of all fields here are part of the format on disk. Pure: knows no file, no Spark and no clock.
 """
 
 from __future__ import annotations
@@ -59,6 +64,7 @@ class Commit(Struct, frozen=True):
     added: tuple[DataFile, ...] = ()
     removed: tuple[str, ...] = ()  # paths that a compaction replaces
     format: int = FORMAT
+    content: str = ""  # identifies what the batch was made from; empty if that is not known
 
     @property
     def rows(self) -> int:
@@ -83,6 +89,7 @@ class Ledger(Struct):
     # The offsets in the table, by topic and partition: ranges in order that neither overlap nor touch.
     held: dict[str, dict[str, list[HeldRange]]] = field(default_factory=dict)
     format: int = FORMAT
+    contents: dict[str, str] = field(default_factory=dict)  # of the last batch of each writer, where it is known
 
     @property
     def rows(self) -> int:
@@ -99,7 +106,7 @@ class Ledger(Struct):
 class BatchRefused(Struct, frozen=True):
     """A batch that is not committed, and what to do about it."""
 
-    code: Literal["BATCH_REGRESSED", "OFFSETS_HELD", "ROWS_REPEATED", "SCHEMA_CHANGED"]
+    code: Literal["BATCH_REGRESSED", "CONTENT_DIFFERS", "ROWS_REPEATED", "SCHEMA_CHANGED"]
     message: str
 
 
@@ -110,23 +117,41 @@ class BatchKnown(Struct, frozen=True):
     batch_id: int
 
 
-def check_batch(ledger: Ledger, writer: str, batch_id: int) -> BatchKnown | BatchRefused | None:
-    """Check a batch before its rows are computed. None: it may be committed."""
+class Overlap(Struct, frozen=True):
+    """Offsets of a log, from `first` to `last`, that are in a batch and in the table."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+
+def check_batch(
+    ledger: Ledger, writer: str, batch_id: int, content: str = ""
+) -> BatchKnown | BatchRefused | None:  # fmt: skip
+    """Check a batch of rows without offsets, before they are computed. None: it may be committed."""
     last = ledger.writers.get(writer)
     if last is None or batch_id > last:
         return None
+    before = ledger.contents.get(writer, "")
+    if batch_id == last and before and content and before != content:
+        return BatchRefused(
+            "CONTENT_DIFFERS",
+            f"writer {writer!r} has committed batch {last} from other offsets than those it reads now: its checkpoint "
+            "is an older copy, or lost its last files in a power failure. Nothing was written. Restore the newest "
+            "checkpoint, or write to another table with a new one.",
+        )
     if batch_id == last:
         return BatchKnown(writer, batch_id)
     return BatchRefused(
         "BATCH_REGRESSED",
         f"writer {writer!r} has committed batch {last} and now writes batch {batch_id}: its checkpoint is older than "
-        "the table. Restore the newer checkpoint, or start with a new one: the archive continues where the table ends.",
+        "the table. Nothing was written. Restore the newest checkpoint, or write to another table with a new one.",
     )
 
 
-def check_rows(ledger: Ledger, added: Iterable[DataFile]) -> BatchRefused | None:
-    """Check by their offsets that the rows of a batch are new to the table."""
-    spans = merge_spans(span for file in added for span in file.spans)
+def check_rows(spans: Iterable[FileSpan]) -> BatchRefused | None:
+    """Check that no offset is in a batch more than once. There is one span for each log."""
     for span in spans:
         if span.rows > span.last - span.first + 1:
             return BatchRefused(
@@ -134,14 +159,33 @@ def check_rows(ledger: Ledger, added: Iterable[DataFile]) -> BatchRefused | None
                 f"{span.topic}/{span.partition}: {span.rows} rows between offsets {span.first} and {span.last}: "
                 "an offset occurs more than once in the batch.",
             )
-        for held in ledger.held.get(span.topic, {}).get(str(span.partition), ()):
-            if span.first <= held.last and held.first <= span.last:
-                return BatchRefused(
-                    "OFFSETS_HELD",
-                    f"{span.topic}/{span.partition}: offsets {span.first} to {span.last} overlap {held.first} to "
-                    f"{held.last}, which the table already holds. Start after them, or write to another table.",
-                )
     return None
+
+
+def overlaps(ledger: Ledger, spans: Iterable[FileSpan]) -> list[Overlap]:
+    """The ranges of a batch that the table already holds."""
+    return [
+        Overlap(span.topic, span.partition, max(span.first, held.first), min(span.last, held.last))
+        for span in spans
+        for held in ledger.held.get(span.topic, {}).get(str(span.partition), ())
+        if span.first <= held.last and held.first <= span.last
+    ]
+
+
+def files_with(ledger: Ledger, ranges: Iterable[Overlap]) -> list[DataFile]:
+    """The files that hold rows of these ranges."""
+    by_log: defaultdict[tuple[str, int], list[Overlap]] = defaultdict(list)
+    for overlap in ranges:
+        by_log[overlap.topic, overlap.partition].append(overlap)
+    return [
+        file
+        for file in ledger.files.values()
+        if any(
+            span.first <= overlap.last and overlap.first <= span.last
+            for span in file.spans
+            for overlap in by_log.get((span.topic, span.partition), ())
+        )
+    ]
 
 
 def fold(ledger: Ledger, commit: Commit) -> Ledger:
@@ -149,15 +193,18 @@ def fold(ledger: Ledger, commit: Commit) -> Ledger:
     assert commit.version == ledger.version + 1, "commits are dense"
     files = {path: file for path, file in ledger.files.items() if path not in set(commit.removed)}
     files.update({file.path: file for file in commit.added})
-    writers, held = ledger.writers, ledger.held
+    writers, held, contents = ledger.writers, ledger.held, ledger.contents
     if commit.kind == "append":
         writers = {**writers, commit.writer: commit.batch_id}
+        contents = {**contents, commit.writer: commit.content}
         held = {topic: dict(partitions) for topic, partitions in held.items()}
         for span in merge_spans(span for file in commit.added for span in file.spans):
             partitions = held.setdefault(span.topic, {})
             number = str(span.partition)
             partitions[number] = merge_ranges([*partitions.get(number, ()), HeldRange(span.first, span.last)])
-    return Ledger(commit.version, commit.schema, commit.partitioned_by, writers, files, held)
+    return Ledger(
+        commit.version, commit.schema, commit.partitioned_by, writers, files, held, contents=contents
+    )  # fmt: skip
 
 
 def merge_spans(spans: Iterable[FileSpan]) -> list[FileSpan]:

@@ -2,7 +2,7 @@
 
     rows --Spark--> staging/<attempt>/*.parquet --read back--> counts, offsets, checksums of each file
                                                                     |
-               check_batch, merge_schemas, check_rows <-------------+----> CommitLog.commit
+         check_batch, merge_schemas, check_rows, overlaps <---------+----> CommitLog.commit
 
 Files are read back after they are written, so a commit describes what is on disk. The table is a folder on this machine
 or on a shared mount (NFS). Object stores have neither rename nor locks; use a table format with its own log there.
@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 from driftq.spark.tables.checksum import LOG_COLUMNS, span_of, totals
 from driftq.spark.tables.commits import CommitLog, NoTable, TableBusy, TableDamaged, file_lock
 from driftq.spark.tables.ledger import (
+    BatchKnown,
     BatchRefused,
     Commit,
     Compaction,
@@ -36,8 +37,11 @@ from driftq.spark.tables.ledger import (
     check_batch,
     check_rows,
     files_to_compact,
+    files_with,
     merge_spans,
+    overlaps,
 )
+from driftq.spark.tables.overlap import contradiction, inside, outside, totals_of
 from driftq.spark.tables.schema import merge_schemas
 from driftq.spark.tables.table import Committed, Compacted, Outcome
 
@@ -70,27 +74,59 @@ class ParquetTable:
 
     # ---------------------------------------------------------------------------------------------------------- append
 
-    def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
+    def commit(self, writer: str, batch_id: int, rows: DataFrame, content: str = "") -> Outcome:
         with self._log.writer_lock(self._lock_wait_s) as ledger:
-            outcome = check_batch(ledger, writer, batch_id)
-            if outcome is not None:
-                return outcome
+            if not set(LOG_COLUMNS) <= set(rows.columns):
+                known = check_batch(ledger, writer, batch_id, content)
+                if known is not None:
+                    return known
             schema = merge_schemas(ledger.schema, rows.schema.json())
             if isinstance(schema, BatchRefused):
                 return schema
-            attempt = uuid.uuid4().hex
             by = ledger.partitioned_by or self._partition_by
-            added = self._stage(rows, attempt, ledger.version + 1, by, schema)
+            staged = self._stage_new(ledger, rows, by, schema)
+            if isinstance(staged, BatchRefused):
+                return staged
+            attempt, added, rows_held = staged
             if not added:
-                return Committed(ledger.version, 0, 0, 0)
-            refused = check_rows(ledger, added)
-            if refused is not None:
-                return refused
+                return BatchKnown(writer, batch_id) if rows_held else Committed(ledger.version, 0, 0, 0)
             commit = Commit(
-                ledger.version + 1, "append", writer, batch_id, now_ms(), attempt, schema, by, tuple(added)
+                ledger.version + 1, "append", writer, batch_id, now_ms(), attempt, schema, by, tuple(added),
+                content=content,
             )  # fmt: skip
             self._log.commit(ledger, commit)
-            return Committed(commit.version, commit.rows, len(added), sum(file.size_bytes for file in added))
+            size_bytes = sum(file.size_bytes for file in added)
+            return Committed(commit.version, commit.rows, len(added), size_bytes, rows_held)
+
+    def _stage_new(
+        self, ledger: Ledger, rows: DataFrame, by: Sequence[str], schema: str
+    ) -> tuple[str, list[DataFile], int] | BatchRefused:
+        """Stage the rows that the table does not hold: the attempt, its files, and how many rows were left out. They
+        are staged once if none is held, and written again without those that are."""
+        attempt = uuid.uuid4().hex
+        added = self._stage(rows, attempt, ledger.version + 1, by, schema)
+        spans = merge_spans(span for file in added for span in file.spans)
+        held = overlaps(ledger, spans)
+        refused = check_rows(spans)
+        if refused is not None or not held:
+            return refused or (attempt, added, 0)
+        batch = self._read_staged(attempt, schema)
+        held_totals = totals_of(inside(batch, held))
+        files = [file.path for file in files_with(ledger, held)]
+        table_totals = totals_of(inside(self._frame(ledger.schema, files), held) if files else None)
+        refused = contradiction(held_totals, table_totals, spans)
+        if refused is not None:
+            return refused
+        rows_held = sum(count for count, _ in held_totals.values())
+        if rows_held == sum(file.rows for file in added):
+            return attempt, [], rows_held
+        second = uuid.uuid4().hex
+        return second, self._stage(outside(batch, held), second, ledger.version + 1, by, schema), rows_held
+
+    def _read_staged(self, attempt: str, schema: str) -> DataFrame:
+        kind = StructType.fromJson(json.decode(schema))
+        folder = self._log.staged(attempt)
+        return self._reader(kind, folder).parquet(str(folder)).select(*(f"`{field.name}`" for field in kind.fields))
 
     def committed(self, writer: str) -> int | None:
         return self.ledger().writers.get(writer)

@@ -1,7 +1,8 @@
 """What a table is to a pipeline: commit a batch once, read, compact. `ParquetTable` and `DeltaTable` implement it.
 
 Writers append rows in batches. After a crash `commit` is called again with the same writer and batch id, and the rows
-are in the table once. Refusals are values; a pipeline turns them into an error that ends it.
+are in the table once. Rows with topic, partition and offset are recognised by these, also in a batch that is cut
+otherwise. Refusals are values; a pipeline turns them into an error that ends it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from driftq.spark.tables.ledger import BatchKnown, BatchRefused, Compaction
 
 
 class Committed(Struct, frozen=True):
-    """The batch is in the table, durably. A batch without rows makes no new version."""
+    """The batch is in the table, durably. A batch without rows makes no new version. `rows_held` were in the table
+    before, and were left out."""
 
     version: int
     rows: int
     files: int
     size_bytes: int
+    rows_held: int = 0
 
 
 class Compacted(Struct, frozen=True):
@@ -39,8 +42,9 @@ class Table(Protocol):
 
     path: str
 
-    def commit(self, writer: str, batch_id: int, rows: DataFrame) -> Outcome:
-        """Append the rows unless this batch of the writer is in the table. The batch ids of a writer only grow."""
+    def commit(self, writer: str, batch_id: int, rows: DataFrame, content: str = "") -> Outcome:
+        """Append the rows that are not in the table. Without the columns of a log, a batch is recognised by the writer
+        and its id, which only grows; `content` identifies what it was made from, if that is known."""
 
     def committed(self, writer: str) -> int | None:
         """The last batch of a writer; None if it never wrote."""

@@ -14,6 +14,7 @@ from driftq.spark.pipelines.audit_report import (
     differing,
     partition_results,
     whole,
+    with_passed,
 )
 from driftq.spark.tables.ledger import HeldRange
 
@@ -61,6 +62,37 @@ def test_offsets_that_retention_removed_cannot_be_compared() -> None:
     assert partition_results(table, {LOG: Extent(30, 40)}, {}, [])[0].unknown == HeldRange(0, 9)
     gone = partition_results(table, {}, {}, [])[0]
     assert (gone.code, gone.unknown, gone.ahead) == (CANNOT_TELL, HeldRange(0, 9), 0)
+
+
+def test_what_a_query_has_passed_is_compared_and_only_the_rest_is_newer() -> None:
+    table = {LOG: Total(10, 19, 10, 0)}
+    log = {LOG: Extent(0, 50)}
+
+    assert comparable(table, log, {LOG: 30}) == {LOG: Extent(10, 30)}
+    assert comparable(table, log, {LOG: 15}) == {LOG: Extent(10, 20)}
+    assert comparable(table, log, {LOG: 90}) == {LOG: Extent(10, 50)}
+    behind = partition_results(table, log, {LOG: 20}, [("orders", 0, 0)], {LOG: 30})[0]
+    assert (behind.code, behind.ahead, behind.passed) == (DIFFERS, 20, 30)
+    assert behind.line().endswith("; the query has read up to offset 29; 20 newer in the log")
+    assert partition_results(table, log, {LOG: 10}, [], {LOG: 20})[0].passed == 0
+    trimmed = partition_results(table, {LOG: Extent(25, 50)}, {}, [], {LOG: 30})[0]
+    assert trimmed.unknown == HeldRange(10, 24)
+
+
+def test_a_log_that_a_query_has_passed_and_the_table_lacks_is_compared_from_what_is_known() -> None:
+    other = ("orders", 1)
+    table = with_passed(
+        {LOG: Total(0, 9, 10, 1)}, {LOG: 5, other: 5, ("idle", 0): 7}, {LOG: 10, other: 9, ("idle", 0): 7}
+    )
+
+    assert table == {LOG: Total(0, 9, 10, 1), other: Total(5, 4, 0, 0)}
+    assert comparable(table, {other: Extent(0, 20)}, {other: 9}) == {other: Extent(5, 9)}
+    lines = [
+        log.line() for log in partition_results(table, {other: Extent(0, 20)}, {other: 4}, [(*other, 0)], {other: 9})
+    ]
+    assert lines[1] == (
+        "orders/1: no rows: DIFFERS (the log has 4 rows there); the query has read up to offset 8; 11 newer in the log"
+    )
 
 
 def test_a_difference_weighs_more_than_a_doubt() -> None:

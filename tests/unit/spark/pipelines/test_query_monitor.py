@@ -25,9 +25,9 @@ def source(latest: Any, reached: Any) -> dict[str, Any]:
 
 
 def test_a_micro_batch_is_one_line() -> None:
-    told = progress(source({"offsets": {"a": {"0": 9, "1": 3}}}, {"offsets": {"a": {"0": 4, "1": 3}}}))
+    batch = progress(source({"offsets": {"a": {"0": 9, "1": 3}}}, {"offsets": {"a": {"0": 4, "1": 3}}}))
 
-    assert progress_line("archive", told) == "archive: batch 7, 1,500 rows, 3,000 rows/s, 0.5 s, lag 5"
+    assert progress_line("archive", batch) == "archive: batch 7, 1,500 rows, 3,000 rows/s, 0.5 s, lag 5"
     assert progress_line("m", progress(late=2)) == "m: batch 7, 0 rows, 0 rows/s, 0.5 s, lag 0, 2 too late"
 
 

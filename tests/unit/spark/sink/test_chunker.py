@@ -160,3 +160,43 @@ def test_rows_without_a_key_go_round_the_partitions_chunk_by_chunk() -> None:
         (0, 0, 2),
         (1, 1, 2),
     ]
+
+
+def digest(*batches: pa.RecordBatch, options: WriteOptions = STAGED, partitions: int = 1, task: int = 0) -> int:
+    packer = Chunker(options, lambda _: partitions, task)
+    chunks = [chunk for batch in batches for chunk in packer.add(batch)]
+    return sum(chunk.digest() for chunk in [*chunks, *packer.finish()]) % (1 << 64)
+
+
+def keyed(*rows: tuple[str, str | None]) -> pa.RecordBatch:
+    return pa.record_batch({"value": [value for value, _ in rows], "key": pa.array([key for _, key in rows])})
+
+
+def test_a_digest_depends_neither_on_the_order_of_rows_nor_on_chunks_and_tasks() -> None:
+    rows = [(f"v{number}", f"k{number % 3}" if number % 4 else None) for number in range(50)]
+    whole = digest(keyed(*rows), partitions=3)
+
+    small_chunks = STAGED._replace(chunk_rows=7)
+    assert digest(keyed(*rows[20:]), keyed(*rows[:20]), options=small_chunks, partitions=3, task=2) == whole
+    assert (digest(keyed(*rows[:9]), partitions=3) + digest(keyed(*rows[9:]), partitions=3)) % (1 << 64) == whole
+
+
+def test_a_digest_shows_every_change_of_a_row() -> None:
+    rows = [("a", "k"), ("b", "l"), ("a", "k")]
+    changed = [
+        [("a", "l"), ("b", "k"), ("a", "k")],
+        [("a", "k"), ("b", "l"), ("b", "l")],
+        [("ak", None), ("b", "l"), ("a", "k")],
+        [("a", "k"), ("b", "l")],
+    ]
+    batch = keyed(*rows)
+    digests = [
+        digest(batch),
+        *(digest(keyed(*others)) for others in changed),
+        digest(batch, options=STAGED._replace(topic="u")),
+        digest(batch.append_column("partition", pa.array([0, 0, 1])), partitions=2),
+        digest(batch.append_column("partition", pa.array([1, 0, 0])), partitions=2),
+        digest(batch.append_column("run_id", pa.array(["r", None, None])), options=STAGED),
+    ]
+
+    assert len(set(digests)) == len(digests) - 1, "only the two swaps of equal rows are the same"

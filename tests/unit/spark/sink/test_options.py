@@ -9,18 +9,18 @@ from driftq.spark.source.options import BadOption
 
 
 def test_a_topic_is_all_that_must_be_said() -> None:
-    found = write_options({"topic": "orders"}, streaming=True, environment={})
+    parsed = write_options({"topic": "orders"}, streaming=True, environment={})
 
-    assert (found.topic, found.staged, found.writer) == ("orders", True, "")
-    assert found.connection.url == "http://127.0.0.1:8080"
+    assert (parsed.topic, parsed.staged, parsed.writer) == ("orders", True, "")
+    assert parsed.connection.url == "http://127.0.0.1:8080"
 
 
 def test_names_are_read_in_any_case_and_spark_s_own_are_passed_over() -> None:
-    given = {"ChunkRows": "7", "TOPIC": "a", "checkpointlocation": "x", "queryName": "q", "chunkbytes": "2m"}
+    raw = {"ChunkRows": "7", "TOPIC": "a", "checkpointlocation": "x", "queryName": "q", "chunkbytes": "2m"}
 
-    found = write_options(given, streaming=True)
+    parsed = write_options(raw, streaming=True)
 
-    assert (found.chunk_rows, found.chunk_bytes) == (7, 2 << 20)
+    assert (parsed.chunk_rows, parsed.chunk_bytes) == (7, 2 << 20)
 
 
 def test_the_path_of_save_is_the_topic() -> None:
@@ -35,13 +35,13 @@ def test_a_batch_write_has_a_name_of_its_own_each_time() -> None:
 
 
 def test_a_batch_write_with_writer_and_number_keeps_them() -> None:
-    found = write_options({"topic": "a", "writer": "nightly", "batchId": "12"}, streaming=False)
+    parsed = write_options({"topic": "a", "writer": "nightly", "batchId": "12"}, streaming=False)
 
-    assert (found.writer, found.batch_id) == ("nightly", 12)
+    assert (parsed.writer, parsed.batch_id) == ("nightly", 12)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("raw", "message"),
     [
         ({"topik": "a"}, "did you mean topic"),
         ({"subscribe": "a"}, "did you mean topic"),
@@ -53,14 +53,14 @@ def test_a_batch_write_with_writer_and_number_keeps_them() -> None:
         ({"topic": "a", "chunkBytes": "lots"}, "chunkBytes"),
         ({"topic": "a", "compress": "yes"}, "compress is true or false"),
         ({"topic": "a", "stageTtl": "soon"}, "stageTtl"),
-        ({"topic": "a", "replayCheck": "all"}, "replayCheck is rows or none"),
+        ({"topic": "a", "replayCheck": "all"}, "replayCheck is content or rows or none"),
         ({"topic": "a", "batchId": "1"}, "batch"),
         ({"topic": "a", "writer": "w" * 181}, "at most 180"),
     ],
 )
-def test_a_wrong_option_is_refused_with_what_would_do(given: dict[str, str], message: str) -> None:
+def test_a_wrong_option_is_refused_with_what_would_do(raw: dict[str, str], message: str) -> None:
     with pytest.raises(BadOption, match=message):
-        write_options(given, streaming=True)
+        write_options(raw, streaming=True)
 
 
 def test_a_batch_write_with_a_writer_and_no_number_is_refused() -> None:

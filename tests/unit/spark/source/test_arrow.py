@@ -1,184 +1,30 @@
-"""Packed batches as Arrow columns: the same records, whatever they are packed in."""
+"""Damaged batches are refused before they are decoded."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import pyarrow as pa
 import pytest
 
-from driftq.spark.source import columns
 from driftq.spark.source.arrow import rows_of
-from driftq.spark.source.columns import BASE, ENVELOPE, HEAD
-from driftq.spark.source.offsets import OffsetRange
-from driftq.spark.source.record_batches import ROWS_MAX, record_batches
-from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.records import BadBatch, Record, pack, stamp
 
-AT_MS = 1_700_000_000_123
+
+def packed_batches(*batches: list[Record]) -> bytes:
+    return b"".join(stamp(pack(batch), 0, 1_700_000_000_123) for batch in batches)
 
 
-def run(*batches: list[Record], first: int = 0, compress: bool = False) -> bytes:
-    """Batches as a broker answers with them."""
-    parts = []
-    for index, batch in enumerate(batches):
-        parts.append(
-            stamp(pack(batch, compress=compress, producer="p" * index, epoch=0 if index else -1), first, AT_MS)
-        )
-        first += len(batch)
-    return b"".join(parts)
-
-
-def rows(data: bytes, start: int, end: int, wanted: tuple[columns.Column, ...] = BASE) -> list[dict[str, object]]:
-    return [row for table in record_batches(data, OffsetRange("t", 3, start, end), wanted) for row in table.to_pylist()]
-
-
-def test_a_run_of_batches_is_one_table():
-    data = run([Record(b"a", b"k")], [Record(b"bb"), Record(b"")], [Record(b"c", b"", b"{}"), Record(b"d", b"kk")])
-    found = rows(data, 0, 5)
-    assert [row["value"] for row in found] == [b"a", b"bb", b"", b"c", b"d"]
-    assert [row["key"] for row in found] == [b"k", None, None, None, b"kk"]
-    assert [row["offset"] for row in found] == [0, 1, 2, 3, 4]
-    assert {(row["topic"], row["partition"]) for row in found} == {("t", 3)}
-    assert {row["timestamp"].timestamp() for row in found} == {AT_MS / 1_000}
-
-
-def test_a_single_batch_needs_no_joining():
-    found = rows(run([Record(b"a", b"x", b"{}"), Record(b"bc", b"", b"{}")], first=7), 7, 9)
-    assert [(row["key"], row["value"]) for row in found] == [(b"x", b"a"), (None, b"bc")]
-
-
-def test_only_what_lies_in_the_range_is_given():
-    data = run([Record(bytes([65 + n])) for n in range(5)], [Record(b"x"), Record(b"y")], first=10)
-    assert [row["offset"] for row in rows(data, 12, 16)] == [12, 13, 14, 15]
-    assert [row["value"] for row in rows(data, 12, 16)] == [b"C", b"D", b"E", b"x"]
-    assert rows(data, 17, 20) == []
-    assert rows(b"", 0, 1) == []
-
-
-def test_compressed_batches_are_the_same():
-    batches = [[Record(b"v" * 500, b"k" * 20)] * 50, [Record(b"w")], [Record(b"x" * 300)] * 9]
-    assert rows(run(*batches, compress=True), 0, 60) == rows(run(*batches), 0, 60)
-
-
-def test_large_runs_are_cut_into_pieces():
-    data = run([Record(b"v")] * 50_000, [Record(b"w")] * 50_000)
-    sizes = [table.num_rows for table in record_batches(data, OffsetRange("t", 0, 10, 100_000), BASE)]
-    assert sizes == [ROWS_MAX, 99_990 - ROWS_MAX]
-
-
-@pytest.mark.parametrize("compress", [False, True])
-def test_a_large_batch_stays_where_it_is_and_small_ones_are_joined(compress):
-    small, large = [Record(b"s", b"k")] * 3, [Record(b"L" * 100_000), Record(b"M" * 200_000)]
-    data = bytearray(run(small, small, large, large, small, compress=compress))
-
-    tables_ = list(record_batches(data, OffsetRange("t", 0, 1, 12), BASE))
-
-    assert [table.num_rows for table in tables_] == [5, 2, 2, 2]
-    assert [row["offset"] for table in tables_ for row in table.to_pylist()] == list(range(1, 12))
-    assert [len(row["value"]) for row in tables_[1].to_pylist()] == [100_000, 200_000]
-
-
-def test_a_changed_byte_is_noticed():
-    data = bytearray(run([Record(b"payload")] * 3))
+def test_a_changed_byte_is_refused():
+    data = bytearray(packed_batches([Record(b"payload")] * 3))
     data[-9] ^= 1
     with pytest.raises(BadBatch, match="checksum"):
         list(rows_of(data))
 
 
 @pytest.mark.parametrize("keep", [10, 60, -8])
-def test_a_run_that_is_cut_off_is_noticed(keep):
+def test_a_truncated_response_is_refused(keep):
     with pytest.raises(BadBatch):
-        list(rows_of(run([Record(b"payload")] * 3, [Record(b"more")])[:keep]))
+        list(rows_of(packed_batches([Record(b"payload")] * 3, [Record(b"more")])[:keep]))
 
 
-def test_what_is_no_batch_is_noticed():
+def test_bytes_that_are_no_batch_are_refused():
     with pytest.raises(BadBatch, match="magic"):
         list(rows_of(b"x" * 64))
-
-
-# --- heads ------------------------------------------------------------------------------------------------------------
-
-FULL = Head(
-    envelope=Envelope(
-        run_id="r", step_id="s", parent_step_id="p", tenant_id="acme", idempotency_key="i",
-        labels={"tier": "gold", "zone": "é"}, deadline="2030-01-01T00:00:00.5Z",
-    ),
-    routing=Routing(label="fast", meta={"why": "rule 1"}),
-    job=Job(task="mail.v1", priority=7),
-)  # fmt: skip
-
-
-def test_the_envelope_becomes_columns():
-    data = run([Record(b"a", b"", encode_head(FULL)), Record(b"b")])
-    full, empty = rows(data, 0, 2, (*BASE, *ENVELOPE))
-    told = {name: full[name] for name in ("run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key")}
-    assert told == {
-        "run_id": "r", "step_id": "s", "parent_step_id": "p", "tenant_id": "acme", "idempotency_key": "i",
-    }  # fmt: skip
-    assert dict(full["labels"]) == {"tier": "gold", "zone": "é"}
-    assert full["deadline"].isoformat() == "2030-01-01T00:00:00.500000+00:00"
-    assert (full["routing_label"], full["task"], full["priority"]) == ("fast", "mail.v1", 7)
-    assert dict(full["routing_meta"]) == {"why": "rule 1"}
-    assert all(empty[column.name] is None for column in ENVELOPE)
-
-
-def test_records_with_and_without_a_head_keep_their_places():
-    heads = [encode_head(Head(envelope=Envelope(run_id=f"r{n}"))) if n % 3 == 0 else b"" for n in range(10)]
-    data = run([Record(b"v", b"", head) for head in heads[:4]], [Record(b"v", b"", head) for head in heads[4:]])
-    found = [row["run_id"] for row in rows(data, 0, 10, (*BASE, *ENVELOPE))]
-    assert found == [f"r{n}" if n % 3 == 0 else None for n in range(10)]
-
-
-def test_a_priority_is_null_for_what_is_no_job():
-    heads = [Head(job=Job(task="t")), Head(envelope=Envelope(run_id="r"))]
-    data = run([Record(b"v", b"", encode_head(head)) for head in heads])
-    assert [row["priority"] for row in rows(data, 0, 2, ENVELOPE)] == [0, None]
-
-
-def test_a_head_that_cannot_be_read_counts_as_none():
-    heads = [b'{"envelope":{"run_id":"a"}}', b"not json", b'{"envelope":{"deadline":"never"}}', b"[1]", b"{},{}"]
-    data = run([Record(b"v", b"", head) for head in heads])
-    found = rows(data, 0, 5, ENVELOPE)
-    assert [row["run_id"] for row in found] == ["a", None, None, None, None]
-    assert [row["deadline"] for row in found] == [None] * 5
-
-
-def test_a_head_that_is_two_counts_as_none():
-    data = run([Record(b"v", b"", b"{},{}"), Record(b"w", b"", b'{"envelope":{"run_id":"r"}}')])
-    assert [row["run_id"] for row in rows(data, 0, 2, ENVELOPE)] == [None, "r"]
-
-
-def test_the_whole_head_is_a_column_too():
-    text = encode_head(FULL)
-    found = rows(run([Record(b"a", b"", text), Record(b"b")]), 0, 2, (*BASE, *HEAD))
-    assert [row["head"] for row in found] == [text.decode(), None]
-
-
-def test_a_query_that_names_its_columns_gets_no_others():
-    wanted = tuple(column for column in BASE if column.name in ("offset", "value"))
-    (table,) = record_batches(run([Record(b"a")]), OffsetRange("t", 0, 0, 1), wanted[::-1])
-    assert table.schema.names == ["value", "offset"]
-
-
-def test_arrow_and_spark_mean_the_same_types():
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    every = tuple(columns.ALL_COLUMNS.values())
-    spark: pa.Schema = to_arrow_schema(columns.spark_schema(every), timezone="UTC")
-    assert spark.equals(columns.arrow_schema(every))
-
-
-WITHOUT_PANDAS = """
-import sys
-from tests.unit.spark.source.test_arrow import BASE, OffsetRange, Record, record_batches, run
-found = list(record_batches(run([Record(b"a", b"k")], [Record(b"b")]), OffsetRange("t", 3, 0, 2), BASE))
-print(sum(map(len, found)), "pandas" in sys.modules)
-"""
-
-
-def test_a_worker_that_reads_needs_no_pandas():
-    """It takes most of a second to import, in every worker."""
-    found = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=True)
-    assert found.stdout == "2 False\n"

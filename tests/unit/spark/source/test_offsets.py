@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from driftq.spark.source import offsets
-from driftq.spark.source.offsets import BadCheckpoint, LogSpan, OffsetRange, ReadProgress, TriggerLimits
+from driftq.spark.source.offsets import BadCheckpoint, LogSpan, OffsetRange, ReadProgress, SeenBatch, TriggerLimits
 from driftq.spark.source.options import BadOption
 
 LOG = ("t", 0)
@@ -115,3 +117,14 @@ def test_earliest_latest_and_numbers_become_offsets():
     assert offsets.resolve_offsets(-2, spans, "x", BadOption) == {LOG: 2, ("t", 1): 0}
     assert offsets.resolve_offsets(-1, spans, "x", BadOption) == {LOG: 10, ("t", 1): 3}
     assert offsets.resolve_offsets({LOG: -1, ("t", 1): 1}, spans, "x", BadOption) == {LOG: 10, ("t", 1): 1}
+
+
+def test_the_last_batch_that_was_seen_is_kept_until_the_broker_reports_another():
+    seen = SeenBatch(90, "80:1:00000001")
+    first = offsets.plan_end(progress(5), [span(3, 90)._replace(last=seen)], TriggerLimits(offsets_max=10))
+    second = offsets.plan_end(first, [span(3, 95)], TriggerLimits())
+
+    assert (first.offsets, first.seen) == ({LOG: 15}, {LOG: seen})
+    assert second.seen == {LOG: seen}
+    assert offsets.from_json(json.loads(json.dumps(offsets.to_json(first)))) == first
+    assert offsets.from_json({"version": 1, "offsets": {"t": {"0": 5}}}).seen == {}

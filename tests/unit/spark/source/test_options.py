@@ -7,38 +7,38 @@ import pytest
 from driftq.spark.source.options import EARLIEST, LATEST, OPTIONS, BadOption, ReadOptions, read_options
 
 
-def options(**given: str) -> ReadOptions:
-    return read_options({"subscribe": "orders", **given}, {})
+def options(**more_options: str) -> ReadOptions:
+    return read_options({"subscribe": "orders", **more_options}, {})
 
 
-def refusal(given: dict[str, str]) -> str:
+def refusal(raw: dict[str, str]) -> str:
     with pytest.raises(BadOption) as caught:
-        read_options(given, {})
+        read_options(raw, {})
     return str(caught.value)
 
 
 def test_one_topic_is_enough():
-    found = read_options({"subscribe": "orders"}, {})
-    assert found.topics == ("orders",)
-    assert found.starting is None
-    assert found.ending == LATEST
-    assert found.fail_on_loss
-    assert found.connection.url == "http://127.0.0.1:8080"
+    parsed = read_options({"subscribe": "orders"}, {})
+    assert parsed.topics == ("orders",)
+    assert parsed.starting is None
+    assert parsed.ending == LATEST
+    assert parsed.fail_on_loss
+    assert parsed.connection.url == "http://127.0.0.1:8080"
 
 
 def test_names_are_known_in_any_case():
-    given = {"SUBSCRIBE": "a, b,a", "startingoffsets": "Earliest", "failOnDataLoss": "FALSE"}
-    found = read_options(given, {})
-    assert found.topics == ("a", "b")
-    assert found.starting == EARLIEST
-    assert not found.fail_on_loss
+    raw = {"SUBSCRIBE": "a, b,a", "startingoffsets": "Earliest", "failOnDataLoss": "FALSE"}
+    parsed = read_options(raw, {})
+    assert parsed.topics == ("a", "b")
+    assert parsed.starting == EARLIEST
+    assert not parsed.fail_on_loss
 
 
 def test_the_surroundings_say_where_the_broker_is_unless_the_query_does():
-    surroundings = {"DRIFTQ_URL": "http://there:1", "DRIFTQ_TOKEN": "secret"}
-    assert read_options({"subscribe": "a"}, surroundings).connection[:2] == ("http://there:1", "secret")
-    given = {"subscribe": "a", "url": "http://here:2", "token": "other"}
-    assert read_options(given, surroundings).connection[:2] == ("http://here:2", "other")
+    environment = {"DRIFTQ_URL": "http://there:1", "DRIFTQ_TOKEN": "secret"}
+    assert read_options({"subscribe": "a"}, environment).connection[:2] == ("http://there:1", "secret")
+    raw = {"subscribe": "a", "url": "http://here:2", "token": "other"}
+    assert read_options(raw, environment).connection[:2] == ("http://here:2", "other")
 
 
 def test_the_path_of_a_load_is_a_topic():
@@ -61,13 +61,13 @@ def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant(na
 
 
 def test_an_option_like_no_other_is_refused_with_all_there_are():
-    told = refusal({"subscribe": "a", "zzz": "1"})
-    assert all(option.name in told for option in OPTIONS)
+    message = refusal({"subscribe": "a", "zzz": "1"})
+    assert all(option.name in message for option in OPTIONS)
 
 
-@pytest.mark.parametrize("given", [{}, {"subscribe": "a", "subscribePattern": "b"}, {"subscribe": "a", "stream": "s"}])
-def test_the_subscription_is_exactly_one_option(given):
-    assert "exactly one of the options subscribe, subscribePattern, assign, stream" in refusal(given)
+@pytest.mark.parametrize("raw", [{}, {"subscribe": "a", "subscribePattern": "b"}, {"subscribe": "a", "stream": "s"}])
+def test_the_subscription_is_exactly_one_option(raw):
+    assert "exactly one of the options subscribe, subscribePattern, assign, stream" in refusal(raw)
 
 
 def test_offsets_are_a_word_or_a_number_for_each_partition():
@@ -92,14 +92,14 @@ def test_times_are_written_for_people_or_for_machines():
 
 
 def test_a_time_and_an_offset_do_not_go_together():
-    given = {"subscribe": "a", "startingTimestamp": "1", "startingOffsets": "latest"}
-    assert "not both" in refusal(given)
+    raw = {"subscribe": "a", "startingTimestamp": "1", "startingOffsets": "latest"}
+    assert "not both" in refusal(raw)
 
 
 def test_sizes_and_durations_have_units():
-    found = options(maxBytesPerTrigger="2m", fetchBytes="4096", maxTriggerDelay="5m", retryMs="10s")
-    assert (found.bytes_max, found.fetch_bytes, found.delay_max_ms) == (2 << 20, 4096, 300_000)
-    assert found.connection.retry_ms == 10_000
+    parsed = options(maxBytesPerTrigger="2m", fetchBytes="4096", maxTriggerDelay="5m", retryMs="10s")
+    assert (parsed.bytes_max, parsed.fetch_bytes, parsed.delay_max_ms) == (2 << 20, 4096, 300_000)
+    assert parsed.connection.retry_ms == 10_000
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_sizes_and_durations_have_units():
     ],
 )
 def test_a_value_that_means_nothing_is_refused_by_name(name, text):
-    given = {name: text} if name in ("subscribePattern", "assign", "subscribe") else {"subscribe": "a", name: text}
-    assert name in refusal(given)
+    raw = {name: text} if name in ("subscribePattern", "assign", "subscribe") else {"subscribe": "a", name: text}
+    assert name in refusal(raw)
 
 
 def test_partitions_are_assigned_one_by_one():
@@ -140,3 +140,8 @@ def test_a_star_is_only_allowed_at_the_end(path):
 @pytest.mark.parametrize("name", ["startingTimestamp", "maxBytesPerTrigger", "queueState"])
 def test_what_only_topics_know_is_refused_for_streams(name):
     assert f"{name} is for topics" in refusal({"stream": "runs/1", name: "5"})
+
+
+def test_a_table_in_the_catalog_is_refused_with_what_to_use():
+    raw = {"provider": "driftq", "owner": "root", "subscribe": "orders", "option.subscribe": "orders"}
+    assert "CREATE TEMPORARY VIEW orders USING driftq" in refusal(raw)

@@ -16,12 +16,15 @@ from driftq.spark.tables.ledger import (
     FileSpan,
     HeldRange,
     Ledger,
+    Overlap,
     check_batch,
     check_rows,
     files_to_compact,
+    files_with,
     fold,
     merge_ranges,
     merge_spans,
+    overlaps,
 )
 
 
@@ -32,8 +35,8 @@ def file_of(
     return DataFile(path, count, size_bytes, (FileSpan("t", partition, first, last, count, 7),))
 
 
-def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w") -> Ledger:
-    return fold(ledger, Commit(ledger.version + 1, "append", writer, batch_id, 0, "a", "", (), files))
+def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w", content: str = "") -> Ledger:
+    return fold(ledger, Commit(ledger.version + 1, "append", writer, batch_id, 0, "a", "", (), files, content=content))
 
 
 def test_a_batch_is_new_known_or_a_regression() -> None:
@@ -48,19 +51,41 @@ def test_a_batch_is_new_known_or_a_regression() -> None:
     assert check_batch(ledger, "another", 0) is None
 
 
-def test_offsets_that_the_table_holds_are_refused_whoever_brings_them() -> None:
-    ledger = appended(Ledger(), 0, file_of("a", 0, 9))
+def test_a_known_batch_with_other_content_is_refused_where_both_are_known() -> None:
+    ledger = appended(Ledger(), 4, content="one")
 
-    for first, last in ((9, 9), (0, 0), (5, 20), (9, 12)):
-        refused = check_rows(ledger, [file_of("b", first, last)])
-        assert isinstance(refused, BatchRefused), (first, last)
-        assert refused.code == "OFFSETS_HELD"
-    assert check_rows(ledger, [file_of("b", 10, 20)]) is None
-    assert check_rows(ledger, [file_of("b", 0, 9, partition=1)]) is None
+    assert check_batch(ledger, "w", 4, "one") == check_batch(ledger, "w", 4) == BatchKnown("w", 4)
+    refused = check_batch(ledger, "w", 4, "two")
+    assert isinstance(refused, BatchRefused)
+    assert refused.code == "CONTENT_DIFFERS"
+    assert check_batch(ledger, "w", 5, "two") is None
+    assert check_batch(appended(Ledger(), 4), "w", 4, "two") == BatchKnown("w", 4)
+
+
+def test_what_a_batch_shares_with_the_table_is_found_by_offsets_whichever_writer_sends_it() -> None:
+    ledger = appended(appended(Ledger(), 0, file_of("a", 0, 9)), 0, file_of("b", 20, 29), writer="another")
+
+    def shared(first: int, last: int, partition: int = 0) -> list[tuple[int, int]]:
+        spans = file_of("c", first, last, partition=partition).spans
+        return [(overlap.first, overlap.last) for overlap in overlaps(ledger, spans)]
+
+    assert shared(9, 9) == [(9, 9)]
+    assert shared(5, 15) == [(5, 9)]
+    assert shared(10, 19) == shared(0, 9, partition=1) == []
+    assert shared(0, 40) == [(0, 9), (20, 29)]
+    assert shared(25, 26) == [(25, 26)]
+
+
+def test_only_files_with_rows_of_a_range_are_read_to_compare() -> None:
+    ledger = appended(Ledger(), 0, file_of("a", 0, 9), file_of("b", 10, 19), file_of("c", 0, 9, partition=1))
+
+    assert [file.path for file in files_with(ledger, [Overlap("t", 0, 9, 9)])] == ["a"]
+    assert [file.path for file in files_with(ledger, [Overlap("t", 0, 5, 15)])] == ["a", "b"]
 
 
 def test_more_rows_than_offsets_are_refused() -> None:
-    refused = check_rows(Ledger(), [file_of("a", 0, 4), file_of("b", 3, 9)])
+    files = [file_of("a", 0, 4), file_of("b", 3, 9)]
+    refused = check_rows(merge_spans(span for file in files for span in file.spans))
 
     assert isinstance(refused, BatchRefused)
     assert refused.code == "ROWS_REPEATED"

@@ -18,7 +18,7 @@ def schema(**columns: Any) -> str:
 
 def names_of(text: str | BatchRefused) -> list[str]:
     assert isinstance(text, str), text
-    return [each["name"] for each in json.loads(text)["fields"]]
+    return [field["name"] for field in json.loads(text)["fields"]]
 
 
 def test_columns_are_added_after_the_old_ones_and_are_nullable() -> None:

@@ -1,4 +1,4 @@
-"""Reads topics back for the Spark tests, by plain fetches: what a log holds, record by record."""
+"""Reads the records of topics for the Spark tests, with plain fetches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ def logs_of(url: str, topic: str) -> dict[int, list[Record]]:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
     try:
         connection.request("GET", f"/v1/topics/{topic}/offsets")
-        found = json.loads(connection.getresponse().read())
+        offsets = json.loads(connection.getresponse().read())
         return {
-            each["partition"]: _records(connection, topic, each["partition"], each["start"], each["end"])
-            for each in found["partitions"]
+            partition["partition"]: _records(
+                connection, topic, partition["partition"], partition["start"], partition["end"]
+            )
+            for partition in offsets["partitions"]
         }
     finally:
         connection.close()

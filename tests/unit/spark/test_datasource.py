@@ -9,5 +9,5 @@ def test_spark_finds_the_source_by_itself():
     import pyspark_driftq
     from driftq.spark.datasource import DriftqDataSource
 
-    assert "pyspark_driftq" in {found.name for found in pkgutil.iter_modules()}
+    assert "pyspark_driftq" in {module.name for module in pkgutil.iter_modules()}
     assert pyspark_driftq.DefaultSource is DriftqDataSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driftq.spark.pipelines.steps import StepEvent, Steps, advance, packed, rows, unpacked
+from driftq.spark.pipelines.history import StepEvent, Steps, advance, packed, rows, unpacked
 
 LIFE = [
     StepEvent("produced", 3, 100, run_id="r1", step_id="s1", parent_step_id="s0", tenant_id="acme", task="t"),
@@ -16,13 +16,13 @@ LIFE = [
 ]
 
 
-def told(events: list[StepEvent]) -> list[dict[str, object]]:
+def step_rows(events: list[StepEvent]) -> list[dict[str, object]]:
     steps: Steps = {}
     return rows(steps, advance(steps, events))
 
 
-def test_a_step_that_failed_once_and_then_succeeded_tells_all_of_it() -> None:
-    (row,) = told(LIFE)
+def test_a_step_that_failed_once_and_then_succeeded_has_both_in_its_row() -> None:
+    (row,) = step_rows(LIFE)
 
     assert row == {
         "offset": 3, "group": "g", "state": "succeeded", "attempts": 2, "failures": 1, "owner": "w2", "error": "boom",
@@ -31,8 +31,8 @@ def test_a_step_that_failed_once_and_then_succeeded_tells_all_of_it() -> None:
     }  # fmt: skip
 
 
-def test_a_message_that_nobody_took_waits_under_no_group() -> None:
-    (row,) = told(LIFE[:1])
+def test_a_message_without_a_delivery_waits_under_no_group() -> None:
+    (row,) = step_rows(LIFE[:1])
 
     assert (row["group"], row["state"], row["version"]) == ("", "waiting", 1)
 
@@ -40,20 +40,20 @@ def test_a_message_that_nobody_took_waits_under_no_group() -> None:
 def test_each_group_has_a_row_of_its_own() -> None:
     other = StepEvent("delivered", 3, 300, 5, "other", "w3", 1)
 
-    found = told([*LIFE, other])
+    group_rows = step_rows([*LIFE, other])
 
-    assert [(row["group"], row["state"]) for row in found] == [("g", "succeeded"), ("other", "running")]
+    assert [(row["group"], row["state"]) for row in group_rows] == [("g", "succeeded"), ("other", "running")]
 
 
 def test_a_dead_step_keeps_the_error_it_died_of() -> None:
-    (row,) = told([*LIFE[:3], StepEvent("dead", 3, 180, 3, "g", "w1", 1, "boom")])
+    (row,) = step_rows([*LIFE[:3], StepEvent("dead", 3, 180, 3, "g", "w1", 1, "boom")])
 
     assert (row["state"], row["error"], row["failures"]) == ("dead", "boom", 1)
 
 
 def test_a_lost_lease_counts_as_a_failure_with_a_name_and_a_release_as_none() -> None:
-    (expired,) = told([*LIFE[:2], StepEvent("expired", 3, 190, 2, "g", "w1", 1)])
-    (released,) = told([*LIFE[:2], StepEvent("released", 3, 190, 2, "g", "w1", 1)])
+    (expired,) = step_rows([*LIFE[:2], StepEvent("expired", 3, 190, 2, "g", "w1", 1)])
+    (released,) = step_rows([*LIFE[:2], StepEvent("released", 3, 190, 2, "g", "w1", 1)])
 
     assert (expired["state"], expired["error"], expired["failures"]) == ("retrying", "ack_timeout", 1)
     assert (released["state"], released["failures"]) == ("waiting", 0)
@@ -61,7 +61,7 @@ def test_a_lost_lease_counts_as_a_failure_with_a_name_and_a_release_as_none() ->
 
 @given(st.permutations(LIFE))
 def test_the_order_of_rows_within_a_batch_does_not_matter(events: list[StepEvent]) -> None:
-    assert told(events) == told(LIFE)
+    assert step_rows(events) == step_rows(LIFE)
 
 
 @given(st.lists(st.integers(0, len(LIFE)), max_size=4).map(sorted), st.booleans())
@@ -76,6 +76,6 @@ def test_however_the_life_is_cut_the_end_is_the_same_and_versions_only_grow(cuts
             last = row
         data = packed(steps)
 
-    expected = told(LIFE)[0]
+    expected = step_rows(LIFE)[0]
     assert {**last, "version": 0} == {**expected, "version": 0}
     assert versions == sorted(set(versions))

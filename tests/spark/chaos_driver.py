@@ -1,11 +1,10 @@
-"""The program under chaos: a driver that copies a topic in both modes of the sink until everything is there.
+"""The driver under chaos: copies a topic in both modes of the sink until everything is copied.
 
-    python -m tests.spark.chaosquery URL FOLDER MASTER ZIP ROWS_PER_BATCH
+    python -m tests.spark.chaos_driver URL FOLDER MASTER ZIP ROWS_PER_BATCH
 
-`staged` shuffles its rows before it writes them, so that no two attempts need have the same; `direct` keeps them as
-they came. Tasks make sure that they run the package that was shipped. Some fail the first time, after rows were sent,
-and some are slow, so that Spark tries them a second time at once. Started again after a kill it resumes from its
-checkpoints.
+`staged` shuffles its rows before it writes them, so that two attempts may have different rows; `direct` keeps their
+order. Tasks check that they run the shipped package. Some tasks fail on the first attempt, after rows were sent, and
+some are slow, so that Spark starts a speculative attempt. After a kill the driver resumes from its checkpoints.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ SETTINGS = {
     "spark.task.maxFailures": "8",
     **LOCAL_CHECKPOINTS,  # a cluster, but on one machine
 }
-NOT_SHIPPED = "the package that was shipped is not used"
+NOT_SHIPPED = "the shipped package is not used"
 
 
-def troubled(batches: Iterator[Any]) -> Iterator[Any]:
-    """Rows as they came, and trouble for some first attempts."""
+def with_faults(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same rows; some first attempts fail or are slow."""
     from pyspark import TaskContext
 
     import driftq
@@ -66,7 +65,7 @@ def main(url: str, folder: str, master: str, package: str, rows: str) -> None:
         frame = source.load().select("key", "value", "partition")
         if mode == "staged":
             frame = frame.repartition(3).drop("partition")
-        frame = frame.mapInArrow(troubled, frame.schema)
+        frame = frame.mapInArrow(with_faults, frame.schema)
         writer = frame.writeStream.format("driftq").option("url", url).option("topic", mode).option("mode", mode)
         writer = writer.option("chunkRows", "150").option("checkpointLocation", f"{folder}/{mode}")
         queries.append(writer.trigger(availableNow=True).start())
