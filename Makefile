@@ -4,6 +4,7 @@ PYTHON  ?= python3
 SEED    ?= 1
 COUNT   ?= 500
 N       ?= 100
+RUN     ?= two-cores
 DATA    ?= ./data
 TABLES  ?= ./tables
 PROFILE ?= ci
@@ -27,13 +28,15 @@ UV     = $(BIN)/uv
 CLASSES := $(VENV)/spark-classes.jsa
 TIERS   := $(CURDIR)/$(VENV)/tiers.jsonl
 
-SEEDS_TEST := tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise_and_nothing_is_left_untried
+SEEDS_TEST := tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise_and_every_expected_event_happens
 
-LOCK := $(UV) pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+LOCKING    := --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
+LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
+LOCK_PEERS := $(UV) pip compile --group pyproject.toml:peers $(LOCKING)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core spark-chaos docs lock clean
+.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core bench-peers performance spark-chaos docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -99,10 +102,10 @@ test-rest: ## Everything that needs neither Spark nor a quiet machine, after `ma
 test-patient: ## What keeps every core busy, after `make setup`
 	$(BIN)/python -m pytest --profile $(PROFILE) -m "patient" --session-timeout 3000 tests/simulation
 
-classes: $(CLASSES) ## Lay out the classes of Spark once, so that tests start it in half the time
+classes: $(CLASSES) ## Archive the classes of Spark once, so that tests start it in half the time
 
 $(CLASSES): $(STAMP)
-	$(BIN)/python -m tests.spark.classes
+	$(BIN)/python -m tests.spark.class_archive
 
 check: setup ## Lint, format, types and layers
 	$(BIN)/ruff check .
@@ -132,12 +135,23 @@ bench: setup ## Measure everything; one JSON line per result
 bench-core: setup ## Measure the core alone, without disk and network
 	$(BIN)/python -m bench.core
 
+bench-peers: setup ## Compare with Redis, Postgres, NATS, RabbitMQ, beanstalkd and durable-streams
+	$(BIN)/python -m bench.peers
+
+# Each part is saved under the name of the run, so a part can also be measured again by itself.
+performance: setup ## Measure peers, growth and a steady load, and write docs/performance.md from it (RUN=name)
+	$(BIN)/python -m bench.peers --save $(RUN)
+	$(BIN)/python -m bench.steady --save $(RUN)
+	$(BIN)/python -m bench.growth --save $(RUN)
+	$(BIN)/python -m bench.performance $(RUN)
+
 docs: setup ## Rewrite the tables in docs/ that are made from code
 	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables
 
 lock: setup ## Renew requirements/ from pyproject.toml
 	$(LOCK) --output-file requirements/runtime.txt > /dev/null
-	$(LOCK) --extra spark --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+	$(LOCK) --extra spark --extra otel --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+	$(LOCK_PEERS) --output-file requirements/peers.txt > /dev/null
 
 clean: ## Remove everything that was made, except ./data and ./tables
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info

@@ -1,19 +1,19 @@
-"""Every benchmark of the engine in turn: `python -m bench`. For one alone, with its options: `python -m bench.core`."""
+"""Runs the benchmarks of the engine: `python -m bench`. A single one, with its options: `python -m bench.core`."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-BENCHES = ("core", "shape", "commit", "checkpoint", "recover")
+BENCHES = ("core", "scaling", "commit", "checkpoint", "recover")
 
 
 def main() -> int:
-    """Each in a process of its own, so that the memory of one does not weigh on the next."""
+    """Each runs in its own process, so that memory of one does not affect the next."""
     for name in BENCHES:
-        ended = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)
-        if ended.returncode:
-            return ended.returncode
+        process = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)
+        if process.returncode:
+            return process.returncode
     return 0
 
 

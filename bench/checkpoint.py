@@ -23,7 +23,7 @@ from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Rejected
 from driftq.engine.engine import Engine
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
 
 TICK_S = 0.001
 LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=2_000)
@@ -80,7 +80,9 @@ async def consume(engine: Engine, worker: int) -> None:
         owner = f"w{worker}"
         reply = await engine.claim(c.Claim("t", "g", owner, 100), wait_ms=1_000)
         assert isinstance(reply, Claimed), reply
-        held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
+        held = tuple(
+            c.Held(delivery.partition, delivery.first, delivery.end, reply.token) for delivery in reply.deliveries
+        )
         if held:
             await engine.submit(c.Ack("t", "g", owner, held))
 

@@ -3,8 +3,8 @@
     python -m bench.client --seconds 3
     python -m bench.client --only producer,worker
 
-`cpu_us_per_op` is the client's own CPU for one message, `server_cpu_us_per_op` the broker's. A shared machine is
-noisy: the rates say what happened to go through, the CPU says what it costs.
+`cpu_us_per_op` is the client's CPU per message, `server_cpu_us_per_op` the broker's. On a shared machine they are more
+reliable than the rates.
 """
 
 from __future__ import annotations
@@ -176,9 +176,51 @@ def stream_producer(bench: Bench) -> None:
             done = tokens.written_count
 
 
+def claim_ack(bench: Bench) -> None:
+    """Claim a hundred messages and ack them, in two calls."""
+    fill(bench, "claim-ack", int(40_000 * bench.seconds))
+    done = 0
+    with bench.measured("claim 100, then ack", lambda: done):
+        while messages := bench.broker.claim("claim-ack", "g", max=100):
+            done += len([message.value for message in messages])
+            bench.broker.ack(messages)
+
+
+def claims(bench: Bench) -> None:
+    """Batches of a hundred, each acked by the call that claims the next one."""
+    fill(bench, "claims", int(40_000 * bench.seconds))
+    done = 0
+    with bench.measured("claims of 100", lambda: done):
+        for batch in bench.broker.claims("claims", "g", max=100, drain=True):
+            done += len([message.value for message in batch])
+
+
+def send_async(bench: Bench) -> None:
+    """64 callers in one process, one message a call."""
+    bench.broker.topics.create("send-async")
+    done = 0
+
+    async def call(broker: driftq.AsyncDriftQ, end_s: float) -> None:
+        nonlocal done
+        while time.perf_counter() < end_s:
+            await broker.send("send-async", VALUE)
+            done += 1
+
+    async def run() -> None:
+        async with bench.broker.asynchronous() as broker:
+            end_s = time.perf_counter() + bench.seconds
+            await asyncio.gather(*(call(broker, end_s) for _ in range(64)))
+
+    with bench.measured("send, 64 async callers", lambda: done):
+        asyncio.run(run())
+
+
 RUNS: dict[str, Callable[[Bench], None]] = {
     "import": import_time,
     "send": send,
+    "send async": send_async,
+    "claim ack": claim_ack,
+    "claims": claims,
     "producer": producer,
     "producer keyed": lambda bench: producer(bench, "producer keyed", keyed=True),
     "producer many": producer_many,

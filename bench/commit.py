@@ -87,12 +87,12 @@ async def produced(folder: str, seconds: float, submitters: int, batch: int) -> 
         assert not isinstance(reply, Rejected), reply
         return batch
 
-    found = await timed(seconds, submitters, step)
+    measured = await timed(seconds, submitters, step)
     await engine.close()
-    return found
+    return measured
 
 
-async def consumed(folder: str, seconds: float, workers: int, most: int) -> Measured:
+async def consumed(folder: str, seconds: float, workers: int, claim_max: int) -> Measured:
     """Claims and acks of whole ranges, on a backlog that does not run out."""
     engine = await Engine.open(folder, limits=LIMITS)
     await engine.submit(c.CreateTopic("t", 1))
@@ -106,21 +106,23 @@ async def consumed(folder: str, seconds: float, workers: int, most: int) -> Meas
 
     async def step(worker: int) -> int:
         nonlocal backlog
-        backlog -= most
+        backlog -= claim_max
         if backlog < 100_000:
             await fill()
         owner = f"w{worker}"
-        reply = await engine.submit(c.Claim("t", "g", owner, most))
+        reply = await engine.submit(c.Claim("t", "g", owner, claim_max))
         assert isinstance(reply, Claimed), reply
-        held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
+        held = tuple(
+            c.Held(delivery.partition, delivery.first, delivery.end, reply.token) for delivery in reply.deliveries
+        )
         await engine.submit(c.Ack("t", "g", owner, held))
-        return sum(each.end - each.first for each in held)
+        return sum(delivery.end - delivery.first for delivery in held)
 
     for _ in range(4):
         await fill()
-    found = await timed(seconds, workers, step)
+    measured = await timed(seconds, workers, step)
     await engine.close()
-    return found
+    return measured
 
 
 Case = Callable[[str, float], Awaitable[Measured]]
@@ -130,16 +132,16 @@ def cases() -> dict[str, Case]:
     def producing(submitters: int, batch: int) -> Case:
         return lambda folder, seconds: produced(folder, seconds, submitters, batch)
 
-    def consuming(workers: int, most: int) -> Case:
-        return lambda folder, seconds: consumed(folder, seconds, workers, most)
+    def consuming(workers: int, claim_max: int) -> Case:
+        return lambda folder, seconds: consumed(folder, seconds, workers, claim_max)
 
-    found = {
+    all_cases = {
         f"produce, {submitters} submitters, batches of {batch}": producing(submitters, batch)
         for batch in BATCHES
         for submitters in (1, 16, 64, 256)
     }
-    found |= {f"claim 100 + ack, {workers} workers": consuming(workers, 100) for workers in (1, 16, 64)}
-    return found
+    all_cases |= {f"claim 100 + ack, {workers} workers": consuming(workers, 100) for workers in (1, 16, 64)}
+    return all_cases
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python -m bench.core [--runs 5] [--commands 20000] [--only TEXT]
 
-Rates are operations for a second of one core's time. `bench.shape` measures memory and whether costs stay flat.
+Rates are operations for a second of one core's time. `bench.scaling` measures memory and whether costs stay flat.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 
-from bench.report import Prepare, Run, emit, in_turns, middle
+from bench.report import Prepare, Run, emit, interleaved, median_cost
 from driftq.core.broker import Broker
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
@@ -30,7 +30,7 @@ WIDE = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, in_flig
 
 
 class Reader:
-    """Everything that was appended counts as durable, and every record looks alike."""
+    """Everything that was appended counts as durable, and all records are equal."""
 
     broker: Broker
 
@@ -39,6 +39,9 @@ class Reader:
 
     def record(self, log_id: int, offset: int) -> Record:
         return Record(VALUE)
+
+    def head(self, log_id: int, offset: int) -> bytes:
+        return b""
 
     def batch_end(self, log_id: int, offset: int) -> int:
         return offset + 1
@@ -56,13 +59,13 @@ class Reader:
 def new_broker(partitions: int = 1, groups: int = 0, topic: str = "t") -> Broker:
     reader = Reader()
     reader.broker = broker = Broker(WIDE, reader, SystemChance())
-    take(broker, c.CreateTopic(topic, partitions))
+    execute(broker, c.CreateTopic(topic, partitions))
     for number in range(groups):
-        take(broker, c.CreateGroup(topic, f"g{number}"))
+        execute(broker, c.CreateGroup(topic, f"g{number}"))
     return broker
 
 
-def take(broker: Broker, command: c.Command, now_ms: int = NOW_MS) -> Reply:
+def execute(broker: Broker, command: c.Command, now_ms: int = NOW_MS) -> Reply:
     facts, reply = broker.decide(command, now_ms)
     for fact in facts:
         broker.apply(fact)
@@ -73,20 +76,20 @@ def fill(broker: Broker, count: int) -> None:
     """A backlog of plain messages, appended a thousand at a time."""
     thousand = c.Produce("t", THOUSAND, 1_000, 100_000, partition=0)
     for _ in range(count // 1_000):
-        take(broker, thousand)
+        execute(broker, thousand)
     for _ in range(count % 1_000):
-        take(broker, PLAIN)
+        execute(broker, PLAIN)
 
 
-def all_taken(broker: Broker, commands: Iterable[c.Command], records_each: int = 1) -> Run:
-    listed = list(commands)
+def executed(broker: Broker, commands: Iterable[c.Command], records_each: int = 1) -> Run:
+    batch = list(commands)
 
     def run() -> int:
         decide, apply = broker.decide, broker.apply
-        for command in listed:
+        for command in batch:
             for fact in decide(command, NOW_MS).facts:
                 apply(fact)
-        return len(listed) * records_each
+        return len(batch) * records_each
 
     return run
 
@@ -97,27 +100,27 @@ def all_taken(broker: Broker, commands: Iterable[c.Command], records_each: int =
 def produce_cases(count: int) -> dict[str, Prepare]:
     def batches(batch: bytes, records: int) -> Run:
         command = c.Produce("t", batch, records, records * len(VALUE), partition=0)
-        return all_taken(new_broker(groups=1), [command] * max(1, count // 10), records)
+        return executed(new_broker(groups=1), [command] * max(1, count // 10), records)
 
     priorities = [(f.RecordSchedule(0, priority=number),) for number in range(10)]
     return {
-        "produce plain": lambda: all_taken(new_broker(groups=1), [PLAIN] * count),
-        "produce by key": lambda: all_taken(
+        "produce plain": lambda: executed(new_broker(groups=1), [PLAIN] * count),
+        "produce by key": lambda: executed(
             new_broker(8, 1), [c.Produce("t", ONE, 1, 100, key=b"key-%d" % (n % 997)) for n in range(count)]
         ),
-        "produce with idempotency key": lambda: all_taken(
+        "produce with idempotency key": lambda: executed(
             new_broker(groups=1),
             [c.Produce("t", ONE, 1, 100, partition=0, once=c.ProduceKey("", "t", f"key-{n}")) for n in range(count)],
         ),
-        "produce with producer": lambda: all_taken(
+        "produce with producer": lambda: executed(
             new_broker(groups=1),
             [c.Produce("t", ONE, 1, 100, partition=0, producer=f.ProducerSequence("p", 0, n, n)) for n in range(count)],
         ),
-        "produce with priority": lambda: all_taken(
+        "produce with priority": lambda: executed(
             new_broker(groups=1),
             [c.Produce("t", ONE, 1, 100, partition=0, marks=priorities[n % 10]) for n in range(count)],
         ),
-        "produce delayed": lambda: all_taken(
+        "produce delayed": lambda: executed(
             new_broker(groups=1),
             [
                 c.Produce("t", ONE, 1, 100, partition=0, marks=(f.RecordSchedule(0, not_before_ms=NOW_MS + n),))
@@ -138,13 +141,13 @@ def claimed_and_acked(count: int, size: int, *, singly: bool) -> Run:
 
     def run() -> int:
         for _ in range(count // size):
-            reply = take(broker, c.Claim("t", "g0", "w", size))
+            reply = execute(broker, c.Claim("t", "g0", "w", size))
             assert isinstance(reply, Claimed)
-            for each in reply.deliveries:
-                step = 1 if singly else each.end - each.first
-                for first in range(each.first, each.end, step):
-                    held = c.Held(each.partition, first, first + step, reply.token)
-                    take(broker, c.Ack("t", "g0", "w", (held,)))
+            for delivery in reply.deliveries:
+                step = 1 if singly else delivery.end - delivery.first
+                for first in range(delivery.first, delivery.end, step):
+                    held = c.Held(delivery.partition, first, first + step, reply.token)
+                    execute(broker, c.Ack("t", "g0", "w", (held,)))
         return count // size * size
 
     return run
@@ -156,12 +159,12 @@ def nacked(count: int) -> Run:
 
     def run() -> int:
         for _ in range(count // 100):
-            reply = take(broker, c.Claim("t", "g0", "w", 100))
+            reply = execute(broker, c.Claim("t", "g0", "w", 100))
             assert isinstance(reply, Claimed)
-            each = reply.deliveries[0]
-            for offset in range(each.first, each.end):
-                held = c.Held(each.partition, offset, offset + 1, reply.token)
-                take(broker, c.Nack("t", "g0", "w", (held,), "no", 60_000))
+            delivery = reply.deliveries[0]
+            for offset in range(delivery.first, delivery.end):
+                held = c.Held(delivery.partition, offset, offset + 1, reply.token)
+                execute(broker, c.Nack("t", "g0", "w", (held,), "no", 60_000))
         return count // 100 * 100
 
     return run
@@ -182,9 +185,9 @@ def consume_cases(count: int) -> dict[str, Prepare]:
 
 def stream_appends(count: int, *, by_producer: bool) -> Run:
     broker = new_broker()
-    take(broker, c.CreateStream("s"))
+    execute(broker, c.CreateStream("s"))
     kind = "application/octet-stream"
-    return all_taken(
+    return executed(
         broker,
         [
             c.AppendStream("s", kind, ONE, 1, 100, producer=f.ProducerSequence("p", 0, n, n) if by_producer else None)
@@ -198,7 +201,7 @@ def staged_and_published(count: int) -> Run:
     for n in range(count // 2):
         commands.append(c.Stage("w", f"h{n}", ONE, 1, 100, topic="t", partition=0))
         commands.append(c.Publish("w", n + 1, (f"h{n}",)))
-    return all_taken(new_broker(), commands)
+    return executed(new_broker(), commands)
 
 
 def effects(count: int) -> Run:
@@ -208,7 +211,7 @@ def effects(count: int) -> Run:
         key = c.EffectKey("", "t", "g0", f"key-{n}")
         commands.append(c.BeginEffect(key, "w"))
         commands.append(c.CommitEffect(key, n + 1, b"result"))
-    return all_taken(broker, commands)
+    return executed(broker, commands)
 
 
 def other_cases(count: int) -> dict[str, Prepare]:
@@ -224,13 +227,13 @@ def other_cases(count: int) -> dict[str, Prepare]:
 
 
 def frames_of(commands: Iterable[c.Command], broker: Broker) -> list[bytes]:
-    found: list[bytes] = []
+    frames: list[bytes] = []
     for command in commands:
         facts, _ = broker.decide(command, NOW_MS)
         for fact in facts:
             broker.apply(fact)
-        found.append(encode(facts))
-    return found
+        frames.append(encode(facts))
+    return frames
 
 
 def encoded(count: int) -> Run:
@@ -284,10 +287,10 @@ def main() -> None:
     count = options.commands
     cases = produce_cases(count) | consume_cases(count) | other_cases(count) | frame_cases(count)
     cases = {name: prepare for name, prepare in cases.items() if options.only in name}
-    for name, spent in in_turns(cases, options.runs):
-        found = middle(spent)
+    for name, costs in interleaved(cases, options.runs):
+        cost = median_cost(costs)
         case, _, what = name.partition(", ")
-        emit("core", case, found.per_s, f"{what or 'commands'}/cpu-s", cpu_us_per_op=found.cpu_us, runs=len(spent))
+        emit("core", case, cost.per_s, f"{what or 'commands'}/cpu-s", cpu_us_per_op=cost.cpu_us, runs=len(costs))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ FILE_BYTES = 64 * 1024 * 1024
 
 
 class Bare(asyncio.Protocol):
-    """The least that answers a request with this parser and loop: what the layer is compared to."""
+    """The minimal server on the same parser and event loop, to compare with."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -55,7 +55,7 @@ class Bare(asyncio.Protocol):
 
 
 class GroupCommit:
-    """Answers what came in one turn of the loop together, as a commit that was waited for would."""
+    """Replies to the requests of one turn of the event loop together, as a group commit does."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -137,7 +137,7 @@ def cpu_seconds(pid: int) -> float:
         return int(file.read().split()[0]) / 1e9
 
 
-class Asker(asyncio.Protocol):
+class PipelinedClient(asyncio.Protocol):
     """Keeps `depth` requests in flight and counts whole responses by their known size."""
 
     def __init__(self, request: bytes, depth: int, response_bytes: int) -> None:
@@ -187,7 +187,7 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
 
 
-async def size_of_answer(port: int, request: bytes) -> int:
+async def response_size(port: int, request: bytes) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
@@ -198,19 +198,19 @@ async def size_of_answer(port: int, request: bytes) -> int:
 
 async def measure_requests(port: int, pid: int, path: str, body: bytes, connections: int, depth: int, seconds: float):
     request = post(path, body)
-    size = await size_of_answer(port, request)
+    size = await response_size(port, request)
     loop = asyncio.get_running_loop()
-    askers = [
-        (await loop.create_connection(lambda: Asker(request, depth, size), "127.0.0.1", port))[1]
+    clients = [
+        (await loop.create_connection(lambda: PipelinedClient(request, depth, size), "127.0.0.1", port))[1]
         for _ in range(connections)
     ]
     await asyncio.sleep(0.2)
-    counted, cpu, wall = sum(asker.count for asker in askers), cpu_seconds(pid), time.perf_counter()
+    counted, cpu, wall = sum(client.count for client in clients), cpu_seconds(pid), time.perf_counter()
     await asyncio.sleep(seconds)
-    counted = sum(asker.count for asker in askers) - counted
+    counted = sum(client.count for client in clients) - counted
     cpu, wall = cpu_seconds(pid) - cpu, time.perf_counter() - wall
-    for asker in askers:
-        asker.transport.abort()
+    for client in clients:
+        client.transport.abort()
     return counted, cpu, wall
 
 
@@ -229,11 +229,11 @@ async def measure_file(port: int, pid: int, seconds: float):
     loop = asyncio.get_running_loop()
     _, reader = await loop.create_connection(lambda: Reader(get("/file") * 1), "127.0.0.1", port)
     cpu, wall = cpu_seconds(pid), time.perf_counter()
-    asked = 1
+    requested = 1
     while time.perf_counter() - wall < seconds:
-        while reader.count < asked * FILE_BYTES:  # noqa: ASYNC110
+        while reader.count < requested * FILE_BYTES:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        asked += 1
+        requested += 1
         reader.transport.write(get("/file"))
     counted, cpu, wall = reader.count, cpu_seconds(pid) - cpu, time.perf_counter() - wall
     reader.transport.abort()
@@ -247,7 +247,7 @@ async def run_client(port: int, bare_port: int, pid: int, seconds: float, runs: 
     ]
     cases += [("/upload", b"x" * (8 * 1024 * 1024), (2, 1))]
     results: dict[int, list[tuple[float, float]]] = {}
-    for _ in range(runs):  # interleaved, so that a noisy minute hits all cases alike
+    for _ in range(runs):  # interleaved, so that a noisy minute affects all cases
         for index, (path, body, (connections, depth)) in enumerate(cases):
             target = bare_port if path == "/bare" else port
             counted, cpu, wall = await measure_requests(target, pid, path, body, connections, depth, seconds)

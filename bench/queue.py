@@ -1,10 +1,10 @@
-"""The queue over HTTP: a real server process on real files, one lean client process.
+"""The queue over HTTP: a real server process on real files, one client process.
 
     python -m bench.queue --seconds 3            everything
     python -m bench.queue --only produce,claim   some of it
 
 Server CPU is read from the kernel, so the client's cost does not count. `sync_p50_ms` is one bare fdatasync on the same
-disk in the same run: the yardstick of every durable figure.
+disk in the same run, to compare durable figures with.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 import uvloop
 
 from bench.commit import bare_sync_ms
+from bench.load_client import LoadClient, closed_loop, post
 from bench.report import emit, median, quantile
-from bench.wireclient import WireClient, post, pump
 from driftq.wire.records import Record, pack
 from tests.support.server import Server
 
@@ -39,7 +39,7 @@ def cpu_s(server: Server) -> float:
 
 
 class Bench:
-    """One server and what is asked of it."""
+    """One server under load."""
 
     def __init__(self, folder: str | None, seconds: float) -> None:
         self.folder = folder
@@ -53,15 +53,15 @@ class Bench:
         assert reply.status < 300, reply
 
     async def load(
-        self, connections: int, step: Callable[[WireClient], Awaitable[int]]
+        self, connections: int, step: Callable[[LoadClient], Awaitable[int]]
     ) -> tuple[float, float, list[float]]:
         """Messages/s, server CPU microseconds for a message, and the latencies of the steps."""
-        clients = [await WireClient.connect(self.server.port) for _ in range(connections)]
+        clients = [await LoadClient.connect(self.server.port) for _ in range(connections)]
         latencies: list[float] = []
         done = 0
         end_s = time.perf_counter() + self.seconds
 
-        async def work(client: WireClient) -> None:
+        async def work(client: LoadClient) -> None:
             nonlocal done
             while time.perf_counter() < end_s:
                 began_s = time.perf_counter()
@@ -76,23 +76,23 @@ class Bench:
             client.close()
         return done / wall_s, 1e6 * spent_s / max(1, done), latencies
 
-    async def pump(self, connections: int, make: Callable[[], bytes]) -> tuple[float, float, list[float]]:
-        """The same for single requests, from the leanest client."""
+    async def closed_loop(self, connections: int, make: Callable[[], bytes]) -> tuple[float, float, list[float]]:
+        """The same for single requests, from the cheapest client."""
         before_s = cpu_s(self.server)
-        rate, latencies = await pump(self.server.port, make, connections, self.seconds)
+        rate, latencies = await closed_loop(self.server.port, make, connections, self.seconds)
         return rate, 1e6 * (cpu_s(self.server) - before_s) / max(1, len(latencies)), latencies
 
 
 async def produce(bench: Bench, connections: int) -> None:
     request = post("/v1/produce", json.dumps({"topic": "t", "value": VALUE}).encode())
-    rate, cpu_us, latencies = await bench.pump(connections, lambda: request)
+    rate, cpu_us, latencies = await bench.closed_loop(connections, lambda: request)
     emit("queue", f"produce {bench.mode} c={connections}", rate, "messages/s", cpu_us_per_op=cpu_us,
          per_cpu_s=1e6 / cpu_us, p50_ms=1e3 * median(latencies), p99_ms=1e3 * quantile(latencies, 0.99))  # fmt: skip
 
 
 def lone_caller(bench: Bench) -> None:
-    """One caller that blocks, in turns with the bare sync that its produce has to wait for: the disk is in the same
-    mood for both."""
+    """One blocking caller, alternating with the bare sync that its produce waits for, so that the state of the disk is
+    the same for both."""
     assert bench.folder is not None
     request = post("/v1/produce", json.dumps({"topic": "t", "value": VALUE}).encode())
     ratios, produces_ms = [], []
@@ -115,7 +115,7 @@ async def packed(bench: Bench, in_flight: int) -> None:
     batch = pack([Record(VALUE.encode())] * 1_000)
     request = post("/v1/produce/packed?topic=t", batch, PACKED)
 
-    async def step(client: WireClient) -> int:
+    async def step(client: LoadClient) -> int:
         for status, body in await asyncio.gather(*(client.send(request) for _ in range(in_flight))):
             assert status == 200, body
         return 1_000 * in_flight
@@ -131,7 +131,7 @@ def stream_of(topic: str, group: str) -> bytes:
 
 
 async def consume(bench: Bench) -> None:
-    """One NDJSON stream over what the producing benches left behind, without acks."""
+    """One NDJSON stream over what the produce benches wrote, without acks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port, limit=1 << 20)
     writer.write(stream_of("t", "stream"))
     await reader.readuntil(b"\r\n\r\n")
@@ -144,15 +144,15 @@ async def consume(bench: Bench) -> None:
     emit("queue", f"consume ndjson {bench.mode}", lines / wall_s, "messages/s", cpu_us_per_op=1e6 * spent_s / lines)
 
 
-async def claim(bench: Bench, most: int) -> None:
+async def claim(bench: Bench, claim_max: int) -> None:
     """Claim and ack in batches, on four connections."""
-    ask = post("/v1/claim", json.dumps({"topic": "t", "group": "claims", "owner": "o", "max": most}).encode())
+    ask = post("/v1/claim", json.dumps({"topic": "t", "group": "claims", "owner": "o", "max": claim_max}).encode())
 
     rate, cpu_us, _ = await bench.load(4, lambda client: claim_and_ack(client, "t", "claims", ask))
-    emit("queue", f"claim {most} + ack {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
+    emit("queue", f"claim {claim_max} + ack {bench.mode}", rate, "messages/s", cpu_us_per_op=cpu_us)
 
 
-async def claim_and_ack(client: WireClient, topic: str, group: str, ask: bytes) -> int:
+async def claim_and_ack(client: LoadClient, topic: str, group: str, ask: bytes) -> int:
     status, body = await client.send(ask)
     assert status == 200, body
     messages = json.loads(body)["messages"]
@@ -168,7 +168,7 @@ async def acks(bench: Bench) -> None:
     """Single acks, pipelined."""
     ask = post("/v1/claim", json.dumps({"topic": "t", "group": "acks", "owner": "o", "max": 500}).encode())
 
-    async def step(client: WireClient) -> int:
+    async def step(client: LoadClient) -> int:
         _, body = await client.send(ask)
         messages = json.loads(body)["messages"]
         requests = [
@@ -177,7 +177,7 @@ async def acks(bench: Bench) -> None:
             for m in messages
         ]  # fmt: skip
         for at in range(0, len(requests), 100):
-            for status, reply in await asyncio.gather(*(client.send(each) for each in requests[at : at + 100])):
+            for status, reply in await asyncio.gather(*(client.send(request) for request in requests[at : at + 100])):
                 assert status == 204, reply
         return len(messages)
 
@@ -191,7 +191,7 @@ async def latency(bench: Bench, per_s: int = 500) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.server.port)
     writer.write(stream_of("live", "g"))
     await reader.readuntil(b"\r\n\r\n")
-    client = await WireClient.connect(bench.server.port)
+    client = await LoadClient.connect(bench.server.port)
     sent: dict[str, float] = {}
     seen: list[float] = []
     total = int(per_s * bench.seconds)
@@ -217,36 +217,36 @@ async def latency(bench: Bench, per_s: int = 500) -> None:
 
 async def backlog(bench: Bench, few: int, many: int) -> None:
     """The cost of a produce and of a claim with its ack, with few and with many messages waiting for the group."""
-    found = {}
+    costs = {}
     for count in (few, many):
         name = f"backlog{count}"
         bench.call("/v1/topics", {"name": name})
         bench.call(f"/v1/claim?topic={name}&group=g&owner=o", None)
         await fill(bench, name, count)
         request = post("/v1/produce", json.dumps({"topic": name, "value": VALUE}).encode())
-        produced = await bench.pump(16, lambda request=request: request)
+        produced = await bench.closed_loop(16, lambda request=request: request)
         ask = post("/v1/claim", json.dumps({"topic": name, "group": "g", "owner": "o", "max": 100}).encode())
         refill = post(f"/v1/produce/packed?topic={name}", pack([Record(VALUE.encode())] * 100), PACKED)
 
-        async def step(client: WireClient, name: str = name, ask: bytes = ask, refill: bytes = refill) -> int:
+        async def step(client: LoadClient, name: str = name, ask: bytes = ask, refill: bytes = refill) -> int:
             count = await claim_and_ack(client, name, "g", ask)
             await client.send(refill)  # the backlog stays as it is
             return count
 
         claimed = await bench.load(4, step)
-        found[count] = produced[:2], claimed[:2]
-        for what, (rate, cpu_us) in zip(("produce", "claim 100 + ack"), found[count], strict=True):
+        costs[count] = produced[:2], claimed[:2]
+        for what, (rate, cpu_us) in zip(("produce", "claim 100 + ack"), costs[count], strict=True):
             case = f"{what} {bench.mode}, {count:,} messages of backlog"
             emit("queue", case, rate, "messages/s", cpu_us_per_op=cpu_us)
     for index, what in enumerate(("produce", "claim 100 + ack")):
-        ratio = found[many][index][1] / found[few][index][1]
+        ratio = costs[many][index][1] / costs[few][index][1]
         emit("queue", f"{what} {bench.mode}, CPU at {many:,} of backlog over {few:,}", ratio, "times")
 
 
 async def fill(bench: Bench, topic: str, count: int) -> None:
     batch = pack([Record(VALUE.encode())] * min(1_000, count))
     request = post(f"/v1/produce/packed?topic={topic}", batch, PACKED)
-    client = await WireClient.connect(bench.server.port)
+    client = await LoadClient.connect(bench.server.port)
     for _ in range(max(1, count // 1_000)):
         status, body = await client.send(request)
         assert status == 200, body
@@ -261,49 +261,49 @@ async def keys(bench: Bench, few: int, many: int) -> None:
     def message() -> dict[str, object]:
         return {"value": VALUE, "envelope": {"idempotency_key": f"key-{next(numbers):012}"}}
 
-    found = {}
+    cpu_us_at = {}
     for count in (few, many):
-        client = await WireClient.connect(bench.server.port)
+        client = await LoadClient.connect(bench.server.port)
         while next(numbers) < count:
             messages = [message() for _ in range(min(2_000, count))]
             body = json.dumps({"topic": "keyed", "messages": messages}).encode()
             status, reply = await client.send(post("/v1/produce/batch", body))
             assert status == 200, reply
         client.close()
-        rate, cpu_us, _ = await bench.pump(
+        rate, cpu_us, _ = await bench.closed_loop(
             16, lambda: post("/v1/produce", json.dumps({"topic": "keyed", **message()}).encode())
         )
-        found[count] = cpu_us
+        cpu_us_at[count] = cpu_us
         case = f"produce with a key {bench.mode}, {count:,} keys remembered"
         emit("queue", case, rate, "messages/s", cpu_us_per_op=cpu_us)
-    ratio = found[many] / found[few]
+    ratio = cpu_us_at[many] / cpu_us_at[few]
     emit("queue", f"produce with a key {bench.mode}, CPU at {many:,} keys over {few:,}", ratio, "times")
 
 
 async def run(bench: Bench, only: set[str], many: int) -> None:
-    def wanted(name: str) -> bool:
+    def selected(name: str) -> bool:
         return not only or name in only
 
-    if wanted("produce"):
+    if selected("produce"):
         for connections in (1, 16, 64):
             await produce(bench, connections)
         if bench.mode == "durable":
             await asyncio.to_thread(lone_caller, bench)
-    if wanted("packed") or wanted("consume") or wanted("claim") or wanted("acks"):
+    if selected("packed") or selected("consume") or selected("claim") or selected("acks"):
         await packed(bench, 4)
-    if wanted("consume"):
+    if selected("consume"):
         await consume(bench)
-    if wanted("claim"):
+    if selected("claim"):
         await claim(bench, 100)
-    if wanted("acks"):
+    if selected("acks"):
         await acks(bench)
-    if wanted("latency"):
+    if selected("latency"):
         await latency(bench)
-    if wanted("backlog"):
+    if selected("backlog"):
         await backlog(bench, 1_000, many)
-    if wanted("keys"):
+    if selected("keys"):
         await keys(bench, 10, many)
-    if wanted("produce"):
+    if selected("produce"):
         await produce(bench, 64)  # again, with everything above as history: must be as before
 
 

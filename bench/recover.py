@@ -28,7 +28,7 @@ from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected, Reply
 from driftq.engine.engine import Engine
-from driftq.engine.recovery import StorageOptions
+from driftq.engine.folder_storage import StorageOptions
 
 LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50, key_ttl_ms=24 * 3_600_000)
 WINDOW = 2_000  # commands in flight while filling
@@ -120,13 +120,13 @@ async def open_again(folder: str, count: int, ending: str) -> None:
 
 
 def child(*arguments: str) -> dict[str, float]:
-    """Run this module in a process of its own; what it printed, if it printed something."""
+    """Run this module in its own process and return what it printed, if anything."""
     done = subprocess.run([sys.executable, "-m", "bench.recover", *arguments], stdout=subprocess.PIPE, check=False)
     if done.returncode not in (0, -signal.SIGKILL):
         raise SystemExit(f"bench.recover {' '.join(arguments)} ended with {done.returncode}")
     lines = done.stdout.decode().splitlines()
-    found: dict[str, float] = json.loads(lines[-1]) if lines else {}
-    return found
+    printed: dict[str, float] = json.loads(lines[-1]) if lines else {}
+    return printed
 
 
 def measure(what: str, count: int, ending: str, parent: str | None, runs: int) -> None:
@@ -137,10 +137,10 @@ def measure(what: str, count: int, ending: str, parent: str | None, runs: int) -
         fill_s = time.perf_counter() - begun
         wait_for_folds(folder)
         sizes = {f"{name}_mb": folder_bytes(f"{folder}/{name}") / 1e6 for name in ("journal", "logs", "snapshots")}
-        found = sorted(
-            (child("--open", folder, str(count), ending) for _ in range(runs)), key=lambda each: each["wall_s"]
+        opened = sorted(
+            (child("--open", folder, str(count), ending) for _ in range(runs)), key=lambda run: run["wall_s"]
         )
-        middle = found[len(found) // 2]
+        middle = opened[len(opened) // 2]
         frames = middle["replayed"]
         emit(
             "recover", f"{count} {what}, {ending}", middle["wall_s"], "s",
@@ -152,13 +152,13 @@ def measure(what: str, count: int, ending: str, parent: str | None, runs: int) -
 
 
 def wait_for_folds(folder: str) -> None:
-    """A checkpoint of a killed process may still be folding; it is left to end, so that it does not share the core."""
+    """A checkpoint of a killed process may still be folding; wait until it ends, so that it does not use the core."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        listed = subprocess.run(
-            ["pgrep", "-f", f"driftq.engine.checkpointer {folder}"], capture_output=True, check=False
+        pgrep = subprocess.run(
+            ["pgrep", "-f", f"driftq.engine.snapshot_store {folder}"], capture_output=True, check=False
         )
-        if listed.returncode:
+        if pgrep.returncode:
             return
         time.sleep(0.1)
 

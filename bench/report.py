@@ -1,7 +1,7 @@
-"""How a benchmark measures and says what it found: one line of JSON for each result.
+"""Measures benchmarks and prints the results, one line of JSON each.
 
-Owns the clock of the benchmarks: CPU time beside wall time, runs of all cases taken in turns so that a noisy minute of
-the machine hits them alike, and medians. It knows nothing of what is measured.
+Owns the clocks (CPU and wall time), the interleaving of cases, so that a noisy minute affects all of them, and medians.
+It knows nothing of what is measured.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def machine() -> str:
 
 @functools.cache
 def commit() -> str:
-    """The commit that is measured, with a plus if files differ from it."""
+    """The measured commit, with a plus if the work tree differs from it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
@@ -39,21 +39,21 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-def emit(bench: str, case: str, value: float, unit: str, **more: object) -> None:
-    """Say one result."""
+def emit(bench: str, case: str, value: float, unit: str, **fields: object) -> None:
+    """Print one result."""
     line = {"bench": bench, "case": case, "value": rounded(value), "unit": unit}
-    line |= {name: rounded(each) if isinstance(each, float) else each for name, each in more.items()}
+    line |= {name: rounded(field) if isinstance(field, float) else field for name, field in fields.items()}
     line |= {"machine": machine(), "python": platform.python_version(), "commit": commit()}
     print(json.dumps(line), flush=True)
 
 
 def rounded(value: float) -> float:
-    """Four digits are more than a shared machine can promise."""
+    """Four digits; a shared machine is not more precise than that."""
     return float(f"{value:.4g}") if value < 10_000 else round(value)
 
 
-class Spent(NamedTuple):
-    """What one run took."""
+class Cost(NamedTuple):
+    """The cost of one run."""
 
     operations: int
     cpu_s: float
@@ -70,31 +70,31 @@ class Spent(NamedTuple):
 
 
 Run = Callable[[], int]  # does the work and returns the number of operations
-Prepare = Callable[[], Run]  # makes everything the run needs; not measured
+Prepare = Callable[[], Run]  # sets up what the run needs; not measured
 
 
-def spend(run: Run) -> Spent:
+def cost_of(run: Run) -> Cost:
     wall, cpu = time.perf_counter(), time.process_time()
     operations = run()
-    return Spent(operations, time.process_time() - cpu, time.perf_counter() - wall)
+    return Cost(operations, time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def in_turns(cases: dict[str, Prepare], runs: int) -> Iterator[tuple[str, list[Spent]]]:
-    """Run every case `runs` times, one after the other in each round, and give all runs of each."""
-    spent: dict[str, list[Spent]] = {name: [] for name in cases}
+def interleaved(cases: dict[str, Prepare], runs: int) -> Iterator[tuple[str, list[Cost]]]:
+    """Run every case once per round, for `runs` rounds, and return the costs of each case."""
+    costs: dict[str, list[Cost]] = {name: [] for name in cases}
     for _ in range(runs):
         for name, prepare in cases.items():
-            spent[name].append(spend(prepare()))
-    yield from spent.items()
+            costs[name].append(cost_of(prepare()))
+    yield from costs.items()
 
 
-def middle(spent: Sequence[Spent]) -> Spent:
+def median_cost(costs: Sequence[Cost]) -> Cost:
     """The run with the median CPU time for an operation."""
-    return sorted(spent, key=lambda each: each.cpu_us)[len(spent) // 2]
+    return sorted(costs, key=lambda cost: cost.cpu_us)[len(costs) // 2]
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all lie below."""
+    """The value below which `share` of all values are."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -104,18 +104,18 @@ def median(values: Sequence[float]) -> float:
 
 
 def resident_bytes(pid: int | str = "self") -> int:
-    """The memory a process holds now."""
+    """The resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def folder_bytes(path: str) -> int:
-    """What the files below a folder occupy on the disk."""
-    found = 0
+    """The disk space of the files in a folder."""
+    size_bytes = 0
     for folder, _, names in os.walk(path):
         for name in names:
             try:
-                found += 512 * os.stat(f"{folder}/{name}").st_blocks
+                size_bytes += 512 * os.stat(f"{folder}/{name}").st_blocks
             except FileNotFoundError:
-                continue  # a trim was quicker
-    return found
+                continue  # deleted in the meantime
+    return size_bytes

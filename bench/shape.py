@@ -1,309 +1,182 @@
-"""Whether the core's costs stay flat: memory for each thing it remembers, and the time of a call as history grows.
+"""Small things in large numbers: what one more stream, topic, partition or group costs, and whether that grows.
 
-    python -m bench.shape [--runs 5] [--large 1000000] [--only TEXT]
+    python -m bench.shape [--sizes 10000,100000] [--only streams] [--folder DIR]
 
-Memory is what the allocator gave out for each thing. Flatness is a ratio: the CPU time of a call with much behind it,
-divided by the time of the same call with little, both measured in turns in the same process.
+For each kind and size a server is filled over HTTP with a few connections and killed. Then it starts again, is stopped
+cleanly and starts once more. Costs are for one item, so a column that is flat from size to size is linear; `exponent`
+is log(cost ratio) / log(size ratio) of the totals: 1 is linear, 2 quadratic.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
-import tracemalloc
-from collections.abc import Callable
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from bench.core import HUNDRED, NOW_MS, ONE, PLAIN, THOUSAND, all_taken, fill, new_broker, take
-from bench.report import Run, emit, median, spend
-from driftq.core.broker import Broker
-from driftq.core.model import commands as c
-from driftq.core.model import facts as f
-from driftq.core.model.replies import Claimed, Rejected
-from driftq.core.state.logs import SIZES_MAX
+import uvloop
 
-STEP = 500  # calls in one timed run
+from bench.load_client import LoadClient, post
+from bench.report import emit, folder_bytes, resident_bytes
+from tests.support import server as test_server
+from tests.support.server import Server
 
-
-# --- memory ---
-
-
-def grown_bytes(work: Callable[[int], None], warm: int, count: int) -> float:
-    """Bytes that stay allocated for each of `count` things, after `warm` of them."""
-    tracemalloc.start()
-    try:
-        work(warm)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        work(count)
-        gc.collect()
-        return (tracemalloc.get_traced_memory()[0] - before) / count
-    finally:
-        tracemalloc.stop()
+CONNECTIONS = 4
+IN_FLIGHT = 64  # requests on each connection
+SETTINGS = ("limits.streams_max=2000000", "limits.topics_max=2000000")
+KINDS = ("streams", "topics", "partitions", "groups")
+BODY = b"x" * 100
+GROUPS_PER_TOPIC = 1_000  # the most that a topic may have by default
 
 
-def settle_messages(broker: Broker) -> Callable[[int], None]:
-    def work(count: int) -> None:
-        for _ in range(count // 100):
-            take(broker, c.Produce("t", HUNDRED, 100, 10_000, partition=0))
-            reply = take(broker, c.Claim("t", "g0", "w", 100))
-            assert isinstance(reply, Claimed)
-            each = reply.deliveries[0]
-            take(broker, c.Ack("t", "g0", "w", (c.Held(0, each.first, each.end, reply.token),)))
+class Shape(NamedTuple):
+    """What one size of one kind cost."""
 
-    return work
-
-
-def wait_messages(broker: Broker, mark: f.RecordSchedule | None = None) -> Callable[[int], None]:
-    command = c.Produce("t", ONE, 1, 100, partition=0, marks=(mark,) if mark else ())
-    return lambda count: [take(broker, command) for _ in range(count)] and None
+    count: int
+    create_per_s: float
+    create_cpu_us: float  # of the server, for an item
+    memory_bytes: float  # for an item, after the restart
+    disk_bytes: float  # of logs and snapshots, for an item
+    restart_s: float  # after SIGKILL, until it serves; an empty server takes some tenths of a second
+    stop_s: float  # SIGTERM
+    start_s: float  # after that
 
 
-def hold_messages(broker: Broker, *, then_nack: bool) -> Callable[[int], None]:
-    """Claims of one message each, which stay held, or rest after a nack."""
-
-    def work(count: int) -> None:
-        fill(broker, count)
-        for _ in range(count):
-            reply = take(broker, c.Claim("t", "g0", "worker", 1))
-            assert isinstance(reply, Claimed)
-            each = reply.deliveries[0]
-            if then_nack:
-                held = c.Held(0, each.first, each.end, reply.token)
-                take(broker, c.Nack("t", "g0", "worker", (held,), "a reason", 3_600_000))
-
-    return work
+def put(path: str, content_type: str = "text/plain") -> bytes:
+    return (
+        f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\nContent-Length: 0\r\n\r\n".encode()
+    )
 
 
-def numbered(broker: Broker, command: Callable[[int], c.Command]) -> Callable[[int], None]:
-    made = 0
-
-    def work(count: int) -> None:
-        nonlocal made
-        for number in range(made, made + count):
-            assert not isinstance(take(broker, command(number)), Rejected)
-        made += count
-
-    return work
-
-
-def once(number: int) -> c.Command:
-    return c.Produce("t", ONE, 1, 100, partition=0, once=c.ProduceKey("tenant", "t", f"order-{number:012d}"))
-
-
-def by_producer(number: int) -> c.Command:
-    return c.Produce("t", ONE, 1, 100, partition=0, producer=f.ProducerSequence(f"producer-{number}", 0, 0, number))
-
-
-def memory(count: int, only: str) -> None:
-    cases: dict[str, Callable[[], Callable[[int], None]]] = {
-        "settled message": lambda: settle_messages(new_broker(groups=1)),
-        "waiting message": lambda: wait_messages(new_broker(groups=1)),
-        "waiting message with priority": lambda: wait_messages(new_broker(groups=1), f.RecordSchedule(0, priority=3)),
-        "held range": lambda: hold_messages(new_broker(groups=1), then_nack=False),
-        "resting message": lambda: hold_messages(new_broker(groups=1), then_nack=True),
-        "idempotency key": lambda: numbered(new_broker(), once),
-        "producer": lambda: numbered(new_broker(), by_producer),
-        "stream": lambda: numbered(new_broker(), lambda n: c.CreateStream(f"streams/{n:012d}")),
-        "topic": lambda: numbered(new_broker(), lambda n: c.CreateTopic(f"topic-{n:012d}")),
-        "group": lambda: numbered(new_broker(), lambda n: c.CreateGroup("t", f"group-{n:06d}")),
-    }
-    most = {"producer": 4_000, "group": 450, "topic": 4_000}  # limits allow no more of them
-    for name, prepare in cases.items():
-        if only in name:
-            size = min(count, most.get(name, count))
-            warm = min(size, 20_000)
-            if name == "settled message":
-                # A log's notes of its size grow and are thinned again: over a whole turn nothing may be left.
-                size = 100 * SIZES_MAX // 2 if count >= 50_000 else count
-                warm = 3 * size
-            value = grown_bytes(prepare(), warm, size)
-            emit("shape", f"memory for a {name}", max(0.0, value), "bytes", counted=size)
-
-
-# --- flatness ---
-
-
-def producing(broker: Broker, command: c.Command = PLAIN) -> Callable[[], Run]:
-    return lambda: all_taken(broker, [command] * STEP)
-
-
-def keys_known(count: int) -> Callable[[], Run]:
-    broker = new_broker()
-    numbered(broker, once)(count)
-    turn = 0
-
-    def prepare() -> Run:
-        nonlocal turn
-        turn += 1
-        commands = [
-            c.Produce("t", ONE, 1, 100, partition=0, once=c.ProduceKey("tenant", "t", f"new-{turn}-{n}"))
-            for n in range(STEP)
-        ]
-        return all_taken(broker, commands)
-
-    return prepare
-
-
-def claiming(backlog: int, mark: Callable[[int], tuple[f.RecordSchedule, ...]] | None = None) -> Callable[[], Run]:
-    """Claims of ten and their acks; what was taken is produced again, unmeasured."""
-    broker = new_broker(groups=1)
-    if mark is None:
-        fill(broker, backlog)
-    for number in range(backlog if mark is not None else 0):
-        take(broker, c.Produce("t", ONE, 1, 100, partition=0, marks=mark(number) if mark is not None else ()))
-    number = backlog
-
-    def run() -> int:
-        for _ in range(STEP // 10):
-            reply = take(broker, c.Claim("t", "g0", "w", 10))
-            assert isinstance(reply, Claimed)
-            held = tuple(c.Held(each.partition, each.first, each.end, reply.token) for each in reply.deliveries)
-            take(broker, c.Ack("t", "g0", "w", held))
-        return STEP // 10
-
-    def prepare() -> Run:
-        nonlocal number
-        for _ in range(STEP):
-            number += 1
-            marks = mark(number) if mark is not None else ()
-            take(broker, c.Produce("t", ONE, 1, 100, partition=0, marks=marks))
-        return run
-
-    return prepare
-
-
-def resting(count: int) -> Callable[[], Run]:
-    """Claims and acks of one message while many rest after a nack, due in an hour."""
-    broker = new_broker(groups=1)
-    hold_messages(broker, then_nack=True)(count)
-
-    def prepare() -> Run:
-        fill(broker, STEP)
-
-        def run() -> int:
-            for _ in range(STEP):
-                reply = take(broker, c.Claim("t", "g0", "w", 1))
-                assert isinstance(reply, Claimed)
-                each = reply.deliveries[0]
-                take(broker, c.Ack("t", "g0", "w", (c.Held(0, each.first, each.end, reply.token),)))
-            return STEP
-
-        return run
-
-    return prepare
-
-
-def overdue(count: int) -> Callable[[], Run]:
-    """Claims of one message while many are due for a retry. Deciding changes nothing, so it is repeated."""
-    broker = new_broker(groups=1)
-    hold_messages(broker, then_nack=True)(count)
-    command = c.Claim("t", "g0", "w", 1)
-
-    def run() -> int:
-        for _ in range(50):
-            broker.decide(command, NOW_MS + 7_200_000)
-        return 50
-
-    return lambda: run
-
-
-def one_lost_lease(count: int) -> Callable[[], Run]:
-    """The sweep of a single lost lease while many messages rest."""
-    broker = new_broker(groups=1)
-    hold_messages(broker, then_nack=True)(count)
-    fill(broker, 1)
-    take(broker, c.Claim("t", "g0", "w", 1, lease_ms=1_000))
-    command = broker.due(NOW_MS + 2_000)
-    assert command is not None
-
-    def run() -> int:
-        for _ in range(10):
-            broker.decide(command, NOW_MS + 2_000)
-        return 10
-
-    return lambda: run
-
-
-def staged(count: int) -> Callable[[], Run]:
-    """Stage and publish of one writer while others have staged."""
-    broker = new_broker()
+def requests(kind: str, count: int) -> Iterator[list[bytes]]:
+    """The requests of each item, to be sent in order."""
+    if kind in ("partitions", "groups"):
+        yield [post(f"/v1/topics?name=g{number}", b"") for number in range(1 + count // GROUPS_PER_TOPIC)]
     for number in range(count):
-        take(broker, c.Stage(f"other-{number}", f"other-{number}", ONE, 1, 100, topic="t", partition=0))
-    turn = 0
-
-    def prepare() -> Run:
-        nonlocal turn
-        turn += 1
-        stage = c.Stage("w", f"h{turn}", ONE, 1, 100, topic="t", partition=0)
-        return all_taken(broker, [stage, c.Publish("w", turn, (f"h{turn}",))])
-
-    return prepare
-
-
-def batches_read_by(groups: int) -> Callable[[], Run]:
-    """Batches of 1,024 records: each begins where the lowest floor is looked up."""
-    return producing(new_broker(groups=groups), c.Produce("t", THOUSAND, 1_024, 102_400, partition=0))
+        name = f"{number:07d}"
+        if kind == "streams":
+            path = f"/v1/stream/s/{name}"
+            yield [put(path), post(path, BODY, "text/plain")]
+        elif kind == "topics":
+            message = json.dumps({"topic": f"t{name}", "value": BODY.decode()}).encode()
+            yield [post(f"/v1/topics?name=t{name}", b""), post("/v1/produce", message)]
+        elif kind == "partitions" and number % 1_000 == 0:
+            yield [post(f"/v1/topics?name=t{name}&partitions=1000", b"")]
+        elif kind == "groups":
+            claim = {"topic": f"g{number // GROUPS_PER_TOPIC}", "group": name, "owner": "bench", "wait_ms": 0}
+            yield [post("/v1/claim", json.dumps(claim).encode())]
 
 
-def with_history(count: int) -> Callable[[], Run]:
-    broker = new_broker()
-    for _ in range(count):
-        take(broker, PLAIN)
-    return producing(broker)
+async def fill(port: int, kind: str, count: int) -> None:
+    clients = [await LoadClient.connect(port) for _ in range(CONNECTIONS)]
+    items = requests(kind, count)
+    first = next(items)
+    await _send(clients[0], first)
+
+    async def work(client: LoadClient) -> None:
+        for item in items:
+            await _send(client, item)
+
+    await asyncio.gather(*(work(client) for client in clients for _ in range(IN_FLIGHT)))
+    for client in clients:
+        client.close()
 
 
-def by_task(lanes: int) -> Callable[[int], tuple[f.RecordSchedule, ...]]:
-    return lambda number: (f.RecordSchedule(0, task=f"task-{number % lanes}"),)
+async def _send(client: LoadClient, item: list[bytes]) -> None:
+    for request in item:
+        status, body = await client.send(request)
+        if status >= 300:
+            raise SystemExit(f"{status}: {body[:200]!r} to {request[:120]!r}")
 
 
-def flatness(large: int, runs: int, only: str) -> None:
-    few = min(1_000, large)
-    by_priority = [(f.RecordSchedule(0, priority=n),) for n in range(10)]
-    cases: dict[str, tuple[Callable[[int], Callable[[], Run]], int, int]] = {
-        "produce, messages of history": (with_history, few, large),
-        "produce, idempotency keys": (keys_known, 10, large),
-        "produce, groups": (lambda n: producing(new_broker(groups=n)), 1, few),
-        "produce batches of 1024, groups": (batches_read_by, 1, few),
-        "produce with task, lanes": (producing_by_task, 10, min(900, large)),
-        "claim 10 + ack, messages of backlog": (claiming, few, large),
-        "claim 10 + ack, messages of backlog in 10 priorities": (
-            lambda n: claiming(n, lambda number: by_priority[number % 10]), few, large // 4,
-        ),
-        "claim 10 + ack, lanes": (lambda n: claiming(2 * few, by_task(n)), 1, min(900, large)),
-        "claim 1 + ack, messages resting": (resting, 10, large // 10),
-        "claim 1, messages due for retry": (overdue, 10, large // 10),
-        "sweep of one lost lease, messages resting": (one_lost_lease, 10, large // 10),
-        "stage + publish, stages of other writers": (staged, 10, large // 100),
-    }  # fmt: skip
-    for name, (make, little, much) in cases.items():
-        if only not in name:
-            continue
-        gc.collect()
-        with_little, with_much = make(little), make(much)
-        gc.collect()
-        gc.freeze()  # what stands still is not looked at again, as in a server after its start
-        pairs = [(spend(with_little()).cpu_us, spend(with_much()).cpu_us) for _ in range(4 * runs)]
-        gc.unfreeze()
-        small, big = median([pair[0] for pair in pairs]), median([pair[1] for pair in pairs])
-        case, _, what = name.partition(", ")
-        emit("shape", f"{case}: {little} or {much} {what}", big / small, "ratio", cpu_us_per_op=big, cpu_us_small=small)
+def cpu_s(server: Server) -> float:
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def producing_by_task(lanes: int) -> Callable[[], Run]:
-    broker = new_broker(groups=1)
-    for number in range(lanes):
-        take(broker, c.Produce("t", ONE, 1, 100, partition=0, marks=by_task(lanes)(number)))
-    return producing(broker, c.Produce("t", ONE, 1, 100, partition=0, marks=by_task(lanes)(0)))
+def started(folder: str) -> tuple[Server, float]:
+    begun_s = time.perf_counter()
+    server = Server(folder, *SETTINGS)
+    return server, time.perf_counter() - begun_s
+
+
+def measure(kind: str, count: int, parent: str | None) -> Shape:
+    test_server.START_S = 600.0
+    with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=parent) as root:
+        folder = f"{root}/data"
+        server, _ = started(folder)
+        bare_bytes, bare_cpu_s = resident_bytes(server.process.pid), cpu_s(server)
+        begun_s = time.perf_counter()
+        uvloop.run(fill(server.port, kind, count))
+        fill_s, fill_cpu_s = time.perf_counter() - begun_s, cpu_s(server) - bare_cpu_s
+        server.kill()
+        server, restart_s = started(folder)
+        memory_bytes = resident_bytes(server.process.pid) - bare_bytes
+        begun_s = time.perf_counter()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait()
+        stop_s = time.perf_counter() - begun_s
+        disk_bytes = folder_bytes(f"{folder}/logs") + folder_bytes(f"{folder}/snapshots")
+        server, start_s = started(folder)
+        server.kill()
+    return Shape(
+        count, count / fill_s, 1e6 * fill_cpu_s / count, memory_bytes / count, disk_bytes / count,
+        restart_s, stop_s, start_s,
+    )  # fmt: skip
+
+
+def exponent(small: Shape, large: Shape, name: str) -> float:
+    """How the total of a figure grows with the number of items."""
+    per_item = name in ("create_cpu_us", "memory_bytes", "disk_bytes")
+    totals = [getattr(shape, name) * (shape.count if per_item else 1) for shape in (small, large)]
+    if min(totals) <= 0:
+        return 0.0
+    return math.log(totals[1] / totals[0]) / math.log(large.count / small.count)
+
+
+def table(shapes: dict[str, list[Shape]]) -> str:
+    """The figures as a table in Markdown."""
+    lines = [
+        "| what | number | created/s | CPU each | memory each | disk each | restart after SIGKILL | stop | start |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for kind, rows in shapes.items():
+        lines += [
+            f"| {kind} | {row.count:,} | {row.create_per_s:,.0f} | {row.create_cpu_us:,.0f} µs "
+            f"| {row.memory_bytes:,.0f} B | {row.disk_bytes:,.0f} B "
+            f"| {row.restart_s:.2f} s | {row.stop_s:.2f} s | {row.start_s:.2f} s |"
+            for row in rows
+        ]
+        if len(rows) > 1:
+            names = ("create_cpu_us", "memory_bytes", "disk_bytes", "restart_s", "stop_s", "start_s")
+            exponents = " | ".join(f"{exponent(rows[0], rows[-1], name):.2f}" for name in names)
+            lines.append(f"| {kind} | exponent | | {exponents} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--large", type=int, default=1_000_000)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--sizes", default="10000,100000")
+    parser.add_argument("--only", default="", help="kinds whose name contains this")
+    parser.add_argument("--folder", default=None, help="where to make the temporary data folders")
     options = parser.parse_args()
-    memory(max(1_000, options.large // 20), options.only)
-    flatness(options.large, options.runs, options.only)
+    shapes: dict[str, list[Shape]] = {}
+    for kind in KINDS:
+        for size in map(int, options.sizes.split(",")):
+            if options.only in kind:
+                shape = measure(kind, size, options.folder)
+                shapes.setdefault(kind, []).append(shape)
+                figures = {name: value for name, value in shape._asdict().items() if name != "restart_s"}
+                emit("shape", f"{size} {kind}", shape.restart_s, "s", cpu_us_per_op=shape.create_cpu_us, **figures)
+    print(table(shapes), file=sys.stderr)
 
 
 if __name__ == "__main__":

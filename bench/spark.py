@@ -48,7 +48,7 @@ class Size(NamedTuple):
 SIZES = (Size("100 B", 100, 1.0), Size("1 KB", 1_000, 0.25))
 
 
-class Took(NamedTuple):
+class RunTime(NamedTuple):
     wall_s: float
     cpu_s: float
 
@@ -63,10 +63,10 @@ def descendants(pid: int) -> list[int]:
             except OSError:
                 continue  # it is gone
             children.setdefault(int(fields[1]), []).append(int(folder.name))
-    found = [pid]
-    for each in found:
-        found.extend(children.get(each, ()))
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids.extend(children.get(parent, ()))
+    return pids
 
 
 def family_cpu_s() -> float:
@@ -83,7 +83,7 @@ def family_cpu_s() -> float:
 
 def worker_peak_bytes() -> int:
     """The most memory that any Python worker has held."""
-    most = 0
+    peak_bytes = 0
     for pid in descendants(os.getpid()):
         try:
             if b"pyspark" not in Path(f"/proc/{pid}/cmdline").read_bytes() or pid == os.getpid():
@@ -92,8 +92,8 @@ def worker_peak_bytes() -> int:
         except OSError:
             continue
         if Path(f"/proc/{pid}/exe").resolve().name.startswith("python"):
-            most = max([most, *(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))])
-    return most
+            peak_bytes = max([peak_bytes, *(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))])
+    return peak_bytes
 
 
 class Bench:
@@ -140,10 +140,10 @@ class Bench:
         return self.spark.read.parquet(self.parquet_path(size))
 
     @contextmanager
-    def measured(self, took: list[Took]) -> Iterator[None]:
+    def measured(self, times: list[RunTime]) -> Iterator[None]:
         wall, spent = time.perf_counter(), family_cpu_s() + cpu_s(self.server)
         yield
-        took.append(Took(time.perf_counter() - wall, family_cpu_s() + cpu_s(self.server) - spent))
+        times.append(RunTime(time.perf_counter() - wall, family_cpu_s() + cpu_s(self.server) - spent))
 
 
 def to_noop(rows: DataFrame) -> None:
@@ -161,18 +161,19 @@ def to_parquet(folder: str) -> Callable[[DataFrame], None]:
 def compare(bench: Bench, size: Size, runs: int, warm: int) -> None:
     """The topic beside Parquet, into nothing and into Parquet."""
     for target, write in (("noop", to_noop), ("Parquet", to_parquet(bench.folder))):
-        took: dict[str, list[Took]] = {"topic": [], "Parquet": []}
+        times: dict[str, list[RunTime]] = {"topic": [], "Parquet": []}
         for run in range(warm + runs):
-            kept = took if run >= warm else {"topic": [], "Parquet": []}
-            with bench.measured(kept["topic"]):
+            recorded = times if run >= warm else {"topic": [], "Parquet": []}
+            with bench.measured(recorded["topic"]):
                 write(bench.source(size))
-            with bench.measured(kept["Parquet"]):
+            with bench.measured(recorded["Parquet"]):
                 write(bench.parquet(size))
         rate = {
-            name: bench.rows[size.name] / median([each.wall_s for each in each_run]) for name, each_run in took.items()
+            name: bench.rows[size.name] / median([run_time.wall_s for run_time in run_times])
+            for name, run_times in times.items()
         }
-        for name, each_run in took.items():
-            cpu_us = 1e6 * median([each.cpu_s for each in each_run]) / bench.rows[size.name]
+        for name, run_times in times.items():
+            cpu_us = 1e6 * median([run_time.cpu_s for run_time in run_times]) / bench.rows[size.name]
             emit("spark", f"{size.name} {name} to {target}", rate[name], "rows/s", cpu_us_per_op=cpu_us,
                  ratio=rate[name] / rate["Parquet"])  # fmt: skip
 
@@ -181,9 +182,9 @@ def progress_of(query: Any, enough: int, deadline_s: float = 120.0) -> list[Any]
     """Progress of micro-batches with rows, once there are enough."""
     end_s = time.monotonic() + deadline_s
     while time.monotonic() < end_s and query.isActive:
-        found = [each for each in query.recentProgress if each.numInputRows]
-        if len(found) >= enough:
-            return found
+        with_rows = [progress for progress in query.recentProgress if progress.numInputRows]
+        if len(with_rows) >= enough:
+            return with_rows
         time.sleep(0.05)
     raise SystemExit(f"the query ended too early: {query.exception()}")
 
@@ -197,22 +198,22 @@ def streaming(bench: Bench, size: Size) -> None:
         "topic": topic.option("maxOffsetsPerTrigger", count),
         "rate": read.format("rate-micro-batch").options(rowsPerBatch=count, numPartitions=2),
     }
-    told: dict[str, tuple[float, float]] = {}
+    results: dict[str, tuple[float, float]] = {}
     for name, source in sources.items():
         checkpoint = tempfile.mkdtemp(dir=bench.folder)
         spent = family_cpu_s() + cpu_s(bench.server)
         query = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         try:
-            found = progress_of(query, 4)
+            batches = progress_of(query, 4)
         finally:
             query.stop()
         spent = family_cpu_s() + cpu_s(bench.server) - spent
         # The first batch starts the workers.
-        rates = [1_000 * each.numInputRows / each.durationMs["addBatch"] for each in found[1:]]
-        told[name] = median(rates), 1e6 * spent / sum(each.numInputRows for each in found)
-    for name, (rate, cpu_us) in told.items():
+        rates = [1_000 * progress.numInputRows / progress.durationMs["addBatch"] for progress in batches[1:]]
+        results[name] = median(rates), 1e6 * spent / sum(progress.numInputRows for progress in batches)
+    for name, (rate, cpu_us) in results.items():
         emit("spark", f"{size.name} {name} in micro-batches", rate, "rows/s", cpu_us_per_op=cpu_us,
-             ratio=rate / told["rate"][0])  # fmt: skip
+             ratio=rate / results["rate"][0])  # fmt: skip
 
 
 def memory(bench: Bench, size: Size) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import driftq
 from bench.queue import ROOMY, cpu_s
-from bench.report import emit, median, spend
+from bench.report import cost_of, emit, median
 from driftq.spark import driftq_session
 from driftq.spark.sink.chunker import Chunker
 from driftq.spark.sink.options import write_options
@@ -63,7 +63,7 @@ def rate(spark: SparkSession, rows: int, runs: int) -> None:
     for size_bytes, count in ((100, rows), (1_000, rows // 5)):
         frame = cached(spark, count, size_bytes)
         cases = [(mode, keyed) for mode in ("staged", "direct") for keyed in (False, True)]
-        found: dict[tuple[str, bool], list[tuple[float, float]]] = {case: [] for case in cases}
+        costs: dict[tuple[str, bool], list[tuple[float, float]]] = {case: [] for case in cases}
         noop: list[float] = []
         with broker_process() as server, driftq.connect(server.url) as broker:
             for run in range(runs + 1):
@@ -75,10 +75,13 @@ def rate(spark: SparkSession, rows: int, runs: int) -> None:
                     broker.topics.create(topic, partitions=4)
                     server_s, began_s = cpu_s(server), time.perf_counter()
                     save(frame if keyed else frame.select("value"), server, topic, mode)
-                    found[mode, keyed].append((time.perf_counter() - began_s, cpu_s(server) - server_s))
+                    costs[mode, keyed].append((time.perf_counter() - began_s, cpu_s(server) - server_s))
                     broker.topics.delete(topic)
-        for (mode, keyed), spent in found.items():
-            wall_s, server_cpu_s = median([each[0] for each in spent[1:]]), median([each[1] for each in spent[1:]])
+        for (mode, keyed), case_costs in costs.items():
+            wall_s, server_cpu_s = (
+                median([cost[0] for cost in case_costs[1:]]),
+                median([cost[1] for cost in case_costs[1:]]),
+            )
             emit("spark_sink", f"{mode} {size_bytes} B{' keyed' if keyed else ''}", count / wall_s, "rows/s",
                  rows=count, server_cpu_us_per_op=1e6 * server_cpu_s / count, noop_s=median(noop[1:]))  # fmt: skip
         frame.unpersist()
@@ -94,16 +97,16 @@ def packing(rows: int) -> None:
         batch = pa.record_batch({"value": values, **columns})
 
         def run(batch: pa.RecordBatch = batch) -> int:
-            packer = Chunker(write_options({"topic": "out"}, streaming=True), lambda _: 4, 0)
+            chunker = Chunker(write_options({"topic": "out"}, streaming=True), lambda _: 4, 0)
             for _ in range(max(1, rows // PACKED_ROWS)):
-                for chunk in packer.add(batch):
+                for chunk in chunker.add(batch):
                     chunk.pack()
-            for chunk in packer.finish():
+            for chunk in chunker.finish():
                 chunk.pack()
-            return packer.rows
+            return chunker.rows
 
-        spent = spend(run)
-        emit("spark_sink", f"packing 100 B {case}", spent.per_s, "rows/cpu-s", cpu_us_per_op=spent.cpu_us)
+        cost = cost_of(run)
+        emit("spark_sink", f"packing 100 B {case}", cost.per_s, "rows/cpu-s", cpu_us_per_op=cost.cpu_us)
 
 
 def fixed(spark: SparkSession, seconds: float) -> None:
@@ -120,14 +123,14 @@ def fixed(spark: SparkSession, seconds: float) -> None:
             end_s = time.monotonic() + 10 * seconds
             while len(query.recentProgress) < 3 + 2 * seconds and query.isActive and time.monotonic() < end_s:
                 time.sleep(0.2)
-            progress = [each for each in query.recentProgress[3:] if each.numInputRows]
+            batches = [batch for batch in query.recentProgress[3:] if batch.numInputRows]
             query.stop()
             parts = {
-                name: statistics.median(each.durationMs.get(name, 0) for each in progress)
+                name: statistics.median(batch.durationMs.get(name, 0) for batch in batches)
                 for name in ("addBatch", "walCommit", "commitOffsets", "queryPlanning", "latestOffset")
             }
-            total = statistics.median(each.durationMs["triggerExecution"] for each in progress)
-            emit("spark_sink", f"micro-batch {mode}", total, "ms p50", batches=len(progress), **parts)
+            total = statistics.median(batch.durationMs["triggerExecution"] for batch in batches)
+            emit("spark_sink", f"micro-batch {mode}", total, "ms p50", batches=len(batches), **parts)
 
 
 def freshness(spark: SparkSession, count: int) -> None:
@@ -161,20 +164,20 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0, help="about, for `fixed` and `freshness`")
     parser.add_argument("--only", default="packing,rate,fixed,freshness")
-    given = parser.parse_args()
-    wanted = given.only.split(",")
-    if "packing" in wanted:
-        packing(given.rows)
-    if wanted == ["packing"]:
+    options = parser.parse_args()
+    selected = options.only.split(",")
+    if "packing" in selected:
+        packing(options.rows)
+    if selected == ["packing"]:
         return
     spark = driftq_session("local[2]", name="bench")
     spark.sparkContext.setLogLevel("ERROR")
-    if "rate" in wanted:
-        rate(spark, given.rows, given.runs)
-    if "fixed" in wanted:
-        fixed(spark, given.seconds)
-    if "freshness" in wanted:
-        freshness(spark, max(5, int(2 * given.seconds)))
+    if "rate" in selected:
+        rate(spark, options.rows, options.runs)
+    if "fixed" in selected:
+        fixed(spark, options.seconds)
+    if "freshness" in selected:
+        freshness(spark, max(5, int(2 * options.seconds)))
     spark.stop()
 
 

@@ -1,8 +1,8 @@
-"""Durable streams beside the reference server from npm (file-backed), in the same run on the same machine.
+"""Durable streams compared with the reference server from npm (file-backed), in the same run on the same machine.
 
-Both are driven over real sockets by the same load; cases are taken in turns, the median of the runs is shown, with the
-server's CPU time for one operation. Without Node.js or the reference's package only DriftQ is measured. Every append
-is synced before its answer, on both sides.
+Both get the same load over real sockets. Cases are interleaved; the median of the runs is reported, with the server's
+CPU time per operation. Without Node.js or the reference's package only DriftQ is measured. Both servers sync every
+append before they reply.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 
 import uvloop
 
+from bench.load_client import LoadClient, closed_loop, post
 from bench.report import emit, median, quantile
-from bench.wireclient import WireClient, post, pump
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = """
@@ -44,9 +44,9 @@ class Target:
         self.process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            found = re.search(r"http://(?:127\.0\.0\.1|localhost):(\d+)", line)
-            if found:
-                self.port = int(found[1])
+            listening = re.search(r"http://(?:127\.0\.0\.1|localhost):(\d+)", line)
+            if listening:
+                self.port = int(listening[1])
                 return
         raise RuntimeError(f"{name} did not start")
 
@@ -67,17 +67,17 @@ class Target:
 
 
 def targets(folder: str | None) -> list[Target]:
-    place = Path(tempfile.mkdtemp(prefix="bench-streams-", dir=folder))
-    command = [sys.executable, "-m", "driftq.cli.main", "serve", "--listen", "127.0.0.1:0", "--data", str(place)]
-    found = [Target("driftq", command, ROOT, place)]
+    data = Path(tempfile.mkdtemp(prefix="bench-streams-", dir=folder))
+    command = [sys.executable, "-m", "driftq.cli.main", "serve", "--listen", "127.0.0.1:0", "--data", str(data)]
+    servers = [Target("driftq", command, ROOT, data)]
     packages = next(iter(sorted((ROOT / "build").glob("node-*/installed"))), None)
     if packages is not None and shutil.which("node"):
-        place = Path(tempfile.mkdtemp(prefix="bench-streams-", dir=folder))
-        node = ["node", "--input-type=module", "--eval", REFERENCE, str(place)]
-        found.append(Target("reference", node, packages.parent, place))
+        data = Path(tempfile.mkdtemp(prefix="bench-streams-", dir=folder))
+        node = ["node", "--input-type=module", "--eval", REFERENCE, str(data)]
+        servers.append(Target("reference", node, packages.parent, data))
     else:
         print("the reference server is not installed; run the conformance tests once", file=sys.stderr)
-    return found
+    return servers
 
 
 # --- the load ---------------------------------------------------------------------------------------------------------
@@ -97,34 +97,34 @@ class Streams:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.made = 0
+        self.created = 0
 
     async def create(self, content_type: str) -> str:
-        self.made += 1
-        path = f"/v1/stream/bench/{self.made}"
-        client = await WireClient.connect(self.target.port)
+        self.created += 1
+        path = f"/v1/stream/bench/{self.created}"
+        client = await LoadClient.connect(self.target.port)
         status, _ = await client.send(put(path, content_type))
         assert status == 201, status
         client.close()
         return path
 
     async def append(self, path: str, body: bytes, content_type: str, flights: int, seconds: float) -> float:
-        """Appends a second, one connection for each in flight."""
+        """Appends per second, one connection for each in flight."""
         request = post(path, body, content_type)
-        rate, _ = await pump(self.target.port, lambda: request, flights, seconds)
+        rate, _ = await closed_loop(self.target.port, lambda: request, flights, seconds)
         return rate
 
     async def fill(self, path: str, body: bytes, content_type: str, count: int) -> None:
         request = post(path, body, content_type)
-        client = await WireClient.connect(self.target.port)
+        client = await LoadClient.connect(self.target.port)
         for _ in range(count):
             status, _ = await client.send(request)
             assert status in (200, 204), status
         client.close()
 
     def catch_up(self, path: str) -> float:
-        """MB a second of reading everything, in as many responses as the server makes of it. Blocking, and without
-        looking at the bytes: the client must not be what is measured."""
+        """MB/s of reading the whole stream, in as many responses as the server sends. The client blocks and ignores the
+        bytes, so that the server is what is measured."""
         offset, size = "-1", 0
         buffer = memoryview(bytearray(1 << 20))
         with socket.create_connection(("127.0.0.1", self.target.port)) as connection:
@@ -133,9 +133,9 @@ class Streams:
                 connection.sendall(get(f"{path}?offset={offset}"))
                 head, rest = _head(connection, buffer)
                 size += _skip_body(connection, buffer, head, rest)
-                found = re.search(r"stream-next-offset: (\S+)", head)
-                assert found is not None, head
-                offset = found[1]
+                next_offset = re.search(r"stream-next-offset: (\S+)", head)
+                assert next_offset is not None, head
+                offset = next_offset[1]
                 if "stream-up-to-date: true" in head:
                     return size / 1e6 / (time.perf_counter() - began_s)
 
@@ -144,10 +144,10 @@ class Streams:
         followers = [Follower() for _ in range(readers)]
         loop = asyncio.get_running_loop()
         for follower in followers:
-            await loop.create_connection(lambda each=follower: each, "127.0.0.1", self.target.port)
+            await loop.create_connection(lambda protocol=follower: protocol, "127.0.0.1", self.target.port)
             follower.ask(get(f"{path}?offset=now&live=sse"))
         await asyncio.gather(*(follower.ready for follower in followers))
-        client = await WireClient.connect(self.target.port)
+        client = await LoadClient.connect(self.target.port)
         for number in range(messages):
             sent_s = time.perf_counter()
             arrivals = [follower.expect(b"<%d>" % number, sent_s) for follower in followers]
@@ -162,17 +162,17 @@ class Streams:
 
 
 def _head(connection: socket.socket, buffer: memoryview) -> tuple[str, bytes]:
-    got = b""
-    while b"\r\n\r\n" not in got:
+    received = b""
+    while b"\r\n\r\n" not in received:
         size = connection.recv_into(buffer)
-        assert size, "the server hung up"
-        got += buffer[:size]
-    head, _, rest = got.partition(b"\r\n\r\n")
+        assert size, "the server closed the connection"
+        received += buffer[:size]
+    head, _, rest = received.partition(b"\r\n\r\n")
     return head.decode("latin-1").lower(), rest
 
 
 def _skip_body(connection: socket.socket, buffer: memoryview, head: str, rest: bytes) -> int:
-    """Read a body away and return its size; a chunked one is read up to its last chunk."""
+    """Read a body and return its size; a chunked one is read up to its last chunk."""
     length = re.search(r"content-length: (\d+)", head)
     if length is not None:
         left = int(length[1]) - len(rest)
@@ -188,7 +188,7 @@ def _skip_body(connection: socket.socket, buffer: memoryview, head: str, rest: b
 
 
 class Follower(asyncio.Protocol):
-    """One SSE reader: cheap, so that what is measured is the server."""
+    """One SSE reader; it costs little CPU, so that the server is what is measured."""
 
     def __init__(self) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -236,9 +236,9 @@ Case = Callable[[Streams], Awaitable[dict[str, float]]]
 
 
 def cases(seconds: float, readers: int, history_mb: int) -> dict[str, tuple[str, Case]]:
-    async def appends(streams: Streams, flights: int, body: bytes, kind: str, each: int) -> dict[str, float]:
+    async def appends(streams: Streams, flights: int, body: bytes, kind: str, messages: int) -> dict[str, float]:
         path = await streams.create(kind)
-        return {"value": each * await streams.append(path, body, kind, flights, seconds)}
+        return {"value": messages * await streams.append(path, body, kind, flights, seconds)}
 
     async def catch_up(streams: Streams, body: bytes, kind: str, count: int) -> dict[str, float]:
         path = await streams.create(kind)
@@ -264,24 +264,24 @@ def cases(seconds: float, readers: int, history_mb: int) -> dict[str, tuple[str,
     }
 
 
-async def measure(wanted: dict[str, tuple[str, Case]], runs: int, folder: str | None) -> None:
-    found = targets(folder)
-    streams = [Streams(target) for target in found]
+async def measure(selected: dict[str, tuple[str, Case]], runs: int, folder: str | None) -> None:
+    servers = targets(folder)
+    streams = [Streams(target) for target in servers]
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     try:
         for _ in range(runs):
-            for name, (_, case) in wanted.items():
-                for each in streams:
-                    cpu_s, wall_s = each.target.cpu_s(), time.perf_counter()
-                    result = await case(each)
-                    cores = (each.target.cpu_s() - cpu_s) / (time.perf_counter() - wall_s)
-                    results.setdefault((name, each.target.name), []).append({**result, "cores": cores})
+            for name, (_, case) in selected.items():
+                for target_streams in streams:
+                    cpu_s, wall_s = target_streams.target.cpu_s(), time.perf_counter()
+                    result = await case(target_streams)
+                    cores = (target_streams.target.cpu_s() - cpu_s) / (time.perf_counter() - wall_s)
+                    results.setdefault((name, target_streams.target.name), []).append({**result, "cores": cores})
     finally:
-        for target in found:
+        for target in servers:
             target.stop()
     for (name, server), measured in results.items():
-        unit = wanted[name][0]
-        values = {key: median([each[key] for each in measured]) for key in measured[0]}
+        unit = selected[name][0]
+        values = {key: median([run[key] for run in measured]) for key in measured[0]}
         per_op = {} if unit == "ms" else {"cpu_us_per_op": 1e6 * values["cores"] / max(values["value"], 1e-9)}
         emit("streams", f"{name}: {server}", values.pop("value"), unit, **per_op, **values)
 
@@ -295,12 +295,12 @@ def main() -> None:
     parser.add_argument("--folder", help="where the data goes; the disk under it is what is measured")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
-    wanted = {
+    selected = {
         name: case
         for name, case in cases(options.seconds, options.readers, options.history_mb).items()
         if options.only in name
     }
-    uvloop.run(measure(wanted, options.runs, options.folder))
+    uvloop.run(measure(selected, options.runs, options.folder))
 
 
 if __name__ == "__main__":

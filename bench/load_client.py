@@ -1,5 +1,5 @@
-"""A lean HTTP client for load: one connection, requests written as bytes, replies counted in order. Costs little, so
-that what is measured is the server."""
+"""HTTP clients that generate load: one connection, requests written as bytes, replies matched in order. They use little
+CPU, so that the server is what is measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import cast
 import httptools
 
 
-class WireClient(asyncio.Protocol):
+class LoadClient(asyncio.Protocol):
     """Pipelines requests on one connection; each gets its reply's status and body."""
 
     def __init__(self) -> None:
@@ -22,12 +22,12 @@ class WireClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, port: int) -> WireClient:
+    async def connect(cls, port: int) -> LoadClient:
         _, client = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
         return client
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -53,9 +53,9 @@ class WireClient(asyncio.Protocol):
             self._transport.close()
 
 
-class Pump(asyncio.Protocol):
-    """Sends a request as soon as the one before is answered, until the time is over. There is neither a future nor a
-    task on the way: what it measures is the server, and the same of every server."""
+class ClosedLoopClient(asyncio.Protocol):
+    """Sends the next request when the reply to the last one arrives, until the time is over. It creates no futures or
+    tasks, so that its own cost is small and the same for every server."""
 
     def __init__(self, make: Callable[[], bytes], until_s: float) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,19 +95,21 @@ class Pump(asyncio.Protocol):
             self.done.set_exception(error or ConnectionError("the server hung up"))
 
 
-async def pump(port: int, make: Callable[[], bytes], connections: int, seconds: float) -> tuple[float, list[float]]:
-    """Requests a second over so many connections, and how long each took."""
+async def closed_loop(
+    port: int, make: Callable[[], bytes], connections: int, seconds: float
+) -> tuple[float, list[float]]:
+    """Requests per second over `connections` connections, and the latency of each request."""
     loop = asyncio.get_running_loop()
     began_s = time.perf_counter()
-    found = [
-        await loop.create_connection(lambda: Pump(make, began_s + seconds), "127.0.0.1", port)
+    connected = [
+        await loop.create_connection(lambda: ClosedLoopClient(make, began_s + seconds), "127.0.0.1", port)
         for _ in range(connections)
     ]
-    await asyncio.gather(*(each.done for _, each in found))
+    await asyncio.gather(*(client.done for _, client in connected))
     wall_s = time.perf_counter() - began_s
-    for transport, _ in found:
+    for transport, _ in connected:
         transport.close()
-    latencies = [latency for _, each in found for latency in each.latencies]
+    latencies = [latency for _, client in connected for latency in client.latencies]
     return len(latencies) / wall_s, latencies
 
 
