@@ -37,8 +37,8 @@ async def plan(message: driftq.AsyncMessage) -> None:
 async def research(message: driftq.AsyncMessage) -> None:
     topic = message.json()["topic"]
     async with message.outcome() as outcome:
-        found = f"what is known about {topic}"
-        next_step(outcome, message, "write", {"found": found}, message.envelope.step_id.replace("research", "write"))
+        facts = f"what is known about {topic}"
+        next_step(outcome, message, "write", {"found": facts}, message.envelope.step_id.replace("research", "write"))
 
 
 @driftq.worker("agent.writing", group="writers", concurrency=4)

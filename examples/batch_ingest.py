@@ -3,8 +3,8 @@
     driftq serve --memory
     python examples/batch_ingest.py events.ndjson
 
-A named producer (`ingest-<file>`) shuts out an earlier run of the same import that still hangs somewhere. Where to go
-on after a crash is the end of what the topic has: the program asks the broker, and keeps no state of its own.
+A named producer (`ingest-<file>`) fences an earlier run of the same import that still hangs. After a crash the program
+resumes at the end of the topic: it asks the broker, and keeps no state of its own.
 """
 
 from __future__ import annotations

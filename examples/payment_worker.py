@@ -1,4 +1,4 @@
-"""Payments that happen once, although messages can come twice and workers can die at any line.
+"""Payments that happen once, although messages can be delivered twice and workers can die at any line.
 
     driftq serve --memory
     python examples/payment_worker.py
@@ -17,7 +17,7 @@ from driftq import effects
 
 
 class Gateway:
-    """An external payment service. It refuses a key that it has seen."""
+    """An external payment service. It refuses a key that it has seen before."""
 
     def __init__(self) -> None:
         self.charges: dict[str, int] = {}

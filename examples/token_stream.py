@@ -30,22 +30,22 @@ LEASE_MS = 300
 TOKEN_S = 0.1  # what a model takes for a token
 
 
-class Heard(NamedTuple):
+class Answer(NamedTuple):
     status: int
     headers: Any
     body: bytes
 
 
-def call(url: str, method: str = "GET", body: object = None, **headers: str) -> Heard:
+def call(url: str, method: str = "GET", body: object = None, **headers: str) -> Answer:
     data = None if body is None else json.dumps(body).encode()
     named = {"Content-Type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
     request = urllib.request.Request(url, data, named, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as response:
-            return Heard(response.status, response.headers, response.read())
+            return Answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         with error:
-            return Heard(error.code, error.headers, error.read())
+            return Answer(error.code, error.headers, error.read())
 
 
 # --- the worker -------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def work(server: str, owner: str, dies_after: int | None, after_start: Callable[
     (job,) = json.loads(call(f"{server}/v1/claim", "POST", claim).body)["messages"]
     stream = f"{server}/v1/stream/{job['value']}"
     writer = Writer(stream, job["lease_version"])
-    # First the fence, then the look: nothing of an older attempt can come in between.
+    # First the fence, then the read: an older attempt cannot write in between.
     writer.write({"attempt": job["lease_version"]})
     if after_start is not None:
         after_start()
@@ -101,7 +101,7 @@ def work(server: str, owner: str, dies_after: int | None, after_start: Callable[
 
 
 def follow(stream: str, offset: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Messages and the offset behind each batch of them, until the connection ends. Any SSE client could do this."""
+    """Messages and the offset after each batch of them, until the connection ends. Any SSE client could do this."""
     kind, messages = "", []
     with urllib.request.urlopen(f"{stream}?live=sse&offset={offset}", timeout=60) as events:
         for raw in events:

@@ -93,7 +93,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how much to try (default: dev, or DRIFTQ_PROFILE)",
     )
     group.addoption("--seed", type=int, default=1, help="the seed of every test that takes one (default: 1)")
-    group.addoption("--rewrite", action="store_true", help="write scenario transcripts anew; review the diff")
+    group.addoption("--rewrite", action="store_true", help="write scenario transcripts again; review the diff")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Pages of other origins in a real browser: one that was not let in gets and changes nothing; a listed one works;
+"""Pages of other origins in a real browser: one that is not listed reads and changes nothing; a listed one works;
 chosen streams can be read by every page."""
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def site() -> Iterator[Site]:
         "/public.html": PAGE.replace("ATTEMPTS", PUBLIC),
         "/token_stream.html": EXAMPLE.read_text(encoding="utf-8"),
     }
-    with contextlib.closing(Site(pages)) as made:
-        yield made
+    with contextlib.closing(Site(pages)) as site_server:
+        yield site_server
 
 
 def prepare(server: Server) -> None:
@@ -144,7 +144,7 @@ def state(server: Server) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["evil.example", "127.0.0.1", "localhost"])
-def test_a_page_that_was_not_let_in_gets_nothing_and_changes_nothing(browser, site, tmp_path, name):
+def test_a_page_of_an_unlisted_origin_reads_nothing_and_changes_nothing(browser, site, tmp_path, name):
     with running(None) as server:
         prepare(server)
         before = state(server)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple, get_args
 
-from tests.tidy import clicommands
+from tests.tidy import cli_commands
 from tests.tidy.sources import ROOT
 
 Rows = Sequence[Sequence[str]]
@@ -40,12 +40,12 @@ def structs(module: ModuleType) -> Rows:
     """Every public struct of a module, in the order written: its tag, its name and its first sentence."""
     import msgspec
 
-    found = []
+    rows = []
     for name, thing in vars(module).items():
         mine = inspect.isclass(thing) and thing.__module__ == module.__name__ and not name.startswith("_")
         if mine and issubclass(thing, msgspec.Struct) and thing.__struct_config__.tag is not None:
-            found.append((str(thing.__struct_config__.tag), f"`{name}`", first_sentence(thing)))
-    return found
+            rows.append((str(thing.__struct_config__.tag), f"`{name}`", first_sentence(thing)))
+    return rows
 
 
 def facts(frames: ModuleType) -> Rows:
@@ -87,7 +87,7 @@ TABLES: tuple[Table, ...] = (
         "docs/reference/cli.md",
         "driftq.cli.main",
         ("command", "does", "options"),
-        clicommands.rows,
+        cli_commands.rows,
     ),
     Table(
         "codes",
@@ -143,9 +143,9 @@ def updated(table: Table, module: ModuleType, text: str | None) -> str:
     if text is None:
         return f"# {table.title}\n\n{render(table, module)}\n"
     begin, end = f"<!-- made by `make docs`: {table.name} -->", f"<!-- end of {table.name} -->"
-    before, found, rest = text.partition(begin)
+    before, separator, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
-    if not (found and closed):
+    if not (separator and closed):
         return f"{text.rstrip()}\n\n{render(table, module)}\n"
     return before + render(table, module) + after
 

@@ -15,7 +15,7 @@ import pytest
 import driftq
 from driftq.cli import main as cli
 from driftq.cli.exit_codes import Exit
-from tests.tidy.clicommands import leaves
+from tests.tidy.cli_commands import leaves
 from tests.tidy.sources import ROOT, SRC
 
 HEAVY = {"asyncio", "rich", "uvloop", "httptools", "prometheus_client", "msgspec", "driftq.server", "driftq.engine"}
@@ -89,7 +89,7 @@ def test_every_command_is_on_the_page(name):
 
 def test_every_exit_code_is_on_the_page():
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
-    assert listed == {int(each) for each in Exit}
+    assert listed == {int(code) for code in Exit}
 
 
 def test_every_example_names_options_that_exist():

@@ -84,8 +84,8 @@ def findings(module: Module) -> Iterator[str]:
 
 
 def test_the_core_depends_on_no_identity_hash_or_set_order():
-    found = [finding for module in modules(SRC / "core") for finding in findings(module)]
-    assert not found, "\n".join(found)
+    problems = [finding for module in modules(SRC / "core") for finding in findings(module)]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize(

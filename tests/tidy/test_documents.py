@@ -113,12 +113,31 @@ def test_every_word_of_ours_is_in_the_glossary():
     assert not missing, missing
 
 
+def decisions() -> list[Path]:
+    return sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
 def test_decisions_are_numbered_without_a_gap_and_name_their_cost():
-    paths = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    paths = decisions()
     assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1))
     for path in paths:
         headings = HEADING.findall(path.read_text(encoding="utf-8"))
         assert headings[1:4] == ["Context", "Choice", "Cost"], path.name
+
+
+def test_every_decision_is_in_the_index_with_its_status():
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    status = dict(re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \| (.+) \|$", index, re.MULTILINE))
+    assert sorted(status) == [path.name for path in decisions()]
+    replaced = {}
+    for path in decisions():
+        for name in re.findall(
+            r"^Replaces \[decision \d+\]\(([^)]+)\)", path.read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            replaced[name] = path.name
+    for name, text in status.items():
+        expected = rf"replaced by \[decision \d+\]\({replaced[name]}\)" if name in replaced else "accepted"
+        assert re.match(expected, text), f"{name}: {text}"
 
 
 def test_every_make_target_says_what_it_does():

@@ -11,7 +11,7 @@ from tests.tidy.sources import ROOT
 
 INSTEAD = {
     r"whoever|those who": "the caller, the client, the worker",
-    r"nobody|somebody": "no client, another process: name it",
+    r"nobody|somebody|everybody|anybody": "no client, another process, every group: name it",
     r"goes on|go on|going on": "continues, resumes",
     r"comes? again": "is delivered again, is retried",
     r"for ever": "permanently",
@@ -21,8 +21,14 @@ INSTEAD = {
     r"as good as once": "idempotent",
     r"weather": "expected",
     r"hears? of": "is notified of",
+    r"hangs? up": "disconnects",
+    r"in vain": "without effect",
+    r"anew": "again",
+    r"lets? in": "admits, accepts",
 }
-WORDS = re.compile("|".join(rf"\b(?:{words})\b" for words in INSTEAD), re.IGNORECASE)
+# An underscore ends a word, too, so that names are checked as well.
+PATTERN = "|".join(INSTEAD).replace(" ", "[ _]")
+WORDS = re.compile(rf"(?<![^\W_])(?:{PATTERN})(?![^\W_])", re.IGNORECASE)
 FOLDERS = ("src", "tests", "bench", "examples", "docs")
 KINDS = {".py", ".md", ".toml", ".html", ".js"}
 
@@ -53,3 +59,5 @@ def test_a_page_uses_the_usual_words(path):
 
 def test_an_unusual_word_is_seen():
     assert unusual("fine\nNobody waits\n") == ["2: Nobody waits"]
+    assert unusual("def test_it_goes_on_and_on():") == ["1: def test_it_goes_on_and_on():"]
+    assert not unusual("a number is sent along; the weatherman")

@@ -67,3 +67,28 @@ def test_a_planted_import_breaks_its_contract(tmp_path, module, line, contract):
     assert result.returncode != 0, result.stdout
     broken = [row for row in result.stdout.splitlines() if "BROKEN" in row]
     assert any(row.startswith(contract) for row in broken), result.stdout
+
+
+JOURNAL_FILES = ("file_journal", "journal_files", "journal_writer", "tail_recovery")
+KNOWS_FILES = {"engine/folder_storage.py", "engine/snapshot_store.py"}  # the composition, and the fold of a data folder
+
+
+def importers_of_journal_files(root: Path) -> set[str]:
+    """Modules outside `storage` and `repair` that import, when they run, a module of the journal in local files."""
+    paths = [path for path in root.rglob("*.py") if path.relative_to(root).parts[0] not in ("storage", "repair")]
+    return {
+        str(path.relative_to(root))
+        for path in paths
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith(tuple(f"from driftq.storage.{name} " for name in JOURNAL_FILES))
+    }
+
+
+def test_only_the_composition_knows_that_the_journal_is_local_files():
+    assert importers_of_journal_files(ROOT / "src" / "driftq") == KNOWS_FILES
+
+
+def test_a_planted_use_of_the_file_journal_is_found(tmp_path):
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "planted.py").write_text("from driftq.storage.file_journal import FileJournal\n")
+    assert importers_of_journal_files(tmp_path) == {"server/planted.py"}

@@ -28,7 +28,11 @@ BEHAVIOURS = (
     "If-Match",
     "one commit holds",
     "snapshots",
+    "files of small logs",
+    "disk is full",
     "Spark offset planning",
+    "handler's exception",
+    "module of a command",
     "command line",
     "settings",
 )

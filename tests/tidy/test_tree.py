@@ -66,12 +66,12 @@ def graph(*, inside_functions: bool) -> dict[str, list[str]]:
 
 def cycles(edges: dict[str, list[str]]) -> list[list[str]]:
     """The first cycle found from each module, by depth-first search."""
-    found: list[list[str]] = []
+    cycles_seen: list[list[str]] = []
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> None:
         if name in path:
-            found.append([*path[path.index(name) :], name])
+            cycles_seen.append([*path[path.index(name) :], name])
             return
         if name in done:
             return
@@ -81,7 +81,7 @@ def cycles(edges: dict[str, list[str]]) -> list[list[str]]:
 
     for name in edges:
         visit(name, [])
-    return found
+    return cycles_seen
 
 
 def deepest(edges: dict[str, list[str]]) -> list[str]:
@@ -130,6 +130,29 @@ def test_rules_do_not_import_rules():
         if name.startswith(rules) and other.startswith(rules)
     ]
     assert not wrong, f"what two rules share is a transition (core.transitions): {wrong}"
+
+
+def lazy_names(tree: ast.AST) -> list[str]:
+    """Names that a module takes from `driftq` itself. It imports them when they are used, so the graph misses them."""
+    names = [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "driftq"
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "driftq":
+            names += [alias.name for alias in node.names if f"driftq.{alias.name}" not in by_name()]
+    return [name for name in names if name != "__version__"]
+
+
+def test_no_import_is_hidden_by_a_lazy_name():
+    hidden = {name: lazy for name, module in by_name().items() if (lazy := lazy_names(module.tree))}
+    assert not hidden, f"import the module that defines it: {hidden}"
+
+
+def test_a_lazy_name_is_seen():
+    assert lazy_names(ast.parse("import driftq\ndriftq.connect(driftq.__version__)")) == ["connect"]
+    assert lazy_names(ast.parse("from driftq import Message, client, __version__")) == ["Message"]
 
 
 def test_few_modules_are_small():

@@ -6,7 +6,7 @@ from itertools import permutations
 from random import Random
 
 from tests.support.linearizability import Call, is_linearizable
-from tests.support.streammodel import StreamRequest, StreamResponse, StreamTail
+from tests.support.stream_model import StreamRequest, StreamResponse, StreamTail
 
 EMPTY = StreamTail(0)
 

@@ -1,4 +1,4 @@
-"""The door: a dozen names, all of them there, and nothing heavy behind them."""
+"""The public names: all of them exist, and importing them imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def modules_after(program: str) -> set[str]:
     return set(ended.stdout.split())
 
 
-def test_every_name_of_the_door_is_there():
+def test_every_public_name_exists():
     assert len(driftq.__all__) <= 20
     for name in driftq.__all__:
         assert getattr(driftq, name) is not None
@@ -37,6 +37,11 @@ def test_every_name_of_the_door_is_there():
 def test_an_import_brings_nothing_with_it():
     loaded = modules_after("import driftq")
     assert not {"asyncio", "msgspec", "ssl", "driftq.client"} & loaded
+
+
+def test_a_program_that_only_declares_workers_and_tasks_imports_no_event_loop():
+    loaded = modules_after("import driftq; driftq.worker; driftq.task")
+    assert not {"asyncio", "ssl", "concurrent.futures"} & loaded
 
 
 def test_a_client_brings_no_server_with_it():

@@ -1,14 +1,21 @@
-"""The page: sizes, opening sentences and names."""
+"""Modules: sizes, docstrings and names."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from tests.tidy.sources import ROOT, SRC, TESTS, files, functions, modules
+import pytest
+
+from tests.tidy.sources import ROOT, SRC, TESTS, Module, files, functions, modules
 
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
+TEST_LINES_MAX = 600
+# Names of variables that fit everything and so describe nothing.
+VAGUE_NAMES = {"found", "each", "told", "made", "most", "said"}
+# A setting that users write: `transform.each`.
+SETTING = ("src/driftq/spark/pipelines/settings.py", "each")
 BANNED_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 
 
@@ -71,3 +78,44 @@ def test_no_class_or_function_has_a_name_that_says_nothing():
         if isinstance(node, definition) and words_of(node.name) & BANNED_WORDS
     ]
     assert not bad, bad
+
+
+def vague_names(module: Module) -> list[str]:
+    """The variables, parameters and attributes that a module names without saying what they hold."""
+    names = []
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                is_setting = (str(module.path.relative_to(ROOT)), name) == SETTING
+                if name in VAGUE_NAMES and not is_setting:
+                    names.append(f"{module.at(node)} {name}")
+    return names
+
+
+def test_variables_say_what_they_hold():
+    folders = (SRC, TESTS, ROOT / "bench", ROOT / "examples")
+    vague = [name for folder in folders for module in modules(folder) for name in vague_names(module)]
+    assert not vague, "name what it holds:\n" + "\n".join(vague)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "found = read()",
+        "[each for each in messages]",
+        "def claim(most): ...",
+        "self.told = 1",
+        "with opened() as made: ...",
+    ],
+)
+def test_a_vague_name_is_noticed(source):
+    assert vague_names(Module(SRC / "planted.py", source, ast.parse(source)))
+
+
+def test_no_test_module_has_more_than_600_lines():
+    long = [
+        f"{module.at(module.tree)}: {count}"
+        for module in modules(TESTS)
+        if (count := len(module.text.splitlines())) > TEST_LINES_MAX
+    ]
+    assert not long, f"split it by subject: {long}"

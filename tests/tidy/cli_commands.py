@@ -20,16 +20,16 @@ class Leaf(NamedTuple):
 
 def leaves(group: click.Group, context: click.Context | None = None, front: str = "") -> dict[str, Leaf]:
     context = context or click.Context(group, info_name="driftq")
-    found: dict[str, Leaf] = {}
+    leaves_by_name: dict[str, Leaf] = {}
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
         inside = click.Context(command, parent=context, info_name=name)
         if isinstance(command, click.Group):
-            found |= leaves(command, inside, f"{front}{name} ")
+            leaves_by_name |= leaves(command, inside, f"{front}{name} ")
         else:
-            found[f"{front}{name}"] = Leaf(command, inside)
-    return found
+            leaves_by_name[f"{front}{name}"] = Leaf(command, inside)
+    return leaves_by_name
 
 
 def rows(module: ModuleType) -> list[tuple[str, str, str]]:
@@ -42,7 +42,7 @@ def _row(name: str, leaf: Leaf) -> tuple[str, str, str]:
     text = " ".join((leaf.command.help or "").replace("\b", "").split())
     does = re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
     options = [_option(param, leaf) for param in leaf.command.params if isinstance(param, click.Option)]
-    return f"`driftq {' '.join([name, *arguments])}`", does, " ".join(each for each in options if each)
+    return f"`driftq {' '.join([name, *arguments])}`", does, " ".join(option for option in options if option)
 
 
 def _option(option: click.Option, leaf: Leaf) -> str:
