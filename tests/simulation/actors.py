@@ -485,14 +485,23 @@ class Admin(Actor):
             c.PauseGroup(topic, group, False),
             c.TrimTopic(topic, partition, offset),
             c.Cancel(topic, partition, offset),
-            c.Cancel(topic, partition, offset),
+            c.Cancel(topic, partition, max(0, self._end(topic, partition) - 1 - offset // 4)),
         ]
         if chance() < 0.1:
             actions = [c.DeleteGroup(topic, group), c.DeleteTopic(topic)]
         elif chance() < 0.02:
             # Only forward: expired objects may be dropped, and the models have only one clock.
             actions = [c.SetClock(self.world.now_ms + int(chance() * 20_000))]
-        self.ask(self.random.choice(actions))
+        command = self.random.choice(actions)
+        self.ask(command)
+        if isinstance(command, c.Cancel):  # a group that starts or seeks after it must pass over it
+            seek = c.SeekGroup(topic, group, "earliest")
+            self.ask(c.CreateGroup(topic, group, "earliest") if chance() < 0.3 else seek)
+
+    def _end(self, topic: str, partition: int) -> int:
+        state = self.world.opened.broker.state
+        known = state.topics.get(topic)
+        return state.logs[known.log_ids[partition % len(known.log_ids)]].end if known is not None else 0
 
 
 def topic_config(actor: Actor) -> f.TopicConfig:

@@ -22,7 +22,7 @@ LIKELY = {
     "published_twice": 3,
     "history_event_missing": 7,
     "idle_group_counts": 5,
-    "cancelled_for_some": 50,
+    "cancelled_for_some": 2,
     "job_id_forgotten_at_the_end": 62,
     "redrive_refused_and_appended": 22,
     "redriven_twice_in_one_frame": 24,

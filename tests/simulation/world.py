@@ -17,7 +17,6 @@ from driftq.core.model import commands as c
 from driftq.core.model.facts import Fact
 from driftq.core.model.frames import decode
 from driftq.core.model.replies import Reply
-from driftq.engine import snapshot_store
 from driftq.engine.consumer_window import ConsumerWindow, ConsumerWindows
 from driftq.engine.folder_storage import Opened, open_folder
 from driftq.engine.frame_queue import CommitBatch
@@ -31,6 +30,7 @@ from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.journal import AppendUnknown, JournalUnavailable
 from driftq.testing.clock import START_MS
 from driftq.wire.errors import Code
+from tests.simulation.checkpoint import Checkpoint
 from tests.simulation.checks.audit import Audit
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.windows import Connection
@@ -190,8 +190,7 @@ class World:
         self.sequencer.observers.append(self._observe_windows)
         self.batch: CommitBatch | None = None
         self.stored_lsn: int | None = None
-        self.checkpoint_phase = 0
-        self.snapshot_lsn = opened.report.snapshot_lsn
+        self.checkpoint = Checkpoint(opened)
         self.faults.arm(self.disk)
 
     def _take_over(self, opened: Opened, tail: int) -> None:
@@ -279,7 +278,7 @@ class World:
         """What `Engine.close` does: finish, trim the journal, save the watermark."""
         self.commit_all()
         opened = self.opened
-        if self.checkpoint_phase not in (1, 2):
+        if not self.checkpoint.is_syncing():
             try:
                 opened.store.sync()
                 lsn = self.sequencer.durable_lsn
@@ -331,7 +330,7 @@ class World:
         if roll < 0.02:
             self.tend()
         elif roll < 0.17:
-            self.advance_checkpoint()
+            self.checkpoint.advance(self)
         elif roll < 0.19 and self.is_quiet():
             self.audit.compare(self.opened.broker.state, self.now_ms)
         if self.full_until and self.steps >= self.full_until:
@@ -512,62 +511,6 @@ class World:
         self.sequencer.room.free_bytes = self.opened.journal.room_bytes()
         for command in self.opened.broker.regular_sweeps() if self.random.random() < 0.3 else ():
             self.submit(command, self)
-
-    def advance_checkpoint(self) -> None:
-        """One phase of a checkpoint, in the order in which `engine.checkpointer` does them."""
-        opened = self.opened
-        removed = self.disk.counts.get("shared.remove", 0)
-        if self.checkpoint_phase:
-            opened.store.tidy()  # steps of the upkeep fall into a checkpoint: it takes much longer than one of them
-        if self.checkpoint_phase == 0:
-            if not self.snapshot_lsn < opened.journal.closed_lsn() <= self.sequencer.durable_lsn:
-                return
-            self.checkpoint_lsn = opened.journal.closed_lsn()
-            try:
-                self.sync_work = opened.store.begin_sync()
-            except DiskFull:
-                return
-            self.checkpoint_phase = 1
-        elif self.checkpoint_phase == 1:
-            for stage in self.sync_work.stages():
-                self.random.shuffle(stage)  # they may run at the same time
-                for call in stage:
-                    call()
-            self.checkpoint_phase = 2
-        elif self.checkpoint_phase == 2:
-            self._fold()
-        else:
-            self.checkpoint_phase = 0
-            needed_lsn = snapshot_store.first_needed_lsn(opened.disk, opened.folder)
-            tail_lsn = opened.journal.tail_lsn()
-            if self.random.random() < 0.5:
-                opened.journal.trim(needed_lsn)
-                opened.store.collect(tail_lsn, needed_lsn - 1)
-            else:
-                opened.store.collect(tail_lsn, needed_lsn - 1)
-                opened.journal.trim(needed_lsn)
-            self.counts["checkpoints"] += 1
-            crash_chance = 0.5 if self.disk.counts.get("shared.remove", 0) > removed else 0.1
-            if self.swarm.faults.crash_calls and self.faults.enabled and self.random.random() < crash_chance:
-                raise Crash("the end of a checkpoint")
-
-    def _fold(self) -> None:
-        """In the engine this is a separate process. If it fails alone, nothing has changed."""
-        self.checkpoint_phase = 0
-        try:
-            snapshot_store.fold(self.opened.disk, self.opened.folder, self.checkpoint_lsn)
-        except Crash:
-            if self.random.random() < 0.5:
-                raise
-            self.counts["folds killed"] += 1
-            return
-        except (DiskFailed, DiskFull):
-            self.counts["folds failed"] += 1
-            return
-        self.checkpoint_phase = 3
-        self.snapshot_lsn = self.checkpoint_lsn
-        self.audit.folded(self.opened, self.checkpoint_lsn, self.frames)
-        self.trace.say(f"{self.steps}: snapshot at {self.checkpoint_lsn}")
 
     # ----------------------------------------------------------------------------------------------------- a full disk
 
