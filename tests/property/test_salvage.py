@@ -19,9 +19,10 @@ from driftq.core.model.stream_facts import StreamCreated
 from driftq.engine.clock import SystemChance
 from driftq.engine.folder_storage import StorageOptions, open_folder
 from driftq.engine.projection import project
-from driftq.repair import salvage, truncate
+from driftq.repair import folder_reader, salvage, truncate
 from driftq.repair.folder_reader import new_broker, require_folder
 from driftq.repair.verify import digest, verify
+from driftq.storage.disk import File
 from driftq.storage.log_store import MemoryLogStore
 from driftq.wire import records
 from tests.support.damaged_folder import PATH, SEGMENT_BYTES, STORE, damage_frame, log_segments, write_folder
@@ -186,6 +187,41 @@ def check_cut_is_salvaged(
         missing = {offset for offset in values if offset > max(kept, default=-1)}
         missing -= by_log.get(unnamed.get(name, name), {}).keys()
         assert not missing, f"{what}: {name}, offsets {missing}"
+
+
+class BrokerAtWork(SimDisk):
+    """A disk from which a running broker removes a log file, just before a reader opens it for the nth time."""
+
+    opens_left = 0  # 0: nothing is removed
+    is_started_again = False
+
+    def open(self, path: str, *, write: bool = False) -> File:
+        if "/logs/" in path and path.endswith(".log") and self.opens_left:
+            self.opens_left -= 1
+            if not self.opens_left:
+                super().remove("test", path)
+        return super().open(path, write=write)
+
+    def remove(self, label: str, path: str) -> None:
+        self.is_started_again = self.is_started_again or label == "salvage.remove"
+        super().remove(label, path)
+
+
+def test_salvage_starts_again_when_a_running_broker_removes_a_file(seed, monkeypatch):
+    monkeypatch.setattr(folder_reader, "OPEN_LOG_FILES", 1)  # as with very many logs: files are opened again and again
+    frames = RandomCommands(seed).run(600)
+    started_again = 0
+    for opens in range(1, 60):
+        disk = BrokerAtWork(seed)
+        folder = write_folder(disk, frames)
+        disk.opens_left = opens
+        logs = salvage.salvage(disk, folder, "out")
+        assert salvaged(disk, logs) == contents(frames), f"open {opens}"
+        assert {path for path in disk.files() if path.startswith("out/")} == {log.file for log in logs}
+        started_again += disk.is_started_again
+        if disk.opens_left:
+            break
+    assert started_again, "no file was removed while records were written"
 
 
 def test_a_sound_folder_needs_no_truncation(seed):

@@ -126,7 +126,7 @@ def salvage(folder: str, target: str, as_json: bool) -> None:
     Example: driftq repair salvage ./data --to ./salvaged
     """
     from driftq.repair import salvage
-    from driftq.repair.folder_reader import require_folder, retry_if_moved
+    from driftq.repair.folder_reader import require_folder
     from driftq.storage.disk import OsDisk
 
     if Path(target).exists() and (not Path(target).is_dir() or any(Path(target).iterdir())):
@@ -134,12 +134,7 @@ def salvage(folder: str, target: str, as_json: bool) -> None:
     disk = OsDisk()
     with exit_on_error():
         data = require_folder(disk, folder)
-        readable = retry_if_moved(lambda: salvage.ReadableRecords(disk, data))
-        try:
-            disk.make_folder("salvage.folder", target)
-            salvaged = salvage.write(disk, readable, str(Path(target).absolute()))
-        finally:
-            readable.close()
+        salvaged = salvage.salvage(disk, data, str(Path(target).absolute()))
     if as_json:
         click.echo(json.dumps({"salvaged": [_salvaged(log) for log in salvaged]}))
         return

@@ -55,6 +55,7 @@ TRIES = 10  # of a read that a running broker disturbs
 
 _UNBOUNDED = 1 << 62  # an end offset: whatever the files hold
 _READ_BYTES = 1 << 20
+OPEN_LOG_FILES = 16
 
 
 class NoDataFolder(Exception):
@@ -309,7 +310,7 @@ class LogFiles:
         self._disk = disk
         self._folder = folder
         self._store = FileLogStore(
-            ReadOnlyDisk(disk), folder.logs, store=folder.store, cache_bytes=4 << 20, open_files=16
+            ReadOnlyDisk(disk), folder.logs, store=folder.store, cache_bytes=4 << 20, open_files=OPEN_LOG_FILES
         )
 
     def ids(self) -> list[int]:

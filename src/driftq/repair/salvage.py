@@ -10,7 +10,8 @@ takes it from wherever it is readable:
 
 Nothing is folded, so damage in the middle of the journal does not matter here. If the journal is whole, it decides what
 the broker has: log files may hold records that a truncation cut, until the broker next uses them. The data folder is
-not changed.
+not changed. A broker may be running on it: if it removes a file in the meantime, `salvage` starts again.
+
 A line of a file is an object that `driftq produce --ndjson` accepts.
 """
 
@@ -32,7 +33,7 @@ from driftq.core.model.effect_facts import Published, Staged
 from driftq.core.model.frames import decode
 from driftq.core.model.ranges import RangeSet
 from driftq.core.model.stream_facts import StreamDeleted
-from driftq.repair.folder_reader import Damage, LogFiles, scan_journal, snapshot_facts
+from driftq.repair.folder_reader import Damage, LogFiles, retry_if_moved, scan_journal, snapshot_facts
 from driftq.repair.names import Names
 from driftq.storage import snapshots
 from driftq.storage.corruption import CorruptLog
@@ -217,30 +218,58 @@ class SalvagedLog:
     ranges: tuple[tuple[int, int], ...]
 
 
-def write(disk: Disk, readable: ReadableRecords, target: str) -> list[SalvagedLog]:
-    """Write every readable record below `target`, a folder without salvaged files. Durable when it returns."""
-    salvaged: list[SalvagedLog] = []
-    for log_id in sorted(readable.ranges):
-        folder, name = _file_name(readable.names, log_id)
-        disk.make_folder("salvage.folder", f"{target}/{folder}")
-        if disk.exists(path := f"{target}/{folder}/{name}.ndjson"):  # a stream that was deleted and created again
-            path = f"{target}/{folder}/{name}~{log_id}.ndjson"
-        file = disk.create("salvage.create", path)
+def salvage(disk: Disk, folder: DataFolder, target: str) -> list[SalvagedLog]:
+    """Write every readable record of a data folder below `target`, a new or empty folder."""
+
+    def attempt() -> list[SalvagedLog]:
+        readable = ReadableRecords(disk, folder)
         try:
-            count = position = 0
-            for lines in _lines(readable, log_id):
-                file.write_at("salvage.write", position, data := b"".join(lines))
-                position += len(data)
-                count += len(lines)
-            file.sync("salvage.sync")
+            disk.make_folder("salvage.folder", target)
+            return write(disk, readable, target)
         finally:
-            file.close()
-        disk.sync_folder("salvage.sync_folder", f"{target}/{folder}")
-        salvaged.append(SalvagedLog(readable.names.log(log_id), path, count, tuple(readable.ranges[log_id])))
+            readable.close()
+
+    return retry_if_moved(attempt)
+
+
+def write(disk: Disk, readable: ReadableRecords, target: str) -> list[SalvagedLog]:
+    """Write every readable record below `target`, a folder without salvaged files. Durable when it returns. If a file
+    that it reads is gone, it removes what it wrote and raises."""
+    salvaged: list[SalvagedLog] = []
+    paths: list[str] = []
+    try:
+        for log_id in sorted(readable.ranges):
+            folder, name = _file_name(readable.names, log_id)
+            disk.make_folder("salvage.folder", f"{target}/{folder}")
+            if disk.exists(path := f"{target}/{folder}/{name}.ndjson"):  # a stream that was deleted and created again
+                path = f"{target}/{folder}/{name}~{log_id}.ndjson"
+            paths.append(path)
+            count = _write_log(disk, readable, log_id, path)
+            disk.sync_folder("salvage.sync_folder", f"{target}/{folder}")
+            salvaged.append(SalvagedLog(readable.names.log(log_id), path, count, tuple(readable.ranges[log_id])))
+    except FileNotFoundError:
+        for path in paths:
+            disk.remove("salvage.remove", path)
+        raise
     if salvaged:
         disk.sync_folder("salvage.sync_folder", target)
         disk.sync_folder("salvage.sync_folder", target.rpartition("/")[0] or "/")
     return salvaged
+
+
+def _write_log(disk: Disk, readable: ReadableRecords, log_id: int, path: str) -> int:
+    """Write the records of one log to a new file. Returns how many they are."""
+    file = disk.create("salvage.create", path)
+    try:
+        count = position = 0
+        for lines in _lines(readable, log_id):
+            file.write_at("salvage.write", position, data := b"".join(lines))
+            position += len(data)
+            count += len(lines)
+        file.sync("salvage.sync")
+    finally:
+        file.close()
+    return count
 
 
 def _file_name(names: Names, log_id: int) -> tuple[str, str]:
