@@ -120,9 +120,9 @@ CODES: dict[Code, ErrorCode] = {
         429, "RESOURCE_EXHAUSTED", 429, 429, _LATER,
         "A limit is reached; see `Retry-After` (seconds), `retry_after_ms` and `reason`."),
     Code.DATA_CORRUPT: ErrorCode(
-        500, "DATA_CORRUPT", 500, 409, _UP, "Stored bytes are damaged; the message names the place and a command."),
+        500, "DATA_CORRUPT", 500, 500, _UP, "Stored bytes are damaged; the message names the place and a command."),
     Code.UNAVAILABLE: ErrorCode(
-        503, "UNAVAILABLE", 503, 409, _LATER, "The server is starting or stopping."),
+        503, "UNAVAILABLE", 503, 503, _LATER, "The server is starting or stopping."),
     Code.DISK_FULL: ErrorCode(
         507, "DISK_FULL", 507, 507, _LATER, "The disk is full. Nothing was changed; reading and settling still work."),
 }

@@ -40,6 +40,14 @@ def test_a_code_of_the_streams_api_is_read_back_from_its_status(code):
     assert stream_code_of(CODES[code].stream_status) is code
 
 
+@pytest.mark.parametrize("code", Code)
+def test_a_fault_of_the_server_is_no_fault_of_the_caller_in_any_protocol(code):
+    spec = CODES[code]
+    assert {status >= 500 for status in (spec.status, spec.stream_status, spec.subscription_status)} == {
+        code in (Code.DATA_CORRUPT, Code.UNAVAILABLE, Code.DISK_FULL)
+    }
+
+
 def test_a_code_is_retryable_if_a_retry_is_its_remedy():
     assert {code for code in Code if CODES[code].retryable} == {
         Code.BUSY, Code.SEQUENCE_GAP, Code.OVERLOADED, Code.UNAVAILABLE, Code.DISK_FULL,
