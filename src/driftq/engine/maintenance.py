@@ -1,8 +1,8 @@
 """What a running engine does once a second: the upkeep of the journal (`Journal.maintain`), retention,
 checkpoints, and a check of the clock.
 
-Owns the interval, the one checkpoint and the one round of sweeps that may be under way. Everything that touches the
-journal runs on the committer. A failure of the disk ends the engine, through `on_failure`.
+Owns the interval and the one checkpoint that may be under way; `RegularSweeps` owns the round of sweeps. Everything
+that touches the journal runs on the committer. A failure of the disk ends the engine, through `on_failure`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,44 @@ TIDY_INTERVAL_S = 0.02  # between two small steps of the log store's upkeep
 RETENTION_INTERVAL_S = RETENTION_PACE_MS / 1_000
 
 
+class RegularSweeps:
+    """Rounds of regular sweeps, one at a time: retention, and what else the broker looks at without a deadline."""
+
+    def __init__(
+        self,
+        submit: Callable[[c.Command], object],
+        regular_sweeps: Callable[[], Iterator[c.Sweep]],
+        on_failure: Callable[[BaseException], None],
+        monitor: LoopMonitor,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._submit = submit  # raises once the engine has stopped
+        self._regular_sweeps = regular_sweeps  # the commands of a round
+        self._on_failure = on_failure
+        self._monitor = monitor
+        self._started_s = self._loop.time()  # the start of the last round
+        self.task: asyncio.Task[None] | None = None  # the round that is under way
+
+    def start_if_due(self) -> None:
+        if self._loop.time() - self._started_s < RETENTION_INTERVAL_S:
+            return
+        self._started_s = self._loop.time()
+        if self.task is None:
+            self.task = self._loop.create_task(self._monitor.steps("sweep", self._run()))
+            self.task.add_done_callback(self._done)
+
+    async def _run(self) -> None:
+        """A turn for other work after each command."""
+        for command in self._regular_sweeps():
+            self._submit(command)
+            await asyncio.sleep(0)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+
 class Maintenance:
     """The maintenance of one engine."""
 
@@ -50,15 +88,12 @@ class Maintenance:
         self._store = store
         self._committer = committer
         self._checkpointer = checkpointer
-        self._submit = submit  # raises once the engine has stopped
-        self._regular_sweeps = regular_sweeps
         self._on_room = on_room  # gets the journal's room, in bytes
         self._on_failure = on_failure
         self._monitor = monitor
         self._checkpoint: asyncio.Task[None] | None = None  # the one that is under way
         self._tidy_timer: asyncio.TimerHandle | None = None  # the next step of the log store's upkeep
-        self._sweeps: asyncio.Task[None] | None = None  # the round of regular sweeps that is under way
-        self._retention_at_s = self._loop.time()  # the start of the last round
+        self._sweeps = RegularSweeps(submit, regular_sweeps, on_failure, monitor)
         self._clock_monitor = ClockMonitor(clock)
         self._clock_monitor.look()
         self._task = self._loop.create_task(monitor.steps("maintenance", self._run()))
@@ -67,7 +102,7 @@ class Maintenance:
         """Cancel what is under way, a checkpoint too: the next start folds a longer journal."""
         if self._tidy_timer is not None:
             self._tidy_timer.cancel()
-        running = [task for task in (self._task, self._checkpoint, self._sweeps) if task is not None]
+        running = [task for task in (self._task, self._checkpoint, self._sweeps.task) if task is not None]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -87,11 +122,7 @@ class Maintenance:
 
     def _run_once(self) -> None:
         self._clock_monitor.look()
-        if self._loop.time() - self._retention_at_s >= RETENTION_INTERVAL_S:
-            self._retention_at_s = self._loop.time()
-            if self._sweeps is None:
-                self._sweeps = self._loop.create_task(self._monitor.steps("sweep", self._sweep()))
-                self._sweeps.add_done_callback(self._swept)
+        self._sweeps.start_if_due()
         self._store.make_room()
         if self._tidy_timer is None:
             self._tidy()
@@ -109,17 +140,6 @@ class Maintenance:
             if self._store.tidy():
                 self._tidy_timer = self._loop.call_later(TIDY_INTERVAL_S, self._tidy)
         except Exception as error:
-            self._on_failure(error)
-
-    async def _sweep(self) -> None:
-        """A round of regular sweeps, with a turn for other work after each."""
-        for command in self._regular_sweeps():
-            self._submit(command)
-            await asyncio.sleep(0)
-
-    def _swept(self, task: asyncio.Task[None]) -> None:
-        self._sweeps = None
-        if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(error)
 
     def _maintain_journal(self) -> int:
