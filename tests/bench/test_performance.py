@@ -123,7 +123,7 @@ def test_growth_and_the_steady_load_are_shown():
     assert "| 1.5 s | 40.0 ms | 30 ms of CPU | 1.0 ms for a sync | work of the server |" in text
 
 
-def test_the_picture_names_who_has_no_counterpart():
+def test_the_picture_names_peers_without_a_counterpart():
     text = picture(RUN)
     assert text.count("has no counterpart") == 1
     assert text.count('class="o"') == 3

@@ -295,11 +295,11 @@ def test_dead_letters_are_listed_grouped_shown_and_redriven(topic, broker):
     assert as_json("dlq", "show", topic, "0:0")["dlq"]["group"] == "g"
     assert "nothing was changed" in run("dlq", "redrive", topic, "--dry-run")
     assert as_json("dlq", "redrive", topic, "--dry-run", "--error", "timeout")["matched"] == 1
-    assert as_json("dlq", "redrive", topic, "0:0", "--value", "mended")["redriven"] == 1
+    assert as_json("dlq", "redrive", topic, "0:0", "--value", "fixed")["redriven"] == 1
     assert run("dlq", "redrive", topic, "--rate", "1000") == "3 of 3 redriven\n"
     assert run("dlq", "redrive", topic) == "0 of 0 redriven\n"
     assert run("dlq", "list", topic) == ""
-    assert [message.text for message in broker.claim(topic, "g", max=9)] == ["mended", "b", "c", "d"]
+    assert [message.text for message in broker.claim(topic, "g", max=9)] == ["fixed", "b", "c", "d"]
 
 
 def test_jobs_are_enqueued_shown_with_their_attempts_and_cancelled(topic, broker):

@@ -33,7 +33,7 @@ def values(messages: list[Any]) -> list[str]:
     return [message.text for message in messages]
 
 
-def bury(broker: DriftQ, topic: str, group: str, count: int, reason: str = "bad") -> None:
+def make_dead_letters(broker: DriftQ, topic: str, group: str, count: int, reason: str = "bad") -> None:
     left = count
     while left:
         claimed = broker.claim(topic, group, max=min(left, 1_000))
@@ -46,7 +46,7 @@ def test_a_redriven_message_reaches_only_the_group_in_which_it_died(broker: Drif
     broker.send(topic, "once")
     for message in broker.claim(topic, "billing"):
         message.ack()
-    bury(broker, topic, "mailing", 1)
+    make_dead_letters(broker, topic, "mailing", 1)
     assert broker.dead_letters.redrive(topic)["redriven"] == 1
     assert broker.claim(topic, "billing") == []
     assert values(broker.claim(topic, "late")) == ["once"], "every group gets the original"
@@ -56,7 +56,7 @@ def test_a_redriven_message_reaches_only_the_group_in_which_it_died(broker: Drif
 
 def test_a_topic_counts_only_the_dead_letters_that_were_not_redriven(broker: DriftQ, topic: str) -> None:
     broker.send_many(topic, ["a", "b", "c"])
-    bury(broker, topic, "mailing", 3)
+    make_dead_letters(broker, topic, "mailing", 3)
     assert broker.topics.describe(topic).dead_letters == 3
     assert broker.dead_letters.redrive(topic, limit=2)["redriven"] == 2
     assert broker.topics.describe(topic).dead_letters == 1
@@ -68,14 +68,14 @@ def test_a_redriven_message_reaches_every_group_if_that_is_asked_for(broker: Dri
     broker.send(topic, "again")
     for message in broker.claim(topic, "billing"):
         message.ack()
-    bury(broker, topic, "mailing", 1)
+    make_dead_letters(broker, topic, "mailing", 1)
     assert broker.dead_letters.redrive(topic, all_groups=True)["redriven"] == 1
     assert values(broker.claim(topic, "billing")) == values(broker.claim(topic, "mailing")) == ["again"]
 
 
 def test_a_redrive_to_a_group_that_is_gone_says_so(broker: DriftQ, topic: str) -> None:
     broker.send(topic, "lost")
-    bury(broker, topic, "mailing", 1)
+    make_dead_letters(broker, topic, "mailing", 1)
     broker.groups.delete(topic, "mailing")
     reply = broker.dead_letters.redrive(topic)
     assert reply["redriven"] == 0
@@ -85,7 +85,7 @@ def test_a_redrive_to_a_group_that_is_gone_says_so(broker: DriftQ, topic: str) -
 
 def test_a_redriven_job_keeps_its_task_and_its_id(broker: DriftQ, topic: str) -> None:
     broker.send(topic, "work", task="mail", id="j", priority=3)
-    bury(broker, topic, "mailing", 1)
+    make_dead_letters(broker, topic, "mailing", 1)
     broker.dead_letters.redrive(topic)
     assert broker.jobs.find(topic, "j")["state"] == "ready"
     (job,) = broker.claim(topic, "mailing", task="mail")
@@ -110,7 +110,7 @@ def test_a_deadline_that_has_passed_is_dropped_unless_it_is_kept(
 
 def test_every_dead_letter_is_listed_page_by_page(server: Server, broker: DriftQ, topic: str) -> None:
     broker.send_many(topic, [f"v{number}" for number in range(2_345)])
-    bury(broker, topic, "g", 2_345)
+    make_dead_letters(broker, topic, "g", 2_345)
     letters = broker.dead_letters.list(topic, limit=None)
     assert sorted(letter.offset for letter in letters) == list(range(2_345))
     assert len(broker.dead_letters.list(topic, limit=1_500)) == 1_500
@@ -138,7 +138,7 @@ def test_a_wrong_cursor_or_limit_is_refused(server: Server, topic: str, query: s
 def test_kinds_of_errors_topics_and_groups_have_cursors(server: Server, broker: DriftQ, topic: str) -> None:
     for letters in ("a", "bb", "ccc"):
         broker.send(topic, letters)
-        bury(broker, topic, "g", 1, letters)
+        make_dead_letters(broker, topic, "g", 1, letters)
     for group in ("h", "i"):
         broker.claim(topic, group)
 

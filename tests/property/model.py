@@ -84,16 +84,16 @@ class Model:
     # --- folding ---
 
     def fold(self, facts: Iterable[f.Fact], now_ms: int) -> None:
-        buried: list[tuple[str, int, int, str]] = []
+        unmatched: list[tuple[str, int, int, str]] = []
         facts = list(facts)
         for fact in facts:
             if isinstance(fact, f.Appended):
-                self._append(fact, buried)
+                self._append(fact, unmatched)
             elif isinstance(fact, f.Settled):
-                self._settle(fact, buried)
+                self._settle(fact, unmatched)
             else:
                 getattr(self, f"_{type(fact).__name__}")(fact, now_ms)
-        assert not buried, f"dead letters without their originals in the same frame: {buried}"
+        assert not unmatched, f"dead letters without their originals in the same frame: {unmatched}"
         self._check_history(facts)
 
     def _check_history(self, facts: list[f.Fact]) -> None:
@@ -128,7 +128,7 @@ class Model:
         if fact.config.history:
             self.history_events = []
 
-    def _append(self, fact: f.Appended, buried: list[tuple[str, int, int, str]]) -> None:
+    def _append(self, fact: f.Appended, unmatched: list[tuple[str, int, int, str]]) -> None:
         log = self.logs[fact.log_id]
         assert len(log) == fact.first_offset, "offsets are dense"
         marks = {mark.index: mark for mark in fact.along.marks} if fact.along is not None else {}
@@ -136,7 +136,7 @@ class Model:
             letter = decode_head(unpack(fact.batch)[0].head).dlq
             assert letter is not None
             name = letter.topic, letter.partition, letter.offset, letter.group
-            buried.append(name)
+            unmatched.append(name)
             self.letters[name] = self.letters.get(name, 0) + 1
             assert self.letters[name] <= self.rounds.get(name, 0) + 1, f"{name} became a dead letter twice"
         for index in range(fact.count):
@@ -236,7 +236,7 @@ class Model:
             if not fact.sent:
                 message.version = -1  # released unsent: compare with what a client saw before
 
-    def _settle(self, fact: f.Settled, buried: list[tuple[str, int, int, str]]) -> None:
+    def _settle(self, fact: f.Settled, unmatched: list[tuple[str, int, int, str]]) -> None:
         topic, group = self.groups[fact.group_id]
         for first, end in fact.ranges:
             for offset in range(first, end):
@@ -248,7 +248,7 @@ class Model:
                 message.state, message.how = SETTLED, fact.how
                 self._record_event(HOW[fact.how], fact, offset)
                 if fact.how == f.DEAD and fact.log_id not in self.dead_logs:
-                    buried.remove((topic, self.log_ids[topic].index(fact.log_id), offset, group))
+                    unmatched.remove((topic, self.log_ids[topic].index(fact.log_id), offset, group))
 
     def _Cancelled(self, fact: f.Cancelled, now_ms: int) -> None:
         self.logs[fact.log_id][fact.offset].cancelled = True

@@ -76,7 +76,7 @@ class QueryClient:
         self._random = Random(f"questions {seed}")
 
     def __str__(self) -> str:
-        return "asker"
+        return "query client"
 
     def question(self) -> Question | None:
         return Question(self._random.choice(tuple(PARTS))) if self._random.random() < 0.15 else None

@@ -159,7 +159,7 @@ def _filled(result: Result, world: World) -> Result:
     audit = world.audit
     result.counts["restarts compared"] = audit.restarts.restarts
     result.counts["dead letters"] = audit.letters.count
-    result.counts["events told"] = audit.tales.count
+    result.counts["history events"] = audit.history.count
     result.counts["reads that waited"] = audit.reads.waited
     result.counts["groups idle"] = audit.backlogs.idled
     result.counts["groups caught up"] = audit.backlogs.caught_up

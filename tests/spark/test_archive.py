@@ -49,7 +49,7 @@ def run(spark: SparkSession, configuration: Configuration) -> None:
 
 
 def places(spark: SparkSession, table: Path) -> Counter[tuple[str, int, int]]:
-    """What a stranger reads."""
+    """What any Parquet reader reads."""
     return Counter((row.topic, row.partition, row.offset) for row in spark.read.parquet(str(table)).collect())
 
 

@@ -222,7 +222,7 @@ def test_a_table_with_no_rows_proves_nothing(spark: SparkSession, archived: Arch
     assert report.doubts == ("the table holds no rows",)
 
 
-def test_a_log_that_is_gone_leaves_the_commits_to_speak(
+def test_if_the_log_is_gone_the_table_is_compared_with_its_commits(
     spark: SparkSession, archived: Archived, tmp_path: Path
 ) -> None:
     """Audited against a broker that has never heard of the topic."""

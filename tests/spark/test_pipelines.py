@@ -132,7 +132,7 @@ def test_the_pipeline_routes_as_the_broker_would(spark: SparkSession, tmp_path: 
             decider_of(circle)
 
 
-def test_a_run_is_followed_from_produce_to_its_end_over_two_lives_of_the_query(spark, server, broker, tmp_path) -> None:
+def test_a_run_is_followed_to_its_end_across_a_restart_of_the_query(spark, server, broker, tmp_path) -> None:
     broker.topics.create("steps", history=True)
     broker.topics.create("other")
     for step, parent in (("plan", ""), ("act", "plan"), ("check", "plan")):

@@ -201,7 +201,7 @@ def test_an_end_counts_for_the_tenant_and_label_of_its_message_unless_it_comes_t
     assert metrics.arrivals(source).count() == 2
 
 
-def test_a_run_is_summed_up_and_told_with_children_under_their_parents(spark: SparkSession) -> None:
+def test_a_run_is_summed_up_and_shown_with_children_under_their_parents(spark: SparkSession) -> None:
     def step(offset: int, step_id: str, parent: str, state: str, version: int, error: str = "") -> tuple[Any, ...]:
         at = NOON + timedelta(seconds=offset)
         ended = at + timedelta(milliseconds=500) if state in ("succeeded", "dead") else None

@@ -98,7 +98,7 @@ def test_a_replay_that_makes_no_sense_is_refused(source: list[str], replay: dict
         request_of(configured("", source, "again", **replay))
 
 
-def test_the_same_wish_has_the_same_name_and_another_wish_another() -> None:
+def test_the_same_request_has_the_same_name_and_another_request_another() -> None:
     one = request_of(configured("", ["orders"], "again", from_offset=1))
 
     assert one.writer() == request_of(configured("", ["orders"], "again", from_offset=1)).writer()

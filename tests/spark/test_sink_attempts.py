@@ -94,7 +94,7 @@ def test_a_batch_that_is_run_again_after_the_driver_died_is_there_once(orders: S
 
 
 @pytest.mark.parametrize("mode", ["staged", "direct"])
-def test_an_older_batch_is_refused_and_told_what_to_do(orders: Server, mode: str) -> None:
+def test_an_older_batch_is_refused_with_what_to_do(orders: Server, mode: str) -> None:
     options = options_of(orders, topic="orders", mode=mode)
     publish_batch(options, 7, [write_rows(options, "q", 7, 0, rows(0, 5))])
 

@@ -167,7 +167,7 @@ def test_queue_state_is_beside_each_message(read, broker):
         ({"subscribe": "orders", "queueState": "no-such-group"}, "no-such-group"),
     ],
 )
-def test_what_cannot_be_read_is_refused_in_words(read, broker, options, message):
+def test_what_cannot_be_read_is_refused_with_the_reason(read, broker, options, message):
     fill(broker, "orders", 3)
     with pytest.raises(PySparkException) as caught:
         read(**options).collect()

@@ -70,7 +70,7 @@ def test_a_query_that_begins_at_the_end_reads_what_comes(server, broker):
     assert rows(reader, start, reader.latestOffset(start, ALL)) == [("t", 0, 6)]
 
 
-def test_limits_are_obeyed_and_told_to_spark(server, broker):
+def test_limits_are_kept_and_reported_to_spark(server, broker):
     fill(broker, "t", 100, partitions=2, value=b"v" * 1_000)
     by_rows = stream_reader(server, subscribe="t", maxOffsetsPerTrigger="7")
     by_size = stream_reader(server, subscribe="t", maxBytesPerTrigger="10k")

@@ -1,4 +1,4 @@
-"""The embedded table on a real Spark: what a commit writes, what a stranger reads, what is refused."""
+"""The embedded table on a real Spark: what a commit writes, what other programs read, what is refused."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_batch_is_committed_once_and_read_by_other_tools(spark: SparkSession, 
     ]
 
 
-def test_a_batch_that_must_not_be_is_refused_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_batch_that_is_not_allowed_is_refused_and_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     table = table_in(spark, tmp_path)
     table.commit("w", 5, rows_of(spark, 0, 10))
 
@@ -205,7 +205,7 @@ def test_a_writer_that_ends_around_the_commit_leaves_the_batch_out_or_in(
     with pytest.raises(Ended):
         table_in(spark, tmp_path, CommitLog(tmp_path, fault_hook=fault_hook)).commit("w", 1, rows_of(spark, 10, 20))
 
-    assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10)), "a stranger sees what is not there yet"
+    assert offsets(spark.read.parquet(str(tmp_path))) == list(range(10)), "another program sees what is not there yet"
     assert offsets(table_in(spark, tmp_path).read()) == list(range(seen))
     table_in(spark, tmp_path).commit("w", 1, rows_of(spark, 10, 20))
     assert offsets(spark.read.parquet(str(tmp_path))) == list(range(20))
@@ -229,7 +229,7 @@ def test_a_table_without_offsets_takes_any_rows_once(spark: SparkSession, tmp_pa
     assert table.positions() == {}
 
 
-def test_what_cannot_be_a_table_is_said_clearly(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_cannot_be_a_table_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="s3a use format 'delta'"):
         open_table(spark, "s3a://bucket/table")
     with pytest.raises(ValueError, match="parquet and delta"):

@@ -1,1 +1,1 @@
-"""The faces: HTTP in, commands out; replies in, HTTP out."""
+"""The server: HTTP requests in, commands out; replies in, HTTP responses out."""

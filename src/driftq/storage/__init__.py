@@ -1,1 +1,1 @@
-"""Bytes that survive: the journal, the logs, snapshots, and the one door to the filesystem."""
+"""What is kept on disk: the journal, the logs and snapshots; and the one interface to the filesystem."""

@@ -54,13 +54,13 @@ class Audit:
         self.effects = EffectsCheck(self.queues)
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
-        self.tales = HistoryCheck(self.ledger, self.queues)
+        self.history = HistoryCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
         self.reads = ReadsCheck(self.restarts)
         # Dead letters, history and claims need the positions before the queues change them. The ledger is last, so that
         # the others see the old ends.
         self._checks: tuple[Any, ...] = (
-            self.restarts, self.letters, self.tales, self.claims, self.producers, self.streams, self.staging,
+            self.restarts, self.letters, self.history, self.claims, self.producers, self.streams, self.staging,
             self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
@@ -83,7 +83,7 @@ class Audit:
             for fold in self._folds[type(fact)]:
                 fold(fact, op)
         self.letters.finish(op)
-        self.tales.finish(op)
+        self.history.finish(op)
         self.queues.finish(op)
         self.jobs.finish(op)
 

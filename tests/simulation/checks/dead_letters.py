@@ -84,11 +84,11 @@ class DeadLettersCheck:
         demand(letter.attempts == attempts, "Q7", f"{op}: the letter counts {letter.attempts} attempts, not {attempts}")
         if letter.reason == "max_attempts":
             policy = self._queues.policy_of(group, log_id, letter.offset)
-            demand(is_exhausted(policy, attempts), "Q6", f"{op}: buried after {attempts} of {policy.max_attempts}")
+            demand(is_exhausted(policy, attempts), "Q6", f"{op}: dead after {attempts} of {policy.max_attempts}")
         elif letter.reason == "deadline_exceeded":
             mark = self._queues.marks.get(log_id, {}).get(letter.offset)
             overdue = mark is not None and 0 < mark.deadline_ms <= op.at_ms
-            demand(overdue, "deadline", f"{op}: offset {letter.offset} was buried before its deadline")
+            demand(overdue, "deadline", f"{op}: offset {letter.offset} died before its deadline")
 
     def finish(self, op: Operation) -> None:
         """All or nothing: as many letters as deaths in one frame, for the same messages."""

@@ -1,4 +1,4 @@
-"""The asyncio face: replies wait for the disk, claimers in line; a broken disk stops it all, a stop loses nothing."""
+"""The engine: replies wait for the disk, claims wait in order, a failed disk stops all, a stop loses nothing."""
 
 from __future__ import annotations
 

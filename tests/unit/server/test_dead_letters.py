@@ -18,7 +18,7 @@ TURN_S = 0.02
 LETTERS = 10_000
 
 
-async def bury(at: HandlerFixture, count: int, group: str = "g") -> None:
+async def make_dead_letters(at: HandlerFixture, count: int, group: str = "g") -> None:
     """Messages that die, each hundred with another number in its error."""
     for first in range(0, count, 1_000):
         batch, records, size = packed(*[f"value {number}" for number in range(first, min(first + 1_000, count))])
@@ -37,7 +37,7 @@ async def bury(at: HandlerFixture, count: int, group: str = "g") -> None:
 async def with_letters(count: int, limits: BrokerLimits | None = None) -> AsyncIterator[HandlerFixture]:
     async with handler_fixture(limits=limits) as at:
         await at.call("POST", "/v1/topics", {"name": "t"})
-        await bury(at, count)
+        await make_dead_letters(at, count)
         yield at
 
 
@@ -86,7 +86,7 @@ def test_facts_keep_the_index_complete():
             (log_id,) = at.engine.latest_state.topics["dlq.t"].log_ids
             while (piece := index.piece(log_id, 0, 1_000)).end < 1_000 or index.letters < 1_000:
                 index.piece(log_id, piece.end, 1_000)
-            await bury(at, 500)
+            await make_dead_letters(at, 500)
             piece = index.piece(log_id, 0, 1_500)
             assert (piece.first, piece.end, piece.read) == (0, 1_500, 0)
 

@@ -56,7 +56,7 @@ def test_a_later_format_is_refused_by_name() -> None:
         find_folder(disk, "d")
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid_of_the_holder(tmp_path: Path) -> None:
     code = (
         "import sys; from driftq.storage.data_folder import FolderLock\n"
         "lock = FolderLock(sys.argv[1]); print('held', flush=True); sys.stdin.read()"

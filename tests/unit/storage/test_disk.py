@@ -1,4 +1,4 @@
-"""The door to the filesystem: the real one and the simulated one do the same."""
+"""The disk interface: the real disk and the simulated one behave the same."""
 
 from __future__ import annotations
 

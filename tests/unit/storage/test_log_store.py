@@ -70,7 +70,7 @@ def test_a_log_is_read_again_after_a_restart_and_what_lies_behind_the_snapshot_i
         assert store.read(1, 0, 1000, 1 << 30) == [*expected(0, end), batch(end, salt="other")]
 
 
-@pytest.mark.parametrize("index", ["kept", "older", "lost", "ruined"])
+@pytest.mark.parametrize("index", ["kept", "older", "lost", "damaged"])
 def test_the_index_is_only_a_cache(index: str) -> None:
     disk = SimDisk()
     store = filled(disk)
@@ -82,7 +82,7 @@ def test_the_index_is_only_a_cache(index: str) -> None:
     disk.restart()
     for path, data in disk.files().items():
         if path.endswith(".index") and index != "kept":
-            disk.put(path, {"older": old.get(path), "lost": None, "ruined": data[:-3] + b"???"}[index])
+            disk.put(path, {"older": old.get(path), "lost": None, "damaged": data[:-3] + b"???"}[index])
     store = files_on(disk)
     store.restore(1, 0, 150)
     assert store.read(1, 0, 1000, 1 << 30) == expected(0, 150)
