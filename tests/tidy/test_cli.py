@@ -82,6 +82,12 @@ def test_every_command_says_what_it_does_and_how(name):
     assert not silent, f"{name} has options without a word: {silent}"
 
 
+@pytest.mark.parametrize("name", [name for name in LEAVES if " " in name])
+def test_no_summary_is_cut_in_the_list_of_commands(name):
+    """80 columns; the name takes up to 18 of them."""
+    assert not LEAVES[name].command.get_short_help_str(62).endswith("..."), "give it a short_help"
+
+
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_command_is_on_the_page(name):
     assert f"| `driftq {name}" in PAGE

@@ -16,9 +16,7 @@ SLICE_LETTERS = 200
 
 _FILTER = (
     click.option("--group", default="", help="Only letters of this group."),
-    click.option(
-        "--error", default="", help="Only letters whose last error contains this text; upper and lower case count."
-    ),
+    click.option("--error", default="", help="Only letters whose last error contains this text (case-sensitive)."),
     click.option("--reason", default="", help="Only letters with this reason (rejected, max_attempts, …)."),
     click.option("--since", type=AGO, help="Only letters since this time (RFC 3339, or 1h for an hour ago)."),
     click.option("--until", type=AGO, help="Only letters before this time."),
@@ -66,7 +64,7 @@ def list_(invocation: Invocation, topic: str, count: int, no_limit: bool, **filt
     output.table(header, rows, f"No dead letters of {topic}.")
 
 
-@command.command()
+@command.command(short_help="Show one dead letter and why it died.")
 @topic_argument
 @click.argument("letter", type=RUN)
 @messages.raw_option
@@ -127,7 +125,7 @@ def errors(invocation: Invocation, topic: str) -> None:
     output.table(header, rows, f"No dead letters of {topic}.")
 
 
-@command.command()
+@command.command(short_help="Send dead letters back, each to its group.")
 @topic_argument
 @click.argument("letters", nargs=-1, type=RUN)
 @_filtered

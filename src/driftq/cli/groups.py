@@ -91,7 +91,7 @@ class _Target(Moment):
         return str(value) if str(value).isdecimal() else super().convert(value, param, ctx)
 
 
-@command.command()
+@command.command(short_help="Move a group to another position.")
 @topic_argument
 @group_argument
 @click.argument("to", type=_Target(words=("earliest", "latest")))

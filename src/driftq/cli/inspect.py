@@ -115,7 +115,7 @@ def _snapshot_facts(folder: str, names: Names) -> Iterator[tuple[int, Fact | str
             yield newest.snapshot.lsn, fact
 
 
-@command.command()
+@command.command(short_help="Check every byte, and show what is damaged.")
 @FOLDER
 @as_json_option
 def verify(folder: str, as_json: bool) -> None:
@@ -195,7 +195,7 @@ def _affected_offsets(finding: Finding, names: Names) -> str:
     return f": {names.log(where.log_id)}, offsets {span(where.first_offset, where.end_offset)}" if where else ""
 
 
-@command.command()
+@command.command(short_help="Count files, facts, topics, groups, streams.")
 @FOLDER
 @as_json_option
 def stats(folder: str, as_json: bool) -> None:

@@ -78,7 +78,7 @@ def _configured(invocation: Invocation, pipeline: str, assignments: tuple[str, .
         raise click.UsageError(str(error)) from None
 
 
-@command.command()
+@command.command(short_help="Print every setting of a pipeline as TOML.")
 @click.argument("pipeline", metavar="NAME|FILE.toml")
 @_pipeline_options
 @broker_command

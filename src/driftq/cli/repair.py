@@ -113,7 +113,7 @@ def _refuse(folder: str, plan: TruncatePlan, as_json: bool) -> NoReturn:
     sys.exit(Exit.DAMAGED)
 
 
-@command.command()
+@command.command(short_help="Write every readable record to files.")
 @FOLDER
 @click.option("--to", "target", metavar="FOLDER", required=True, help="A new or empty folder for the files.")
 @as_json_option

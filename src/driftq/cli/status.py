@@ -114,7 +114,7 @@ def clock() -> None:
     """Show the broker's clock and its machine's; accept the machine's."""
 
 
-@clock.command("show")
+@clock.command("show", short_help="Show the broker's time and the machine's.")
 @broker_command
 def show_clock(invocation: Invocation) -> None:
     """Show the broker's time and its machine's, and whether they disagree.
@@ -124,7 +124,7 @@ def show_clock(invocation: Invocation) -> None:
     _print_clock(invocation, invocation.broker.read_clock())
 
 
-@clock.command("accept")
+@clock.command("accept", short_help="Set the broker's time to the machine's.")
 @yes_option
 @broker_command
 def accept_clock(invocation: Invocation, yes: bool) -> None:

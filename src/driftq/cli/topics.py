@@ -103,7 +103,7 @@ def create(invocation: Invocation, name: str, partitions: int, **options: Any) -
     click.echo(f"{reply.name}: {reply.status}, partitions: {reply.partitions}")
 
 
-@command.command()
+@command.command(short_help="Show a topic: partitions, groups, settings.")
 @topic_argument
 @broker_command
 def show(invocation: Invocation, topic: str) -> None:
