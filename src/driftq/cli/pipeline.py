@@ -10,8 +10,7 @@ import click
 from driftq.cli import output
 from driftq.cli.command import Invocation, as_json_option, broker_command, json_requested, topic_names
 from driftq.cli.exit_codes import Exit, fail
-
-NO_SPARK = "Spark is not installed. Install it with: pip install 'driftq[spark]' (Java comes with it)"
+from driftq.extras import require
 
 
 @click.group()
@@ -157,9 +156,4 @@ def story(run_id: str, table: str) -> None:
 
 
 def require_spark() -> None:
-    try:
-        import pandas  # type: ignore[import-untyped]  # noqa: F401
-        import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
-    except ImportError:
-        fail(Exit.NOTHING_THERE, NO_SPARK)
+    require("a pipeline", "spark")

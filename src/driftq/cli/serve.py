@@ -9,6 +9,7 @@ from functools import partial
 import click
 
 from driftq.cli.command import as_json_option
+from driftq.extras import require
 
 DEFAULT_DATA = "./data"  # of every command that takes a data folder
 
@@ -28,6 +29,7 @@ def serve(address: str | None, data: str, memory: bool, config: str | None, assi
 
     Example: driftq serve --data ./data --listen 127.0.0.1:8080 --set queue.lease_ms=5000
     """
+    require("the broker", "server")
     import uvloop
 
     from driftq.cli.exit_codes import exit_on_error

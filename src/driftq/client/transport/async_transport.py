@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
 from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
-from driftq.client.transport.http import Address, HttpReply, ReplyReader, request_bytes
+from driftq.client.transport.http import Address, HttpReply, request_bytes
+from driftq.client.transport.reply_reader import ReplyReader
 from driftq.client.transport.sansio import (
     Call,
     CloseConnection,
@@ -52,8 +53,7 @@ class _Reader(ReplyReader):
         self._connection = connection
         super().__init__()
 
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
+    def on_head(self) -> None:
         self._connection.on_progress()
 
     def on_body(self, body: bytes) -> None:

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from driftq.client.errors import Closed, NotConnected, OutcomeUnknown
-from driftq.client.transport.http import Address, HttpReply, ReplyReader, request_bytes
+from driftq.client.transport.http import Address, HttpReply, request_bytes
+from driftq.client.transport.reply_reader import ReplyReader
 from driftq.client.transport.sansio import (
     Call,
     CloseConnection,
@@ -63,6 +64,8 @@ class SyncConnection:
         """An idle connection has nothing to read, unless the broker has closed it."""
         if not self.usable:
             return False
+        if not hasattr(select, "poll"):  # Windows, where select takes any socket
+            return not select.select([self._socket], [], [], 0)[0]
         watch = select.poll()  # unlike select, it accepts descriptors above 1023
         watch.register(self._socket, select.POLLIN)
         return not watch.poll(0)

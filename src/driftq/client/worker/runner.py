@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
@@ -37,11 +37,17 @@ async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, dra
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(
-            ValueError, RuntimeError
-        ):  # not in the main thread: the program handles signals itself
-            loop.add_signal_handler(number, on_signal)
+        # Outside of the main thread the program handles signals itself.
+        with contextlib.suppress(ValueError, RuntimeError):
+            _handle_signal(loop, number, on_signal)
     return await run_async(*workers, broker=broker, drain=drain, stop=stop)
+
+
+def _handle_signal(loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], None]) -> None:
+    try:
+        loop.add_signal_handler(number, handler)
+    except NotImplementedError:  # Windows
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler))
 
 
 async def run_async(
