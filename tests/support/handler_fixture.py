@@ -49,6 +49,7 @@ class HandlerFixture:
         self.engine = engine
         self.clock = clock
         self.router = router
+        self.last_headers = b""  # the lines that the last response added to the usual ones
         self.metrics = Metrics(engine, Sources(router=router))
         self.app = App(routes(Context(engine, settings, router, self.metrics)))
 
@@ -67,6 +68,7 @@ class HandlerFixture:
         except BadRequest as error:
             response = bad_request(error.status, error.message)
         response = made(response)
+        self.last_headers = getattr(response, "extra", b"")
         if isinstance(response, PieceResponse):
             response = Response(response.status, list(iter(response.source.next_piece, b"")))
         raw = bytes(response.body) if isinstance(response.body, bytes) else b"".join(response.body)

@@ -7,7 +7,7 @@ objects, unlike those of streams.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +25,7 @@ from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
 from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
 from driftq.wire import streams as w
-from driftq.wire.errors import CODES
+from driftq.wire.errors import CODES, retry_after_s
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.subscriptions import (
     FollowedStreamInfo,
@@ -56,7 +56,7 @@ class SubscriptionHandlers:
         self._outbound = context.outbound
         self._timeout_ms = context.settings.outbound.timeout_ms
         self._signer: Signer | None = None
-        self._waiting: list[Callable[[], None]] | None = None
+        self._waiting: list[tuple[Deferred, Callable[[], None]]] | None = None  # requests that wait for the key
         if self._engine.latest_state.subscriptions.seed:
             self._on_key(None)
 
@@ -107,17 +107,21 @@ class SubscriptionHandlers:
         if self._signer is not None:
             then()
         elif self._waiting is not None:
-            self._waiting.append(then)
+            self._waiting.append((answer, then))
         else:
-            self._waiting = [then]
+            self._waiting = [(answer, then)]
             self._engine.submit_to(subscriptions.MakeSigningKey(os.urandom(SEED_BYTES)), self._on_key)
         return answer
 
-    def _on_key(self, _: Reply | None) -> None:
+    def _on_key(self, reply: Reply | None) -> None:
+        waiting, self._waiting = self._waiting or [], None
+        if isinstance(reply, Rejected):  # there is no key: the next request tries again
+            for answer, _ in waiting:
+                answer.resolve(_refused(reply))
+            return
         self._signer = Signer(self._engine.latest_state.subscriptions.seed)
         self._webhooks = Webhooks(self._engine, self._signer, self._outbound, self._timeout_ms)
-        waiting, self._waiting = self._waiting or [], None
-        for then in waiting:
+        for _, then in waiting:
             then()
 
     def _keys(self, request: Request) -> Answer:
@@ -253,8 +257,8 @@ def _link_type(followed: subscriptions.FollowedStream) -> LinkType:
     return "explicit" if followed.by_name else "glob"
 
 
-def _json(body: object, status: int = 200) -> Response:
-    return respond(status, [("Cache-Control", "no-store")], msgspec.json.encode(body))
+def _json(body: object, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Response:
+    return respond(status, [("Cache-Control", "no-store"), *headers], msgspec.json.encode(body))
 
 
 def _no_content(_: object) -> Response:
@@ -262,8 +266,10 @@ def _no_content(_: object) -> Response:
 
 
 def _error(status: int, code: str, message: str, details: dict[str, Any] | None = None) -> Response:
-    """A `SubscriptionError` with its details."""
-    return _json({"error": {"code": code, "message": message, **(details or {})}}, status)
+    """A `SubscriptionError` with its details. One that may be retried has a Retry-After header."""
+    retry_after_ms = (details or {}).get("retry_after_ms")
+    headers = [("Retry-After", str(retry_after_s(int(retry_after_ms))))] if retry_after_ms is not None else []
+    return _json({"error": {"code": code, "message": message, **(details or {})}}, status, headers)
 
 
 def _refused(rejected: Rejected) -> Response:
