@@ -268,6 +268,12 @@ def test_a_running_broker_can_be_inspected_and_its_moving_tail_is_no_damage(tmp_
             done = await loop.run_in_executor(None, driftq, "inspect", command, folder)
             assert done.returncode == Exit.OK, done.stdout + done.stderr
             assert "Traceback" not in done.stderr
+        for _ in range(SHARE):
+            shares.release()
+        salvage = ("repair", "salvage", folder, "--to", tmp_path / "out", "--json")
+        done = await loop.run_in_executor(None, driftq, *salvage)
+        assert done.returncode == Exit.OK, done.stdout + done.stderr
+        assert {log["log"] for log in json.loads(done.stdout)["salvaged"]} == {"t/0", "t/1"}
         assert (await loop.run_in_executor(None, driftq, "repair", "truncate", folder)).returncode == Exit.IN_USE
         loading.cancel()
         await asyncio.gather(loading, return_exceptions=True)
