@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -153,11 +154,20 @@ class ReadableRecords:
     def _staged_batch(self, offset: int) -> bytes | None:
         """A batch that was staged before the journal begins: only the staging log's files hold it."""
         for item in self._files.batches(f.STAGING_LOG, offset, offset + 1):
-            for batch in self._intact_batches(item) if isinstance(item, CorruptLog) else (item,):
-                header = records.read_header(batch)
-                if header.first_offset <= offset < header.end_offset:
-                    return batch
+            if not isinstance(item, CorruptLog):
+                return item
+            for damage in self._staging_damage:
+                for batch in self._intact_batches(damage) if offset < damage.end_offset else ():
+                    header = records.read_header(batch)
+                    if header.first_offset <= offset < header.end_offset:
+                        return batch
         return None
+
+    @cached_property
+    def _staging_damage(self) -> list[CorruptLog]:
+        """The damaged runs of the staging log. A run has to be read whole to find what is intact in it."""
+        items = self._files.batches(f.STAGING_LOG, 0, self._files.end(f.STAGING_LOG))
+        return [item for item in items if isinstance(item, CorruptLog)]
 
     def batches(self, log_id: int) -> Iterator[tuple[records.Header, bytes]]:
         """The readable batches of a log in the order of their offsets. The first may begin before the first offset."""
