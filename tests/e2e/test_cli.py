@@ -17,7 +17,16 @@ import driftq
 from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
 
-LOCAL = {"serve", "config", "inspect", "repair", "completion", "pipeline", "demo"}  # need no server, or are one
+LOCAL = {
+    "serve",
+    "config",
+    "inspect",
+    "repair",
+    "completion",
+    "pipeline",
+    "demo",
+    "worker",
+}  # need no server, or are one
 
 
 @pytest.fixture(scope="module")
@@ -438,6 +447,30 @@ def test_errors_name_what_to_do(topic):
     result = CliRunner().invoke(main, ["topic", "list"])
     assert result.exit_code == Exit.USAGE
     assert "Did you mean topics" in result.stderr
+
+
+def test_workers_are_listed_and_asked_to_end(server):
+    assert run("workers", "list") == ""
+    worker = {"name": "app.send", "topic": "emails", "group": "g", "task": "send.v1", "concurrency": 4, "busy": 1}
+    body = {"host": "h", "pid": 4242, "version": "1.0", "workers": [worker, {**worker, "task": ""}]}
+    server.call("PUT", "/v1/workers/w1", body)
+    try:
+        row = run("workers", "list").splitlines()[1].split()
+        assert (row[0], row[1], row[2], row[4]) == ("w1", "h", "4242", "2/8")
+        assert row[-3:] == ["running", "send.v1,", "emails/g"]
+        assert as_json("workers", "list")[0]["busy"] == 2
+        assert "app.send" in run("workers", "show", "w1")
+        assert as_json("workers", "show", "w1")["pid"] == 4242
+        assert run("workers", "drain", "w1") == "w1: asked to drain\n"
+        assert as_json("workers", "drain", "--all")[0]["command"] == "drain"
+        assert run("workers", "stop", "--all") == "w1: asked to stop\n"
+        assert as_json("workers", "stop", "w1")[0]["command"] == "stop"
+        assert " stop " in run("workers", "list"), "what it was asked, until it says that it drains"
+        assert "no such worker: w2" in run("workers", "stop", "w1", "w2", code=Exit.NOTHING_THERE)
+        assert "no worker 'w2' runs" in run("workers", "show", "w2", code=Exit.NOTHING_THERE)
+        assert "name the workers, or use --all" in run("workers", "drain", code=Exit.USAGE)
+    finally:
+        server.call("DELETE", "/v1/workers/w1")
 
 
 def leaves(group: click.Group, context: click.Context, front: str = "") -> set[str]:

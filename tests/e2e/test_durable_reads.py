@@ -74,6 +74,9 @@ SHOWN_LATER = {"GET /v1/dlq/{topic}", "GET /v1/dlq/{topic}/errors"}
 OF_THE_PROCESS = {
     "GET /v1/healthz", "GET /v1/readyz", "GET /v1/version", "GET /v1/metrics", "GET /v1/openapi.json", "GET /v1/docs",
     "HEAD /v1/healthz", "HEAD /v1/readyz", "HEAD /v1/metrics", "GET /v1/clock",
+    # The registry of workers is presence, in memory: no part of the state.
+    "GET /v1/workers", "GET /v1/workers/{id}", "PUT /v1/workers/{id}", "DELETE /v1/workers/{id}",
+    "POST /v1/workers/{id}/drain", "POST /v1/workers/{id}/stop",
 }  # fmt: skip
 CHANGES = {
     "POST /v1/topics", "POST /v1/produce", "GET /v1/consume", "POST /v1/ack", "POST /v1/nack", "POST /v1/produce/batch",

@@ -50,6 +50,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "streams": "Create, append to, read and follow durable streams.",
         "pipeline": "Run pipelines on Spark.",
     },
+    "Workers": {
+        "worker": "Run the workers and tasks of modules.",
+        "workers": "List the processes that run workers; drain and stop them.",
+    },
     "Server": {
         "serve": "Run the server.",
         "demo": "Run a broker, a workload, Spark pipelines and an audit.",

@@ -33,10 +33,10 @@ def serve(address: str | None, data: str, memory: bool, config: str | None, assi
     import uvloop
 
     from driftq.cli.exit_codes import exit_on_error
-    from driftq.server.logs import capture_all, configure
     from driftq.server.run import run
     from driftq.server.settings import load_from_environment
     from driftq.settings.loader import SettingsError
+    from driftq.settings.log_lines import capture_all, configure
 
     if address is not None:
         host, colon, port = address.rpartition(":")

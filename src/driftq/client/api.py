@@ -94,6 +94,19 @@ class DeadLetters(DeadLetterMethods, SyncApi): ...
 class AsyncDeadLetters(DeadLetterMethods, AsyncApi): ...
 
 
+class WorkersMethods:
+    list = listing(admin.list_workers)
+    describe = endpoint(admin.describe_worker)
+    drain = endpoint(admin.drain_worker)
+    stop = endpoint(admin.stop_worker)
+
+
+class Workers(WorkersMethods, SyncApi): ...
+
+
+class AsyncWorkers(WorkersMethods, AsyncApi): ...
+
+
 class StreamsMethods:
     list = endpoint(streams.list_streams)
     iterate = iterating(streams.each_stream)
@@ -172,6 +185,7 @@ class DriftQ(BrokerMethods, SyncApi):
         self.groups = Groups(self._transport)
         self.jobs = Jobs(self._transport)
         self.dead_letters = DeadLetters(self._transport)
+        self.workers = Workers(self._transport)
         self.streams = Streams(self._transport)
 
     @property
@@ -282,6 +296,7 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         self.groups = AsyncGroups(transport)
         self.jobs = AsyncJobs(transport)
         self.dead_letters = AsyncDeadLetters(transport)
+        self.workers = AsyncWorkers(transport)
         self.streams = AsyncStreams(transport)
 
     @property

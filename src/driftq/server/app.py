@@ -21,6 +21,7 @@ from driftq.server.handlers.stages import StagesHandlers
 from driftq.server.handlers.streams import StreamCatalogHandlers, StreamHandlers
 from driftq.server.handlers.subscriptions import SubscriptionHandlers
 from driftq.server.handlers.topics import TopicsHandlers
+from driftq.server.handlers.workers import WorkersHandlers
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
 
@@ -120,6 +121,7 @@ def _work(context: Context) -> list[RouteSpec]:
     letters = DeadLettersHandlers(context)
     jobs = JobsHandlers(context)
     stages = StagesHandlers(context)
+    workers = WorkersHandlers(context)
     return [
         # effects that happen once
         RouteSpec("GET", "/v1/idempotency", effects.get),
@@ -134,6 +136,13 @@ def _work(context: Context) -> list[RouteSpec]:
         RouteSpec("POST", "/v1/jobs", jobs.enqueue),
         RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get),
         RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
+        # processes that run workers
+        RouteSpec("GET", "/v1/workers", workers.list),
+        RouteSpec("GET", "/v1/workers/{id}", workers.describe),
+        RouteSpec("PUT", "/v1/workers/{id}", workers.heartbeat),
+        RouteSpec("DELETE", "/v1/workers/{id}", workers.remove),
+        RouteSpec("POST", "/v1/workers/{id}/drain", workers.drain),
+        RouteSpec("POST", "/v1/workers/{id}/stop", workers.stop),
         # staged appends, for sinks
         RouteSpec("POST", "/v1/stages", stages.stage),
         RouteSpec("POST", "/v1/stages/publish", stages.publish),

@@ -15,6 +15,7 @@ import resource
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,7 @@ from driftq.server.outbound.client import OutboundClient
 from driftq.server.router.caller import RouterCaller
 from driftq.server.router.routers import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
+from driftq.server.worker_registry import WorkerRegistry
 from driftq.settings.loader import SettingsError
 from driftq.storage.disk import DescriptorReserve, NoDescriptors, OsDisk
 
@@ -92,6 +94,7 @@ async def serve_until(
         began_s = loop.time()
         engine = await _open(settings, data, OsDisk(reserve), descriptors, monitor)
         router_caller = RouterCaller(router, engine, settings.router.timeout_ms) if router is not None else None
+        workers = WorkerRegistry(time.monotonic)
         sources = Sources(
             access_log,
             router_caller,
@@ -99,11 +102,12 @@ async def serve_until(
             lambda: listener.stream_count,
             loop.time() - began_s,
             descriptors.connections,
+            lambda: len(workers),
         )
         _tune_threads()
         _tune_garbage_collector()
         monitor.watch_garbage_collection()
-        gate.open(App(routes(Context(engine, settings, router_caller, Metrics(engine, sources), outbound))))
+        gate.open(App(routes(Context(engine, settings, router_caller, Metrics(engine, sources), outbound, workers))))
         report(_greeting(settings, listener.addresses, data, engine))
         await _wait_for_stop(stop, engine)
         report("stopping")

@@ -15,11 +15,12 @@ import msgspec
 
 from driftq.client.claim_result import ClaimResult
 from driftq.client.worker.options import Handler, WorkerCounts
-from driftq.client.worker.worker_loop import AnyMessage, WorkerLoop
+from driftq.client.worker.worker_loop import WorkerLoop
 
 if TYPE_CHECKING:
     from driftq.client.claims import SettleAction
     from driftq.client.message import AsyncMessage, Message
+    from driftq.client.worker.attempt import AnyMessage
     from driftq.client.worker.worker import Worker
     from driftq.testing.broker import MemoryBroker
 

@@ -1,4 +1,4 @@
-"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs, explain, fetch."""
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs, workers, explain, fetch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ from driftq.wire.jobs import CancelReply, EnqueueReply
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
 from driftq.wire.topics import MessagesReply, OffsetsReply, TopicChange, TopicInfo, TopicReply, TopicsReply
+from driftq.wire.workers import HeartbeatReply, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import HttpReply
     from driftq.wire.produce import ProduceItem
     from driftq.wire.records import Record
+    from driftq.wire.workers import HeartbeatRequest
 
 
 R = TypeVar("R")
@@ -238,6 +240,43 @@ def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
     """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
     path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
     return post(path, {}, lambda reply: decode_body(reply, CancelReply).cancelled, idempotent=True)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+def _worker(id: str) -> str:
+    return f"/v1/workers/{segment(id)}"
+
+
+def list_workers() -> Pages[WorkerInfo]:
+    """The processes that run workers now, as they announce themselves."""
+    return _pages("/v1/workers", WorkersReply, lambda reply: Page(reply.workers, reply.after), {})
+
+
+def describe_worker(id: str) -> Call[WorkerInfo]:
+    """What a process runs, and how busy it is. Its id is the owner of the leases that it holds."""
+    return get(_worker(id), WorkerInfo)
+
+
+def drain_worker(id: str) -> Call[WorkerInfo]:
+    """Ask a process to claim nothing more, finish what runs, and end. It is notified with its next heartbeat."""
+    return post(f"{_worker(id)}/drain", {}, json_reader(WorkerInfo), idempotent=True)
+
+
+def stop_worker(id: str) -> Call[WorkerInfo]:
+    """Ask a process to give back what it holds, without counting an attempt, and to end at once."""
+    return post(f"{_worker(id)}/stop", {}, json_reader(WorkerInfo), idempotent=True)
+
+
+def heartbeat(id: str, body: HeartbeatRequest) -> Call[HeartbeatReply]:
+    """Announce a process that runs workers."""
+    return Call("PUT", _worker(id), json_reader(HeartbeatReply), refusal=refusal, body=encode(body), idempotent=True)
+
+
+def remove_worker(id: str) -> Call[None]:
+    """A process that ran workers has ended."""
+    return bodyless_call("DELETE", _worker(id))
 
 
 # --- reading without a claim: explain, route, fetch -------------------------------------------------------------------

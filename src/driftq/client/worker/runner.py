@@ -1,16 +1,17 @@
-"""The process around workers: event loop, signals, and an orderly end. How messages move is in `worker_loop`."""
+"""The process around workers: event loop, signals, presence, an orderly end. How messages move is in `worker_loop`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.errors import InvalidCall
 from driftq.client.transport.async_transport import new_event_loop
+from driftq.client.worker.presence import Presence
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import WorkerCounts
@@ -18,29 +19,49 @@ if TYPE_CHECKING:
 
 Broker = str | DriftQ | AsyncDriftQ
 
+SAME_SIGNAL_S = 0.2  # signals that follow each other within this are one request
+DRAIN_QUIET_S = 1.0  # a run that only drains is announced if it takes longer than this
+
 
 def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[WorkerCounts]:
-    """Run workers in this process until SIGTERM or SIGINT. A second signal ends them at once."""
+    """Run workers in this process until SIGTERM or SIGINT, which finish what runs. A second signal ends them at once:
+    what runs is released, without counting an attempt."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_until_signal(workers, broker, drain))
 
 
 async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool) -> list[WorkerCounts]:
-    stop = asyncio.Event()
+    stop, abort = asyncio.Event(), asyncio.Event()
+    with signals_handled(stop.set, abort.set):
+        return await run_async(*workers, broker=broker, drain=drain, stop=stop, abort=abort)
+
+
+@contextlib.contextmanager
+def signals_handled(on_first: Callable[[], None], on_second: Callable[[], None]) -> Iterator[None]:
+    """Call these at the first SIGTERM or SIGINT, and at every later one. Some programs send one signal twice, to the
+    process and to its group: what follows at once is the same request. Outside of the main thread the program handles
+    signals itself."""
     loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    first_s: float | None = None
 
     def on_signal() -> None:
-        if stop.is_set():
-            task.cancel()
-        stop.set()
+        nonlocal first_s
+        if first_s is None:
+            first_s = loop.time()
+            on_first()
+        elif loop.time() - first_s > SAME_SIGNAL_S:
+            on_second()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Outside of the main thread the program handles signals itself.
-        with contextlib.suppress(ValueError, RuntimeError):
+    with contextlib.suppress(ValueError, RuntimeError):
+        for number in numbers:
             _handle_signal(loop, number, on_signal)
-    return await run_async(*workers, broker=broker, drain=drain, stop=stop)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError, RuntimeError):  # RuntimeError: also Windows
+            for number in numbers:
+                loop.remove_signal_handler(number)
 
 
 def _handle_signal(loop: asyncio.AbstractEventLoop, number: int, handler: Callable[[], None]) -> None:
@@ -51,23 +72,34 @@ def _handle_signal(loop: asyncio.AbstractEventLoop, number: int, handler: Callab
 
 
 async def run_async(
-    *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, stop: asyncio.Event | None = None
+    *workers: Worker[Any, Any],
+    broker: Broker = "",
+    drain: bool = False,
+    stop: asyncio.Event | None = None,
+    abort: asyncio.Event | None = None,
+    waits_for_topics: bool = False,
 ) -> list[WorkerCounts]:
-    """Run workers on the running event loop."""
+    """Run workers on the running event loop until `stop` is set; `abort` ends the wait for what runs."""
     if not workers:
         raise InvalidCall("nothing to run: name at least one worker")
-    stop = stop or asyncio.Event()
+    stop, abort = stop or asyncio.Event(), abort or asyncio.Event()
     client = _client(broker)
     try:
-        tasks = [asyncio.create_task(worker.new_loop(client).run(stop, drain=drain)) for worker in workers]
+        loops = [worker.new_loop(client) for worker in workers]
+        presence = Presence(client, list(zip(workers, loops, strict=True)), stop, abort)
+        announcing = asyncio.create_task(presence.run(DRAIN_QUIET_S if drain else 0.0))
+        tasks = [
+            asyncio.create_task(loop.run(stop, drain=drain, abort=abort, waits_for_topic=waits_for_topics))
+            for loop in loops
+        ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             stop.set()  # if one has failed, the others drain
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
+            for task in (*tasks, announcing):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, announcing, return_exceptions=True)
     finally:
         if client is not broker:
             await client.close()

@@ -74,6 +74,10 @@ class Task(Worker[P, R]):
         merged = self._job_options | {name: value for name, value in options.items() if value}
         return Task(self.function, self.subscription, self.options, merged)
 
+    def with_options(self, options: WorkerOptions) -> Task[P, R]:
+        """The same task with other options of its worker."""
+        return Task(self.function, self.subscription, options, self._job_options)
+
     def job(self, *args: P.args, **kwargs: P.kwargs) -> ProduceItem:
         """The job of a call. Raises TypeError for arguments that do not match the signature."""
         bound = self._signature.bind(*args, **kwargs)

@@ -44,9 +44,18 @@ class Worker(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
+    @property
+    def full_name(self) -> str:
+        """The function's module and name."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
     def handler(self) -> Handler:
         """The function that is called with a message."""
         return self.function
+
+    def with_options(self, options: WorkerOptions) -> Worker[P, R]:
+        """The same worker with other options."""
+        return Worker(self.function, self.subscription, options)
 
     def new_loop(self, client: AsyncDriftQ) -> WorkerLoop:
         """The loop for one run of this worker."""

@@ -1,6 +1,6 @@
 """The loop of a worker: claims messages, runs the handler, settles them, and renews their leases in the meantime.
 
-                    claim loop                runners (concurrency)              settle loop
+                    claim loop                runners (concurrency)              `settle_queue`
     broker ──claim──▶ _enqueue ──▶ _ready ──▶ _handle ──▶ _running ──▶ _to_settle ──▶ ack · nack · reject · release
                                       └───────────┬───────────┘          one call for each kind of settlement
                                              lease loop
@@ -10,17 +10,18 @@
 The tasks run on one event loop. `_held` is every message that is claimed and not settled; the claim loop claims when a
 quarter of its limit (`held_max`) is free, so that claims are few and large. A claim also acks what is done by then.
 
-**A message** is in exactly one of: `_ready` (waits for a runner), `_running`, `_to_settle`, or the current call of the
-settle loop. What ends while a call is under way shares the next one: a busy worker makes few calls per message.
+**A message** is in exactly one of `_ready` (it waits for a runner), `_running` and `_to_settle` (it waits for a call,
+or is part of the current one).
 
-**An async handler** is awaited. **A plain one** runs on a thread pool and gets a blocking `Message`. A thread cannot be
-stopped: if its message is lost or times out, the thread runs on and its result is ignored.
+**An async handler** is awaited. **A plain one** runs on a thread pool and gets a blocking `Message` (`attempt`). A
+thread cannot be stopped: if its message is lost or times out, the thread runs on and its result is ignored.
 
 **Losing a lease**: an extend names the messages that are lost, because the lease ran out or the job was cancelled. They
 are dropped from `_ready`, or their handler is aborted. They are not settled: another worker holds them now.
 
 **Draining** (`stop` is set, or with `drain` nothing is left): no more claims; `_ready` is released without counting an
 attempt; running handlers get `drain_ms`, then they are aborted and released; the last settlements get `LAST_SETTLE_S`.
+`abort` ends the wait for running handlers.
 
 Nothing here knows signals or decorators; see `worker`.
 """
@@ -33,7 +34,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.claims import (
@@ -48,40 +48,27 @@ from driftq.client.claims import (
     settlement_for,
     token_ranges,
 )
-from driftq.client.errors import DriftQError, Refused
-from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
+from driftq.client.errors import DriftQError, NotFound, Refused
+from driftq.client.message import async_messages, sync_messages
 from driftq.client.transport.sync_transport import Transport
+from driftq.client.worker.attempt import AnyMessage, AttemptResult, HandlerCaller, RunningAttempt
 from driftq.client.worker.options import WorkerCounts
+from driftq.client.worker.settle_queue import SETTLE_MAX, SettleQueue, position
 
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
     from driftq.client.claim_result import ClaimResult
     from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
-    from driftq.wire.claims import RefusedItem
 
 logger = logging.getLogger("driftq.worker")
 
-AnyMessage = Message | AsyncMessage
-
 CLAIM_WAIT_MS = 20_000  # long poll of a claim
 CLAIM_MAX = 10_000  # messages in one claim
-SETTLE_MAX = 5_000  # messages in one call that settles or extends
 RETRY_S = 1.0  # after a claim that failed
+NO_TOPIC_WARNING_S = 30.0  # how often a topic that does not exist is reported
 TICK_S = 0.1  # how often time limits are checked
 LAST_SETTLE_S = 5.0
 YIELD_EVERY = 100
-
-
-class RunningAttempt:
-    """A message whose handler is running."""
-
-    __slots__ = ("started_s", "aborted_as", "message", "task")
-
-    def __init__(self, message: AnyMessage, task: asyncio.Task[None]) -> None:
-        self.message = message
-        self.task = task
-        self.started_s = time.monotonic()
-        self.aborted_as: str | None = None  # the verb, or "lost", if the loop aborted it
 
 
 class WorkerLoop:
@@ -99,24 +86,44 @@ class WorkerLoop:
         self.counts = WorkerCounts()
         self._subscription = subscription
         self._options = options
-        self._handler = handler
         self._transport = client._transport
         self._holder = LeaseHolder(subscription.topic, subscription.group, client.owner)
-        self._is_async = is_async
+        self._caller = HandlerCaller(handler, options.concurrency, is_async=is_async)
         self._sync_transport = None if is_async else Transport(self._transport.address, self._transport.retry)
-        self._threads = None if is_async else ThreadPoolExecutor(options.concurrency, "driftq-worker")
         self._ready: deque[AnyMessage] = deque()  # claimed, waiting for a runner
         self._running: set[RunningAttempt] = set()
-        self._to_settle: list[tuple[AnyMessage, SettleAction]] = []  # handled, waiting for the settle loop
+        self._to_settle = SettleQueue(self._transport, self.counts, self._release_slot)  # handled
         self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
         self._ready_event = asyncio.Event()  # `_ready` is not empty
-        self._settle_event = asyncio.Event()  # `_to_settle` is not empty
         self._room_event = asyncio.Event()  # `_held` has shrunk; `_running` is polled
+        self._abort_event = asyncio.Event()  # handlers that run get no more time
+        self._waits_for_topic = False
+        self._no_topic_warning_s = float("-inf")  # when it was last logged
 
-    async def run(self, stop: asyncio.Event, *, drain: bool = False) -> WorkerCounts:
-        """Until `stop`, or with `drain` until nothing is left to claim."""
+    @property
+    def busy(self) -> int:
+        """Handlers that run now."""
+        return len(self._running)
+
+    @property
+    def held(self) -> int:
+        """Messages that are claimed and not settled."""
+        return len(self._held)
+
+    async def run(
+        self,
+        stop: asyncio.Event,
+        *,
+        drain: bool = False,
+        abort: asyncio.Event | None = None,
+        waits_for_topic: bool = False,
+    ) -> WorkerCounts:
+        """Until `stop`, or with `drain` until nothing is left to claim. With `waits_for_topic`, a topic that does not
+        exist is waited for instead of an error."""
+        self._abort_event = abort or self._abort_event
+        self._waits_for_topic = waits_for_topic
         runners = [asyncio.create_task(self._run_handlers(stop)) for _ in range(self._options.concurrency)]
-        others = [asyncio.create_task(self._settle_loop()), asyncio.create_task(self._lease_loop())]
+        others = [asyncio.create_task(self._to_settle.run()), asyncio.create_task(self._lease_loop())]
         try:
             try:
                 await self._claim_loop(stop, drain)
@@ -126,8 +133,7 @@ class WorkerLoop:
             for task in (*runners, *others):
                 task.cancel()
             await asyncio.gather(*runners, *others, return_exceptions=True)
-            if self._threads is not None:
-                self._threads.shutdown(wait=False, cancel_futures=True)
+            self._caller.close()
             if self._sync_transport is not None:
                 self._sync_transport.close()
         return self.counts
@@ -143,7 +149,7 @@ class WorkerLoop:
                 if room < claim_min:
                     await self._wait_for_room(stopping)
                     continue
-                claimed = await self._claim(min(room, CLAIM_MAX), 0 if drain else CLAIM_WAIT_MS, stopping)
+                claimed = await self._claim(min(room, CLAIM_MAX), drain, stopping)
                 self._enqueue(claimed)
                 if drain and not claimed:
                     if not self._held:
@@ -158,34 +164,45 @@ class WorkerLoop:
         await asyncio.wait((room, stopping), return_when=asyncio.FIRST_COMPLETED)
         room.cancel()
 
-    async def _claim(self, room: int, wait_ms: int, stopping: asyncio.Task[Any]) -> list[AnyMessage]:
+    async def _claim(self, room: int, drain: bool, stopping: asyncio.Task[Any]) -> list[AnyMessage]:
         """Claim messages, and ack those that are done, in one call. Returns none if the worker is to stop, or the
         broker cannot be reached."""
         subscription, transport = self._subscription, self._transport
         _, _, task, label, start = subscription
         claiming = Claiming(self._holder, room, self._options.lease_ms, start, task, label)
-        done = self._take_acks()
-        flow = claim_flow(claiming, wait_ms, token_ranges(done), transport.retry, transport.peer)
+        done = self._to_settle.take_acks()
+        flow = claim_flow(claiming, 0 if drain else CLAIM_WAIT_MS, token_ranges(done), transport.retry, transport.peer)
         claim_task = asyncio.create_task(transport.execute(flow))
         # Cancelling a claim closes its connection; the broker then takes back what it may have delivered on it.
         await asyncio.wait((claim_task, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not claim_task.done():
             claim_task.cancel()
             await asyncio.gather(claim_task, return_exceptions=True)
-            self._queue_acks(done)
+            self._to_settle.put_back(done)
             return []
         error = claim_task.exception()
         if error is None:
             if done:
-                self._on_settled(ACK, done, claim_task.result().refused)
+                self._to_settle.settled(ACK, done, claim_task.result().refused)
             return self._messages(claim_task.result())
-        self._queue_acks(done)
-        if not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
+        self._to_settle.put_back(done)
+        if self._waits_for_topic and isinstance(error, NotFound):
+            self._warn_of_no_topic()
+        elif not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
             raise error
-        logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
+        elif drain and not transport.peer.ever_connected:
+            raise error  # the address is probably wrong
+        else:
+            logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
+
+    def _warn_of_no_topic(self) -> None:
+        if time.monotonic() >= self._no_topic_warning_s + NO_TOPIC_WARNING_S:
+            self._no_topic_warning_s = time.monotonic()
+            topic = self._subscription.topic
+            logger.warning("topic %s does not exist; waiting for it. Create it: driftq topics create %s", topic, topic)
 
     def _messages(self, result: ClaimResult, holder: LeaseHolder | None = None) -> list[AnyMessage]:
         if self._sync_transport is not None:
@@ -224,86 +241,34 @@ class WorkerLoop:
         if damage := message.damage:  # its head cannot be decoded: no handler can process it
             self._queue_settlement(message, SettleAction("reject", damage))
             return
-        error: BaseException | None = None
+        result = AttemptResult()
         try:
-            if self._threads is None:
-                await self._handler(message)
-            else:
-                call = asyncio.get_running_loop().run_in_executor(self._threads, _error_of, self._handler, message)
-                error = await call
-        except asyncio.CancelledError:
-            if running.aborted_as is None:
+            result = await self._caller.call(message)
+        except asyncio.CancelledError as cancelled:
+            if running.aborted_as is not None:
+                running.task.uncancel()
+            elif running.task.cancelling():
                 raise
-            running.task.uncancel()
-        except Exception as raised:
-            error = raised
+            else:  # what the handler waited for was cancelled
+                result = AttemptResult(None, cancelled)
         if running.aborted_as is not None or message.lost:
             return  # settled when it was aborted, or another worker holds it now
         if message.settled:
             self.counts.count(message.settled_as, 1)
             self._release_slot(message)
             return
+        error = result.error
         settlement = settlement_for(error)
         if error is not None and settlement.verb == "nack/batch" and not isinstance(error, HandlerResult):
             logger.warning("%r failed: %s", message, settlement.reason, exc_info=error)
         self._queue_settlement(message, settlement)
 
     def _queue_settlement(self, message: AnyMessage, settlement: SettleAction) -> None:
-        self._to_settle.append((message, settlement))
-        self._settle_event.set()
+        self._to_settle.add(message, settlement)
 
     def _release_slot(self, message: AnyMessage) -> None:
         self._held.discard(message)
         self._room_event.set()
-
-    # --- settling ---
-
-    async def _settle_loop(self) -> None:
-        """What ends while a call is under way shares the next one."""
-        while True:
-            await self._settle_event.wait()
-            self._settle_event.clear()
-            while self._to_settle:
-                handled, self._to_settle = self._to_settle, []
-                for settlement, messages in _by_settlement(handled):
-                    for at in range(0, len(messages), SETTLE_MAX):
-                        await self._settle(settlement, messages[at : at + SETTLE_MAX])
-
-    async def _settle(self, settlement: SettleAction, messages: list[AnyMessage]) -> None:
-        messages.sort(key=_position)
-        try:
-            reply = await self._transport.execute(settle(settlement.verb, messages, **settlement.fields()))
-        except DriftQError as error:
-            logger.warning("%d messages could not be settled and will be delivered again: %s", len(messages), error)
-            self._release_settled(settlement, messages, len(messages))
-            return
-        self._on_settled(settlement, messages, reply.refused)
-
-    def _take_acks(self) -> list[AnyMessage]:
-        """Handled messages that the next claim can ack."""
-        done = [message for message, settlement in self._to_settle if settlement == ACK][:SETTLE_MAX]
-        if done:
-            taken = set(done)
-            self._to_settle = [item for item in self._to_settle if item[0] not in taken]
-            done.sort(key=_position)
-        return done
-
-    def _queue_acks(self, messages: list[AnyMessage]) -> None:
-        """A claim that carried these acks has failed: the settle loop sends them."""
-        for message in messages:
-            self._queue_settlement(message, ACK)
-
-    def _on_settled(self, settlement: SettleAction, messages: list[AnyMessage], refused: list[RefusedItem]) -> None:
-        if refused:
-            logger.warning("%d messages were lost before they were settled: %s", len(refused), refused[0].message)
-        self._release_settled(settlement, messages, len(refused))
-
-    def _release_settled(self, settlement: SettleAction, messages: list[AnyMessage], lost: int) -> None:
-        self.counts.count(settlement.verb, len(messages) - lost)
-        self.counts.lost += lost
-        for message in messages:
-            message.mark_settled(settlement.verb)
-            self._release_slot(message)
 
     # --- leases and time limits ---
 
@@ -331,14 +296,14 @@ class WorkerLoop:
             self.counts.lost += 1
             self._release_slot(message)
         else:
-            message.lost = self._threads is not None
+            message.lost = not self._caller.is_async
             self._queue_settlement(message, settlement)
-        if self._threads is None:
+        if self._caller.is_async:
             running.task.cancel()
 
     async def _extend(self) -> None:
         held = [*self._ready, *(running.message for running in self._running if running.aborted_as is None)]
-        held.sort(key=_position)
+        held.sort(key=position)
         for at in range(0, len(held), SETTLE_MAX):
             part = held[at : at + SETTLE_MAX]
             try:
@@ -366,7 +331,7 @@ class WorkerLoop:
     async def _shut_down(self) -> None:
         while self._ready:
             self._queue_settlement(self._ready.popleft(), RELEASE)
-        await self._wait_until(lambda: not self._running, self._options.drain_ms / 1_000)
+        await self._wait_until(lambda: not self._running or self._abort_event.is_set(), self._options.drain_ms / 1_000)
         for running in list(self._running):
             if running.aborted_as is None:
                 self._abort(running, RELEASE)
@@ -378,23 +343,3 @@ class WorkerLoop:
             self._room_event.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._room_event.wait(), min(TICK_S, timeout_s))
-
-
-def _position(message: AnyMessage) -> tuple[int, int]:
-    return message.partition, message.offset
-
-
-def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple[SettleAction, list[AnyMessage]]]:
-    groups: dict[SettleAction, list[AnyMessage]] = {}
-    for message, settlement in handled:
-        groups.setdefault(settlement, []).append(message)
-    return list(groups.items())
-
-
-def _error_of(handler: Callable[[Any], Any], message: AnyMessage) -> Exception | None:
-    """Call a handler on a thread. A future would replace a `TimeoutError` with a new one that has no traceback."""
-    try:
-        handler(message)
-    except Exception as error:
-        return error
-    return None

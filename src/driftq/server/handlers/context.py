@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from driftq.server.handlers.codec import refusal
 from driftq.server.http.response import Deferred
 from driftq.server.http.response import Reply as HttpReply
 from driftq.server.outbound.client import OutboundClient
+from driftq.server.worker_registry import WorkerRegistry
 from driftq.wire.produce import ANY, ProduceItem
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Context:
         router: RouterCaller | None = None,
         metrics: Metrics | None = None,
         outbound: OutboundClient | None = None,
+        workers: WorkerRegistry | None = None,
     ) -> None:
         self.engine = engine
         self.settings = settings
@@ -42,6 +45,7 @@ class Context:
         self.metrics = metrics
         self.outbound = outbound or OutboundClient(settings)
         self.rates = TenantRates(settings.tenants)
+        self.workers = workers if workers is not None else WorkerRegistry(time.monotonic)
         self._round_robin = PartitionRoundRobin()
 
     def ask(

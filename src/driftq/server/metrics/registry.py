@@ -130,6 +130,7 @@ METRICS: tuple[MetricDefinition, ...] = (
     ),
     MetricDefinition("driftq_connections", "gauge", (), "Open connections."),
     MetricDefinition("driftq_connections_max", "gauge", (), "Limit of connections; further ones get 503."),
+    MetricDefinition("driftq_workers", "gauge", (), "Processes that run workers and announce themselves."),
     MetricDefinition("driftq_open_streams", "gauge", (), "Connections with an open stream: consumers, live tails."),
     MetricDefinition("driftq_http_responses_total", "counter", ("status",), "Responses by HTTP status."),
     MetricDefinition(
@@ -168,6 +169,7 @@ class Sources(NamedTuple):
     streams: Callable[[], int] = lambda: 0
     recovery_s: float = 0.0
     connections_max: int = 0
+    workers: Callable[[], int] = lambda: 0
 
 
 class Metrics:
@@ -301,6 +303,7 @@ class Metrics:
         yield _one("driftq_connections", self._sources.connections())
         yield _one("driftq_connections_max", self._sources.connections_max)
         yield _one("driftq_open_streams", self._sources.streams())
+        yield _one("driftq_workers", self._sources.workers())
         statuses = sorted(access_log.by_status.items()) if access_log is not None else []
         yield _samples("driftq_http_responses_total", (((str(status),), count) for status, count in statuses))
         results = sorted(router.results.items()) if router is not None else []

@@ -1,10 +1,11 @@
-"""The documentation of work: effects and outcomes, dead letters, jobs, staged appends."""
+"""The documentation of work: effects and outcomes, dead letters, jobs, workers, staged appends."""
 
 from __future__ import annotations
 
 from driftq.server.openapi.operation import (
     DONE,
     NUMBERED_PAGE,
+    PAGE,
     PLACE_PAGE,
     READ_ERRORS,
     TOPIC,
@@ -15,7 +16,7 @@ from driftq.server.openapi.operation import (
     ReplyDoc,
     as_json,
 )
-from driftq.wire import dead_letters, effects, jobs, stages
+from driftq.wire import dead_letters, effects, jobs, stages, workers
 from driftq.wire.fields import Name, Natural
 from driftq.wire.produce import PACKED_TYPE
 
@@ -138,6 +139,53 @@ JOB_OPERATIONS: Operations = {
     ),
 }
 
+_ASKED = {202: ReplyDoc("It is asked to with its next heartbeat.", workers.WorkerInfo)}
+WORKER_OPERATIONS: Operations = {
+    ("GET", "/v1/workers"): Operation(
+        "List workers",
+        "The processes that run workers, as they announce themselves. Entries are kept in memory, and end a few "
+        "seconds after the last heartbeat.",
+        "workers",
+        {200: ReplyDoc("A page of workers, by id.", workers.WorkersReply)},
+        query=PAGE,
+    ),
+    ("GET", "/v1/workers/{id}"): Operation(
+        "Describe a worker",
+        "What a process runs, and how busy it is. Its id is the owner of the leases that it holds.",
+        "workers",
+        {200: ReplyDoc("The worker.", workers.WorkerInfo)},
+        errors=(404,),
+    ),
+    ("PUT", "/v1/workers/{id}"): Operation(
+        "Announce a worker",
+        "The heartbeat of a process. The reply says when to call again, and may ask it to drain or to stop.",
+        "workers",
+        {200: ReplyDoc("The entry was renewed.", workers.HeartbeatReply)},
+        as_json(workers.HeartbeatRequest),
+        errors=(429,),
+    ),
+    ("DELETE", "/v1/workers/{id}"): Operation(
+        "Remove a worker",
+        "For a process that ends: its entry goes at once.",
+        "workers",
+        DONE,
+    ),
+    ("POST", "/v1/workers/{id}/drain"): Operation(
+        "Drain a worker",
+        "The process claims nothing more, finishes what runs, and ends.",
+        "workers",
+        _ASKED,
+        errors=(404,),
+    ),
+    ("POST", "/v1/workers/{id}/stop"): Operation(
+        "Stop a worker",
+        "The process releases what it holds, without counting an attempt, and ends at once.",
+        "workers",
+        _ASKED,
+        errors=(404,),
+    ),
+}
+
 STAGE_OPERATIONS: Operations = {
     ("POST", "/v1/stages"): Operation(
         "Stage a packed batch",
@@ -180,4 +228,10 @@ STAGE_OPERATIONS: Operations = {
     ),
 }
 
-OPERATIONS: Operations = {**EFFECT_OPERATIONS, **DEAD_LETTER_OPERATIONS, **JOB_OPERATIONS, **STAGE_OPERATIONS}
+OPERATIONS: Operations = {
+    **EFFECT_OPERATIONS,
+    **DEAD_LETTER_OPERATIONS,
+    **JOB_OPERATIONS,
+    **WORKER_OPERATIONS,
+    **STAGE_OPERATIONS,
+}

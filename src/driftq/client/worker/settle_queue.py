@@ -1,0 +1,106 @@
+"""Handled messages that wait to be settled. What ends while a call is under way shares the next one.
+
+    runners ──add──▶ _waiting ──run──▶ one call for each kind of settlement ──▶ on_settled
+                        └──take_acks──▶ the next claim, which acks them in its own call
+
+A busy worker makes few calls per message. A call that fails is not repeated without end: its
+messages are delivered again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from driftq.client.claims import ACK, SettleAction, settle
+from driftq.client.errors import DriftQError
+
+if TYPE_CHECKING:
+    from driftq.client.transport.async_transport import AsyncTransport
+    from driftq.client.worker.attempt import AnyMessage
+    from driftq.client.worker.options import WorkerCounts
+    from driftq.wire.claims import RefusedItem
+
+logger = logging.getLogger("driftq.worker")
+
+SETTLE_MAX = 5_000  # messages in one call that settles or extends
+
+
+class SettleQueue:
+    """Settles the messages of one worker. `on_settled` is called for each of them when it is no longer held."""
+
+    def __init__(
+        self, transport: AsyncTransport, counts: WorkerCounts, on_settled: Callable[[AnyMessage], None]
+    ) -> None:
+        self._transport = transport
+        self._counts = counts
+        self._on_settled = on_settled
+        self._waiting: list[tuple[AnyMessage, SettleAction]] = []
+        self._added = asyncio.Event()  # `_waiting` is not empty
+
+    def add(self, message: AnyMessage, settlement: SettleAction) -> None:
+        self._waiting.append((message, settlement))
+        self._added.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self._added.wait()
+            self._added.clear()
+            while self._waiting:
+                handled, self._waiting = self._waiting, []
+                for settlement, messages in _by_settlement(handled):
+                    for at in range(0, len(messages), SETTLE_MAX):
+                        await self._settle(settlement, messages[at : at + SETTLE_MAX])
+
+    async def _settle(self, settlement: SettleAction, messages: list[AnyMessage]) -> None:
+        messages.sort(key=position)
+        try:
+            reply = await self._transport.execute(settle(settlement.verb, messages, **settlement.fields()))
+        except DriftQError as error:
+            logger.warning("%d messages could not be settled and will be delivered again: %s", len(messages), error)
+            self._end(settlement, messages, len(messages))
+            return
+        self.settled(settlement, messages, reply.refused)
+
+    def settled(self, settlement: SettleAction, messages: list[AnyMessage], refused: list[RefusedItem]) -> None:
+        """The broker has answered a call that settles these messages."""
+        if refused:
+            logger.warning("%d messages were lost before they were settled: %s", len(refused), refused[0].message)
+        self._end(settlement, messages, len(refused))
+
+    def _end(self, settlement: SettleAction, messages: list[AnyMessage], lost: int) -> None:
+        self._counts.count(settlement.verb, len(messages) - lost)
+        self._counts.lost += lost
+        for message in messages:
+            message.mark_settled(settlement.verb)
+            self._on_settled(message)
+
+    # --- acks that travel with a claim ---
+
+    def take_acks(self) -> list[AnyMessage]:
+        """Handled messages that the next claim can ack."""
+        done = [message for message, settlement in self._waiting if settlement == ACK][:SETTLE_MAX]
+        if done:
+            taken = set(done)
+            self._waiting = [item for item in self._waiting if item[0] not in taken]
+            done.sort(key=position)
+        return done
+
+    def put_back(self, messages: list[AnyMessage]) -> None:
+        """A claim that carried these acks has failed."""
+        for message in messages:
+            self.add(message, ACK)
+
+
+def position(message: AnyMessage) -> tuple[int, int]:
+    return message.partition, message.offset
+
+
+def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple[SettleAction, list[AnyMessage]]]:
+    groups: dict[SettleAction, list[AnyMessage]] = {}
+    for message, settlement in handled:
+        groups.setdefault(settlement, []).append(message)
+    return list(groups.items())

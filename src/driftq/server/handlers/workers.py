@@ -1,0 +1,92 @@
+"""Workers: the processes that announce themselves, and requests to end them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from driftq.server.handlers.codec import (
+    error_response,
+    json_response,
+    no_content,
+    page_limit,
+    read_json,
+    refused,
+)
+from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.wire.errors import Code
+from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
+from driftq.wire.workers import HeartbeatRequest, WorkerInfo, WorkersReply
+
+if TYPE_CHECKING:
+    from driftq.server.handlers.context import Context
+    from driftq.server.worker_registry import WorkerEntry
+    from driftq.wire.workers import WorkerCommand
+
+HEARTBEAT_BYTES_MAX = 256 << 10
+
+
+class WorkersHandlers:
+    """Handlers of `/v1/workers`."""
+
+    def __init__(self, context: Context) -> None:
+        self._engine = context.engine
+        self._registry = context.workers
+
+    def heartbeat(self, request: Request, id: str) -> Answer:
+        if len(id) > ID_LENGTH_MAX:
+            raise BadRequest(f"the id of a worker has at most {ID_LENGTH_MAX} characters")
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise BadRequest(f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
+        reply = self._registry.heartbeat(id, read_json(request.body, HeartbeatRequest), len(request.body))
+        if reply is None:
+            headers = [("Retry-After", "10")]
+            message = "the registry of workers is full; this worker is not listed, and works without an entry"
+            return error_response(429, "RESOURCE_EXHAUSTED", message, {"retry_after_ms": 10_000}, headers)
+        return json_response(reply)
+
+    def list(self, request: Request) -> Answer:
+        entries, has_more = self._registry.page(request.query.get("after", ""), page_limit(request))
+        infos = [self._info(entry) for entry in entries]
+        return json_response(WorkersReply(infos, infos[-1].id if has_more else None))
+
+    def describe(self, request: Request, id: str) -> Answer:
+        entry = self._registry.find(id)
+        return json_response(self._info(entry)) if entry is not None else _unknown(id)
+
+    def remove(self, request: Request, id: str) -> Answer:
+        self._registry.remove(id)
+        return no_content()
+
+    def drain(self, request: Request, id: str) -> Answer:
+        return self._request(id, "drain")
+
+    def stop(self, request: Request, id: str) -> Answer:
+        return self._request(id, "stop")
+
+    def _request(self, id: str, command: WorkerCommand) -> Response:
+        entry = self._registry.request(id, command)
+        return json_response(self._info(entry), 202) if entry is not None else _unknown(id)
+
+    def _info(self, entry: WorkerEntry) -> WorkerInfo:
+        heartbeat = entry.heartbeat
+        assert heartbeat is not None
+        now_ms = self._engine.now_ms()
+        age_ms = self._registry.age_ms(entry)
+        return WorkerInfo(
+            id=entry.id,
+            host=heartbeat.host,
+            pid=heartbeat.pid,
+            version=heartbeat.version,
+            since=to_rfc3339(now_ms - age_ms - heartbeat.uptime_ms),
+            seen=to_rfc3339(now_ms - age_ms),
+            state=heartbeat.state,
+            command=entry.command,
+            concurrency=sum(worker.concurrency for worker in heartbeat.workers),
+            busy=sum(worker.busy for worker in heartbeat.workers),
+            tasks=sorted({worker.task for worker in heartbeat.workers if worker.task}),
+            workers=heartbeat.workers,
+        )
+
+
+def _unknown(id: str) -> Response:
+    return refused(Code.NOT_FOUND, f"no worker {id!r} runs; entries end a few seconds after the last heartbeat")
