@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 
 ALWAYS = {"--url", "--context", "--json", "--help"}  # the same for all, said once on the page
+WITH_URL = {"--ca"}  # the same for all that talk to a server
 
 
 class Leaf(NamedTuple):
@@ -46,7 +47,8 @@ def _row(name: str, leaf: Leaf) -> tuple[str, str, str]:
 
 
 def _option(option: click.Option, leaf: Leaf) -> str:
-    if option.opts[0] in ALWAYS:
+    talks_to_server = any("--url" in param.opts for param in leaf.command.params)
+    if option.opts[0] in ALWAYS or (talks_to_server and option.opts[0] in WITH_URL):
         return ""
     metavar = "" if option.is_flag else f" {option.make_metavar(leaf.context).replace('INTEGER RANGE', 'N')}"
     return f"`{'`, `'.join(option.opts)}{metavar}` {option.help}"

@@ -74,7 +74,7 @@ def test_the_test_environment_runs_what_a_user_runs():
 CLIENT = ("client", "wire", "settings")
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix"}
 # Used where it is installed; the client works without.
-OPTIONAL = {("client/transport/async_transport.py", "uvloop")}
+OPTIONAL = {("client/event_loop.py", "uvloop")}
 DISTRIBUTIONS = {"google_crc32c": "google-crc32c"}  # a module whose package has another name
 
 

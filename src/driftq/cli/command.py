@@ -65,7 +65,7 @@ def _connect(address: context_file.ServerAddress, timeout_ms: int) -> DriftQ:
     from driftq.client.transport.sansio import RetryOptions
 
     retry = RetryOptions(timeout_ms=timeout_ms, deadline_ms=timeout_ms, first_contact_ms=0)
-    return connect(address.url, token=address.token, retry=retry)
+    return connect(address.url, token=address.token, retry=retry, **address.tls_files._asdict())
 
 
 def connect_once(address: context_file.ServerAddress) -> DriftQ:
@@ -78,7 +78,7 @@ def connect_once(address: context_file.ServerAddress) -> DriftQ:
     retry = RetryOptions(
         ONCE_TIMEOUT_MS, ONCE_TIMEOUT_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0
     )
-    return connect(address.url, token=address.token, retry=retry)
+    return connect(address.url, token=address.token, retry=retry, **address.tls_files._asdict())
 
 
 def broker_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -86,14 +86,15 @@ def broker_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--url", metavar="URL", help="URL of the server (default: DRIFTQ_URL, the context, this machine).")
     @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="Named server.")
+    @click.option("--ca", metavar="FILE", help="Whom to trust for https: authorities in PEM.")
     @as_json_option
     @functools.wraps(function)
-    def run(*, url: str | None, context_name: str | None, as_json: bool, **options: Any) -> None:
+    def run(*, url: str | None, context_name: str | None, ca: str | None, as_json: bool, **options: Any) -> None:
         root = click.get_current_context().find_root().params
         if not (url or context_name):
             url, context_name = root.get("url"), root.get("context")
         with exit_cleanly(as_json):
-            invocation = Invocation(context_file.resolve(url, context_name), as_json)
+            invocation = Invocation(context_file.resolve(url, context_name, ca or root.get("ca")), as_json)
             try:
                 with _report_errors(invocation, options):
                     function(invocation, **options)
@@ -145,7 +146,15 @@ def _report_errors(invocation: Invocation, options: dict[str, Any]) -> Iterator[
     except errors.NotConnected as error:
         hint = "Is the server running? Start one with `driftq serve`, or choose another with --url or --context."
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            hint = "The server answers, but its certificate is not trusted. To trust it, set SSL_CERT_FILE=ca.pem"
+            hint = (
+                "The server answers, but its certificate is not trusted. To trust its authority: --ca ca.pem, or "
+                "DRIFTQ_CA=ca.pem, or SSL_CERT_FILE=ca.pem"
+            )
+        elif "DRIFTQ_CERTIFICATE" in str(error):
+            hint = (
+                "The server wants a certificate of the client: set DRIFTQ_CERTIFICATE and DRIFTQ_KEY, or "
+                "`driftq context add NAME URL --ca FILE --certificate FILE --key FILE`."
+            )
         elif "[SSL" in str(error):
             hint = "The server answers, but not with TLS. Without a certificate its URL starts with http://."
         reason = str(error).partition(";")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -27,15 +28,22 @@ def command() -> None:
 @click.argument("url")
 @click.option("--token", default="", help="Bearer token; - reads it from standard input.")
 @click.option("--about", default="", help="Description.")
+@click.option("--ca", default="", metavar="FILE", help="Whom to trust: authorities in PEM.")
+@click.option("--certificate", default="", metavar="FILE", help="Certificate of this client in PEM, for mutual TLS.")
+@click.option("--key", default="", metavar="FILE", help="Key of the certificate in PEM.")
 @click.option("--use", "use_it", is_flag=True, help="Also make it the context in use.")
 @as_json_option
-def add(name: str, url: str, token: str, about: str, use_it: bool, as_json: bool) -> None:
+def add(
+    name: str, url: str, token: str, about: str, ca: str, certificate: str, key: str, use_it: bool, as_json: bool
+) -> None:
     """Add a server, or change it. The first one becomes the context in use.
 
     Example: driftq context add prod https://queue.example.org --token - < token.txt
     """
     with exit_cleanly(as_json):
-        context = context_file.ServerContext(url, sys.stdin.read().strip() if token == "-" else token, about)
+        token = sys.stdin.read().strip() if token == "-" else token
+        files = (str(Path(path).absolute()) if path else "" for path in (ca, certificate, key))
+        context = context_file.ServerContext(url, token, about, *files)
         context_file.check(name, context)
         file = context_file.load()
         file.contexts[name] = context

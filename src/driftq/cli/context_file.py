@@ -15,6 +15,8 @@ import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+from driftq.client.transport.tls import ClientTls, tls_from
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
@@ -29,6 +31,13 @@ class ServerContext(NamedTuple):
     url: str
     token: str = ""
     about: str = ""
+    ca: str = ""  # whom to trust, and the client's own certificate: paths of PEM files
+    certificate: str = ""
+    key: str = ""
+
+    @property
+    def tls_files(self) -> ClientTls:
+        return ClientTls(self.ca, self.certificate, self.key)
 
 
 class ContextFile(NamedTuple):
@@ -44,6 +53,7 @@ class ServerAddress(NamedTuple):
     url: str
     token: str
     origin: str
+    tls_files: ClientTls = ClientTls()
 
 
 def path() -> Path:
@@ -90,19 +100,28 @@ def check(name: str, context: ServerContext) -> None:
     """Refuse values that could not be read back."""
     from driftq.client.errors import InvalidCall
     from driftq.client.transport.http import parse_address
+    from driftq.client.transport.tls import TlsContext
 
     if not _NAME.fullmatch(name):
         raise BadContexts(f"{name!r} is not a name for a context: use up to 64 letters, digits, - and _")
     try:
         parse_address(context.url, context.token)
+        if any(context.tls_files):
+            TlsContext(context.tls_files)
     except (InvalidCall, ValueError) as error:
         raise BadContexts(str(error)) from None
     if not all(value.isprintable() for value in context):
         raise BadContexts("an address, a token or a description has characters that cannot be printed")
 
 
-def resolve(url: str | None, name: str | None) -> ServerAddress:
-    """The server to use. `DRIFTQ_TOKEN` is sent to any server; a context's token only to its own."""
+def resolve(url: str | None, name: str | None, ca: str | None = None) -> ServerAddress:
+    """The server to use. `DRIFTQ_TOKEN` is sent to any server; a context's token only to its own. Files come from
+    `--ca`, then the environment, then the context."""
+    address = _resolve(url, name)
+    return address._replace(tls_files=ClientTls(ca or "").or_else(tls_from()).or_else(address.tls_files))
+
+
+def _resolve(url: str | None, name: str | None) -> ServerAddress:
     environ = os.environ
     token = environ.get("DRIFTQ_TOKEN", "")
     if url and name:
@@ -126,7 +145,7 @@ def _named(file: ContextFile, name: str, token: str, origin: str) -> ServerAddre
     if context is None:
         names = f"the contexts are {', '.join(sorted(file.contexts))}" if file.contexts else "there are none"
         raise BadContexts(f"there is no context {name!r} ({origin}); {names}. Add it: driftq context add {name} URL")
-    return ServerAddress(context.url, token or context.token, f"context {name} ({origin})")
+    return ServerAddress(context.url, token or context.token, f"context {name} ({origin})", context.tls_files)
 
 
 def _quoted(text: str) -> str:

@@ -175,8 +175,9 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="driftq")
 @click.option("--url", metavar="URL", help="URL of the server (env: DRIFTQ_URL).")
 @click.option("--context", metavar="NAME", help="Named server, see `driftq context` (env: DRIFTQ_CONTEXT).")
+@click.option("--ca", metavar="FILE", help="Authorities to trust for https, in PEM (env: DRIFTQ_CA).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def main(url: str | None, context: str | None, as_json: bool) -> None:
+def main(url: str | None, context: str | None, ca: str | None, as_json: bool) -> None:
     """Queues, jobs and durable streams on one journal.
 
     Start with `driftq serve`, then `driftq topics create orders` and `driftq produce orders hello`.

@@ -68,7 +68,9 @@ def _configured(invocation: Invocation, pipeline: str, assignments: tuple[str, .
         "checkpoint": "pipeline.checkpoint", "master": "pipeline.master", "audit_every": "archive.audit_every",
     }  # fmt: skip
     values = {names[name]: value for name, value in options.items() if value}
-    server = {"source.url": invocation.address.url, "source.token": invocation.address.token}
+    address = invocation.address
+    server = {"source.url": address.url, "source.token": address.token}
+    server |= {f"source.{name}": path for name, path in address.tls_files._asdict().items() if path}
     if invocation.address.origin.endswith(("--url", "--context")):
         values |= server  # given on the command line, so it wins over the file
     try:

@@ -86,12 +86,13 @@ def command(
     with exit_cleanly(as_json):
         if not (url or context_name):
             url, context_name = root.get("url"), root.get("context")
-        address = context_file.resolve(url, context_name)
+        address = context_file.resolve(url, context_name, root.get("ca"))
         log = LogFormat(log_level, "json" if as_json else "text")
         order = WorkerOrder(targets, queues, concurrency, drain_ms, burst, reload_, log)
         configure(log)
         capture_all()
-        env = {**os.environ, "DRIFTQ_URL": address.url, "DRIFTQ_TOKEN": address.token}
+        broker = {"DRIFTQ_URL": address.url, "DRIFTQ_TOKEN": address.token, **address.tls_files.environment()}
+        env = {**os.environ, **broker}
         drain_default_ms = WorkerOptions().drain_ms
         supervisor = Supervisor(
             [sys.executable, "-m", MODULE, msgspec.json.encode(order).decode()],

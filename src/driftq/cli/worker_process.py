@@ -18,7 +18,7 @@ import msgspec
 from driftq.cli.exit_codes import Exit
 from driftq.client.api import connect_async
 from driftq.client.errors import DriftQError, InvalidCall, NotConnected, NotFound
-from driftq.client.transport.async_transport import new_event_loop
+from driftq.client.event_loop import new_event_loop
 from driftq.client.worker.discovery import LoadError, load_workers, with_options
 from driftq.client.worker.file_watch import loaded_files
 from driftq.client.worker.runner import run_async, signals_handled

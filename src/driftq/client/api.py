@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from driftq.client.calls import admin, queue, streams
 from driftq.client.claims import ACK, ClaimedMessage, Claiming, ClaimOptions, LeaseHolder, SettleAction, settle
@@ -23,9 +23,10 @@ from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, iterating, listi
 from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
-from driftq.client.transport.http import parse_address
+from driftq.client.transport.http import Address, parse_address
 from driftq.client.transport.sansio import Call, RetryOptions, default_owner
 from driftq.client.transport.sync_transport import Transport
+from driftq.client.transport.tls import ClientTls
 
 if TYPE_CHECKING:
     from driftq.client.producer.producer import AsyncProducer, Producer
@@ -34,6 +35,27 @@ if TYPE_CHECKING:
     from driftq.wire.claims import SettleReply
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What a client takes besides the URL. PEM files are for https URLs."""
+
+    token: str  # sent as a bearer token
+    owner: str  # the name of this client in leases (default: made from host and process)
+    retry: RetryOptions | None
+    ca: str  # whom to trust (default: DRIFTQ_CA, else SSL_CERT_FILE, else the authorities of the system)
+    certificate: str  # the client's own, for mutual TLS (default: DRIFTQ_CERTIFICATE)
+    key: str  # of the certificate (default: DRIFTQ_KEY, else in the same file)
+    patience: RetryOptions | None  # the old name of `retry`
+
+
+def _address(url: str, options: ConnectOptions) -> Address:
+    files = ClientTls(options.get("ca", ""), options.get("certificate", ""), options.get("key", ""))
+    return parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), options.get("token", ""), files)
+
+
+def _retry(options: ConnectOptions) -> RetryOptions | None:
+    return options.get("retry") or options.get("patience")
 
 
 class TopicMethods:
@@ -169,18 +191,9 @@ class BrokerMethods:
 class DriftQ(BrokerMethods, SyncApi):
     """The blocking client of a broker. Threads may share it."""
 
-    def __init__(
-        self,
-        url: str = "",
-        *,
-        token: str = "",
-        owner: str = "",
-        retry: RetryOptions | None = None,
-        patience: RetryOptions | None = None,  # the old name of `retry`
-    ) -> None:
-        address = parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
-        self._transport = Transport(address, retry or patience)
-        self.owner = owner or default_owner()
+    def __init__(self, url: str = "", **options: Unpack[ConnectOptions]) -> None:
+        self._transport = Transport(_address(url, options), _retry(options))
+        self.owner = options.get("owner") or default_owner()
         self.topics = Topics(self._transport)
         self.groups = Groups(self._transport)
         self.jobs = Jobs(self._transport)
@@ -275,20 +288,11 @@ class DriftQ(BrokerMethods, SyncApi):
 class AsyncDriftQ(BrokerMethods, AsyncApi):
     """The async client of a broker."""
 
-    def __init__(
-        self,
-        url: str = "",
-        *,
-        token: str = "",
-        owner: str = "",
-        retry: RetryOptions | None = None,
-        patience: RetryOptions | None = None,  # the old name of `retry`
-    ) -> None:
+    def __init__(self, url: str = "", **options: Unpack[ConnectOptions]) -> None:
         from driftq.client.transport.async_transport import AsyncTransport  # noqa: PLC0415
 
-        address = parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token)
-        self.owner = owner or default_owner()
-        self._connect(AsyncTransport(address, retry or patience))
+        self.owner = options.get("owner") or default_owner()
+        self._connect(AsyncTransport(_address(url, options), _retry(options)))
 
     def _connect(self, transport: AsyncTransport) -> None:
         self._transport = transport
@@ -373,25 +377,11 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         return f"AsyncDriftQ({self.url!r})"
 
 
-def connect(
-    url: str = "",
-    *,
-    token: str = "",
-    owner: str = "",
-    retry: RetryOptions | None = None,
-    patience: RetryOptions | None = None,  # the old name of `retry`
-) -> DriftQ:
+def connect(url: str = "", **options: Unpack[ConnectOptions]) -> DriftQ:
     """A blocking client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
-    return DriftQ(url, token=token, owner=owner, retry=retry or patience)
+    return DriftQ(url, **options)
 
 
-def connect_async(
-    url: str = "",
-    *,
-    token: str = "",
-    owner: str = "",
-    retry: RetryOptions | None = None,
-    patience: RetryOptions | None = None,  # the old name of `retry`
-) -> AsyncDriftQ:
+def connect_async(url: str = "", **options: Unpack[ConnectOptions]) -> AsyncDriftQ:
     """An async client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
-    return AsyncDriftQ(url, token=token, owner=owner, retry=retry or patience)
+    return AsyncDriftQ(url, **options)

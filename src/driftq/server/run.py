@@ -13,7 +13,6 @@ import gc
 import logging
 import resource
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable
@@ -30,7 +29,8 @@ from driftq.server.access import ReadinessGate
 from driftq.server.app import App, routes
 from driftq.server.handlers.codec import bad_request, error_response, internal_error
 from driftq.server.handlers.context import Context
-from driftq.server.http.listener import serve
+from driftq.server.http.listener import Listener, serve
+from driftq.server.http.tls import ListenerTls, TlsFiles, TlsUnusable
 from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.outbound.client import OutboundClient
@@ -73,24 +73,13 @@ async def serve_until(
     router = make_router(settings.router, outbound)
     access_log = AccessLog(enabled=settings.log.access or settings.log.level == "debug")
     gate = ReadinessGate(settings, access_log)
-    listener = await serve(
-        gate,
-        settings.listen.host,
-        settings.listen.port,
-        limits=http.HttpLimits(
-            connections=descriptors.connections,
-            body_bytes=settings.listen.body_bytes_max,
-            output_bytes=settings.listen.output_bytes_max,
-        ),
-        ssl=_tls(settings),
-        on_bad_request=bad_request,
-        on_error=partial(_logged_error, access_log),
-        on_response=access_log.on_response,
-        monitor=monitor,
-    )
+    tls = _tls(settings)
+    listener = await _listen(settings, descriptors, tls, gate, access_log, monitor)
     outbound.policy.own_ports = frozenset({listener.port})
     engine = None
     try:
+        if tls is not None:
+            tls.follow(listener.use_tls)
         began_s = loop.time()
         engine = await _open(settings, data, OsDisk(reserve), descriptors, monitor)
         router_caller = RouterCaller(router, engine, settings.router.timeout_ms) if router is not None else None
@@ -103,16 +92,17 @@ async def serve_until(
             loop.time() - began_s,
             descriptors.connections,
             lambda: len(workers),
+            (lambda: tls.not_after_s) if tls is not None else None,
         )
-        _tune_threads()
-        _tune_garbage_collector()
-        monitor.watch_garbage_collection()
+        _tune_process(monitor)
         gate.open(App(routes(Context(engine, settings, router_caller, Metrics(engine, sources), outbound, workers))))
         report(_greeting(settings, listener.addresses, data, engine))
         await _wait_for_stop(stop, engine)
         report("stopping")
     finally:
         monitor.close()
+        if tls is not None:
+            tls.close()
         await listener.stop(GRACE_S)
         if router is not None:
             await router.close()
@@ -120,6 +110,36 @@ async def serve_until(
         if engine is not None:
             await engine.close()
         reserve.close()
+
+
+async def _listen(
+    settings: Settings,
+    descriptors: DescriptorPlan,
+    tls: ListenerTls | None,
+    gate: ReadinessGate,
+    access_log: AccessLog,
+    monitor: LoopMonitor,
+) -> Listener:
+    listen = settings.listen
+    return await serve(
+        gate,
+        listen.host,
+        listen.port,
+        limits=http.HttpLimits(
+            connections=descriptors.connections, body_bytes=listen.body_bytes_max, output_bytes=listen.output_bytes_max
+        ),
+        ssl=tls.context if tls is not None else None,
+        on_bad_request=bad_request,
+        on_error=partial(_logged_error, access_log),
+        on_response=access_log.on_response,
+        monitor=monitor,
+    )
+
+
+def _tune_process(monitor: LoopMonitor) -> None:
+    _tune_threads()
+    _tune_garbage_collector()
+    monitor.watch_garbage_collection()
 
 
 def _tune_threads() -> None:
@@ -226,13 +246,17 @@ def _check_bind(settings: Settings) -> None:
         )
 
 
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.listen.tls_certificate:
+def _tls(settings: Settings) -> ListenerTls | None:
+    listen = settings.listen
+    if not listen.tls_certificate:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key)
-    return context
+    files = TlsFiles(
+        listen.tls_certificate, listen.tls_key, listen.tls_version_min, listen.tls_client_ca, listen.tls_client_auth
+    )
+    try:
+        return ListenerTls(files)
+    except TlsUnusable as error:
+        raise SettingsError(f"TLS cannot be set up: {error}") from None
 
 
 # --- file descriptors ---

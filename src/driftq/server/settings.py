@@ -44,7 +44,19 @@ class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
     tls_certificate: Annotated[
         str, about("A PEM file with the certificate chain; with `listen.tls_key` it turns TLS on.")
     ] = ""
-    tls_key: Annotated[str, about("The PEM file of the certificate's key.")] = ""
+    tls_key: Annotated[
+        str, about("The PEM file of the certificate's key. Both files are read again when they change.")
+    ] = ""
+    tls_version_min: Annotated[
+        Literal["1.2", "1.3"], about("The lowest version of TLS that is spoken: 1.2 or 1.3.")
+    ] = "1.2"
+    tls_client_ca: Annotated[
+        str, about("A PEM file with the authorities of client certificates; it turns mutual TLS on.")
+    ] = ""
+    tls_client_auth: Annotated[
+        Literal["required", "optional"],
+        about("Whether a client must have a certificate of `listen.tls_client_ca`: required or optional."),
+    ] = "required"
     allowed_hosts: Annotated[tuple[str, ...], about("Further values of the Host header that are served.")] = ()
     allowed_origins: Annotated[tuple[str, ...], about("Web origins whose pages may use the whole API.")] = ()
     connections_max: Annotated[
@@ -310,6 +322,8 @@ def _check(settings: Settings) -> None:
     """What the type of a single setting cannot express."""
     if bool(settings.listen.tls_certificate) != bool(settings.listen.tls_key):
         raise SettingsError("listen.tls_certificate and listen.tls_key belong together")
+    if settings.listen.tls_client_ca and not settings.listen.tls_certificate:
+        raise SettingsError("listen.tls_client_ca needs listen.tls_certificate: client certificates are a part of TLS")
     for name, origins in (
         ("listen.allowed_origins", settings.listen.allowed_origins),
         ("streams.cors_origins", [origin for origin in settings.streams.cors_origins if origin != "*"]),

@@ -14,18 +14,17 @@ and awaits.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
+from driftq.client.event_loop import background_loop
 from driftq.client.producer.accumulator import OVERHEAD_BYTES, Accumulator, Callback, ProducerBatch, Receipt, Receipts
 from driftq.client.producer.sender import Encode, Sender, SenderOptions
 from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch
-from driftq.client.transport.async_transport import AsyncTransport, new_event_loop
+from driftq.client.transport.async_transport import AsyncTransport
 
 if TYPE_CHECKING:
     from driftq.client.transport.http import Address
@@ -327,34 +326,3 @@ class AsyncProducerBase(ProducerStats):
         except NotWritten:
             if error is None:
                 raise
-
-
-_lock = threading.Lock()
-_shared: BackgroundLoop | None = None
-
-
-class BackgroundLoop:
-    """An event loop that runs on a daemon thread."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="driftq", daemon=True)
-        self._thread.start()
-
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("this would deadlock: call it from another thread, or use the async client")
-        return self.submit(coroutine).result()
-
-
-def background_loop() -> BackgroundLoop:
-    """The shared loop; a forked child gets its own."""
-    global _shared  # noqa: PLW0603
-    with _lock:
-        if _shared is None or _shared.pid != os.getpid():
-            _shared = BackgroundLoop()
-        return _shared

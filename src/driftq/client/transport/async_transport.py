@@ -35,7 +35,8 @@ from driftq.client.transport.sansio import (
     throw,
 )
 from driftq.client.transport.shared_connection import SharedConnection
-from driftq.client.transport.sync_transport import IDLE_MAX, not_connected
+from driftq.client.transport.sync_transport import IDLE_MAX
+from driftq.client.transport.tls import closed_early, connection_broke, not_connected
 
 if TYPE_CHECKING:
     import ssl
@@ -75,9 +76,10 @@ class AsyncConnection(asyncio.Protocol):
         self._progress: asyncio.Future[None] | None = None  # resolved when more of a live reply has arrived
         self._unread_bytes = 0  # of a live reply; reading pauses above UNREAD_BYTES_MAX
         self._live = False  # the reply under way is read piece by piece
+        self._is_new_tls = False  # over TLS, and no reply has arrived
         self.usable = True  # another request may be sent
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # resolved with the socket
-        self.error: DriftQError = OutcomeUnknown("the broker closed the connection before the reply was complete")
+        self.error: DriftQError = closed_early(is_new_tls=False)
 
     @classmethod
     async def connect(cls, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> AsyncConnection:
@@ -86,7 +88,7 @@ class AsyncConnection(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(cls, address.host, address.port, ssl=tls)
         except OSError as error:  # a timeout too
-            raise not_connected(address, error) from None
+            raise not_connected(address.url, error) from None
         return connection
 
     def send(self, request: bytes) -> asyncio.Future[HttpReply]:
@@ -198,8 +200,10 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
+        self._is_new_tls = transport.get_extra_info("sslcontext") is not None
 
     def data_received(self, data: bytes) -> None:
+        self._is_new_tls = False
         try:
             self._reader.feed(data)
         except OutcomeUnknown as error:
@@ -216,7 +220,9 @@ class AsyncConnection(asyncio.Protocol):
         if self._waiting:
             self._reader.end()
         if error is not None:
-            self.error = OutcomeUnknown(f"the connection broke before the reply: {error}")
+            self.error = connection_broke("before the reply", error)
+        elif self._is_new_tls:
+            self.error = closed_early(is_new_tls=True)
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -349,7 +355,8 @@ class AsyncTransport:
     async def connect(self, timeout_s: float = 10.0) -> AsyncConnection:
         """A connection that is not in the pool; the caller closes it."""
         self._bind_to_loop()
-        connection = await AsyncConnection.connect(self.address, self._tls, timeout_s)
+        tls = self._tls.current() if self._tls is not None else None
+        connection = await AsyncConnection.connect(self.address, tls, timeout_s)
         self._connections.add(connection)
         connection.closed.add_done_callback(lambda _: self._connections.discard(connection))
         if self._closed:
@@ -388,13 +395,3 @@ def _retrieve_exception(waiter: asyncio.Future[HttpReply]) -> None:
     """The reader of a live reply learns of a broken connection from `error`; asyncio must not log this future's."""
     if not waiter.cancelled():
         waiter.exception()
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A uvloop if it is installed."""
-    try:
-        import uvloop  # noqa: PLC0415  # costs 50 ms: only for programs that need a loop of ours
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

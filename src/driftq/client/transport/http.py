@@ -5,13 +5,11 @@ Pure; sockets belong to the transports, and replies are parsed by `reply_reader`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from driftq.client.errors import InvalidCall
-
-if TYPE_CHECKING:
-    import ssl
+from driftq.client.transport.tls import ClientTls, TlsContext, tls_from
 
 USER_AGENT = "driftq-python/1"
 
@@ -24,21 +22,20 @@ class Address(NamedTuple):
     secure: bool
     base_path: str
     header_bytes: bytes
+    tls_files: ClientTls = ClientTls()
 
     @property
     def url(self) -> str:
         return f"http{'s' if self.secure else ''}://{self.host}:{self.port}{self.base_path}"
 
-    def tls(self) -> ssl.SSLContext | None:
-        if not self.secure:
-            return None
-        import ssl  # noqa: PLC0415  # costs 25 ms: only for https
-
-        return ssl.create_default_context()
+    def tls(self) -> TlsContext | None:
+        """The TLS of connections to this address. Raises `InvalidCall` for files that cannot be used."""
+        return TlsContext(self.tls_files) if self.secure else None
 
 
-def parse_address(url: str, token: str = "") -> Address:
-    """Parse a URL. A token is sent as a bearer token; `http://:token@host` works, too."""
+def parse_address(url: str, token: str = "", tls_files: ClientTls | None = None) -> Address:
+    """Parse a URL. A token is sent as a bearer token; `http://:token@host` works, too. Files that are not named come
+    from the environment."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidCall(f"{url!r} is not the address of a broker; use one like http://localhost:8080")
@@ -51,7 +48,8 @@ def parse_address(url: str, token: str = "") -> Address:
         headers += f"Authorization: Bearer {token}\r\n"
     if "\n" in token or "\r" in token:
         raise InvalidCall("a token must not contain line breaks")
-    return Address(parts.hostname, port, secure, parts.path.rstrip("/"), headers.encode())
+    files = (tls_files or ClientTls()).or_else(tls_from())
+    return Address(parts.hostname, port, secure, parts.path.rstrip("/"), headers.encode(), files)
 
 
 Headers = tuple[tuple[str, str], ...]

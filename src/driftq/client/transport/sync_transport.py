@@ -36,6 +36,7 @@ from driftq.client.transport.sansio import (
     start,
     throw,
 )
+from driftq.client.transport.tls import closed_early, connection_broke, not_connected
 
 if TYPE_CHECKING:
     import ssl
@@ -51,6 +52,7 @@ class SyncConnection:
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._reader = ReplyReader()
+        self._is_new_tls = tls is not None  # and no reply has arrived
         self.usable = True
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
@@ -58,7 +60,7 @@ class SyncConnection:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=address.host)
         except OSError as error:
-            raise not_connected(address, error) from None
+            raise not_connected(address.url, error) from None
 
     def is_reusable(self) -> bool:
         """An idle connection has nothing to read, unless the broker has closed it."""
@@ -107,7 +109,7 @@ class SyncConnection:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(request)
         except OSError as error:
-            raise OutcomeUnknown(f"the connection broke while the request was sent: {error}") from None
+            raise connection_broke("while the request was sent", error) from None
 
     def _read(self, deadline_s: float) -> None:
         buffer = self._reader.body_buffer()
@@ -121,15 +123,16 @@ class SyncConnection:
         except TimeoutError:
             raise OutcomeUnknown("no reply in time") from None
         except OSError as error:
-            raise OutcomeUnknown(f"the connection broke before the reply: {error}") from None
+            raise connection_broke("before the reply", error) from None
         if data:
+            self._is_new_tls = False
             self._reader.feed(data)
         elif count:
             self._reader.body_received(count)
         else:
             self._reader.end()
             if not self._reader.complete:
-                raise OutcomeUnknown("the broker closed the connection before the reply was complete")
+                raise closed_early(is_new_tls=self._is_new_tls)
 
     def close(self) -> None:
         self.usable = False
@@ -240,7 +243,8 @@ class Transport:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
-                return SyncConnection(self.address, self._tls, timeout_s)
+                tls = self._tls.current() if self._tls is not None else None
+                return SyncConnection(self.address, tls, timeout_s)
             if connection.is_reusable():
                 return connection
             connection.close()
@@ -271,14 +275,3 @@ class Transport:
         """A client that was not closed leaves no idle socket to the garbage collector."""
         for connection in getattr(self, "_idle", ()):
             connection.close()
-
-
-def not_connected(address: Address, error: OSError) -> NotConnected:
-    import ssl  # noqa: PLC0415  # costs 25 ms: only when a connection has failed
-
-    if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "its certificate is not trusted; set SSL_CERT_FILE to a PEM file with the certificate or its authority"
-        return NotConnected(f"no trusted broker at {address.url} ({error}); {advice}")
-    if isinstance(error, ssl.SSLError):
-        return NotConnected(f"no TLS at {address.url} ({error}); a broker without a certificate has an http:// URL")
-    return NotConnected(f"no broker answers at {address.url} ({error}); start one with `driftq serve`")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.errors import InvalidCall
-from driftq.client.transport.async_transport import new_event_loop
+from driftq.client.event_loop import new_event_loop
 from driftq.client.worker.presence import Presence
 
 if TYPE_CHECKING:

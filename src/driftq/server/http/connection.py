@@ -50,6 +50,7 @@ from driftq.server.http.response import Response
 from driftq.server.http.response_queue import ResponseQueue
 from driftq.server.http.service import HTTP, Service
 from driftq.server.http.stream import ResponseStream
+from driftq.server.http.tls import peer_certificate
 from driftq.server.http.turns import COST_BYTES_SHIFT, PIPELINED_MAX, TURN_S, TurnTaker
 from driftq.server.http.write_buffer import WriteBuffer
 
@@ -84,8 +85,9 @@ class Connection(ResponseQueue):
         self._peer = self._share_key = str(address[0]) if is_inet else "unix"
         service = self._service
         self._parser = RequestParser(
-            self._limits, service.body_budget, service.head_cache, self._peer, self._on_request
-        )
+            self._limits, service.body_budget, service.head_cache, self._peer, self._on_request,
+            peer_certificate(transport.get_extra_info("peercert")),
+        )  # fmt: skip
         self._output = WriteBuffer(service, self._transport, self._on_writable, self._wait_for_output_turn)
         reason = service.admit(self, self._peer, is_inet)
         if reason is not None:

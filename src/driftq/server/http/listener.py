@@ -50,6 +50,7 @@ class Listener:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._servers: list[asyncio.AbstractServer] = []
+        self._listening: list[socket.socket] = []  # of TCP; each server has a duplicate of its own
         self._interval_s = service.limits.sweep_interval_s()
         self._timer: asyncio.TimerHandle | None = None
         self._timed_sweep = service.monitor.timed("timeouts", self.sweep)
@@ -86,20 +87,37 @@ class Listener:
                 if port == 0 and self.addresses:
                     address = (address[0], self.port, *address[2:])
                 listening.bind(address)
-                handshake_s = service.limits.header_deadline_s if ssl is not None else None
-                server = await loop.create_server(
-                    lambda: Connection(service),
-                    sock=listening,
-                    ssl=ssl,
-                    backlog=service.limits.backlog,
-                    ssl_handshake_timeout=handshake_s,
-                )
+                self._servers.append(await self._serve_socket(listening, ssl))
             except BaseException:
                 listening.close()
                 raise
-            self._servers.append(server)
+            self._listening.append(listening)
             bound_host, bound_port = listening.getsockname()[:2]
             self.addresses.append(f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}")
+
+    async def _serve_socket(self, listening: socket.socket, ssl: tls.SSLContext | None) -> asyncio.AbstractServer:
+        """Accept connections of a duplicate of this socket: closing the server leaves the socket as it is."""
+        service = self._service
+        duplicate = listening.dup()
+        try:
+            return await service.loop.create_server(
+                lambda: Connection(service),
+                sock=duplicate,
+                ssl=ssl,
+                backlog=service.limits.backlog,
+                ssl_handshake_timeout=service.limits.header_deadline_s if ssl is not None else None,
+            )
+        except BaseException:
+            duplicate.close()
+            raise
+
+    async def use_tls(self, context: tls.SSLContext) -> None:
+        """Serve new connections with another context. Open ones keep theirs, and none that arrives is refused: the
+        sockets listen all the time."""
+        old = self._servers[: len(self._listening)]
+        self._servers[: len(old)] = [await self._serve_socket(listening, context) for listening in self._listening]
+        for server in old:
+            server.close()
 
     async def open_unix(self, path: str) -> None:
         service = self._service
@@ -124,6 +142,8 @@ class Listener:
         service.stopping = True
         for server in self._servers:
             server.close()
+        for listening in self._listening:
+            listening.close()
         for connection in tuple(service.connections):
             connection.stop()
         clean = await self._wait_for_no_connections(grace_s)

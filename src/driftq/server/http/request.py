@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from driftq.server.http.tls import PeerCertificate
 
 QUERY_FIELDS_MAX = 1_000
 
@@ -136,14 +139,14 @@ class RequestHead:
 
 
 class Request:
-    """A complete request. `peer` is the client's IP address, or `unix`."""
+    """A complete request. `peer` is the client's IP address, or `unix`; `certificate` is the client's, verified."""
 
     __slots__ = (
-        "_gone_callbacks", "body", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path", "started_s",
-        "version",
+        "_gone_callbacks", "body", "certificate", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path",
+        "started_s", "version",
     )  # fmt: skip
 
-    def __init__(self, head: RequestHead, body: bytes, peer: str) -> None:
+    def __init__(self, head: RequestHead, body: bytes, peer: str, certificate: PeerCertificate | None = None) -> None:
         self.head = head
         self.method = head.method
         self.raw_path = head.raw_path
@@ -151,6 +154,7 @@ class Request:
         self.keep_alive = head.keep_alive
         self.body = body
         self.peer = peer
+        self.certificate = certificate  # None: the client has none, or was not asked for one
         self.gone = False
         self.id = b""  # the request id and the start time, for the access log
         self.started_s = 0.0

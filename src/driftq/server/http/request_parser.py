@@ -28,6 +28,7 @@ checked, and incomplete bodies of all connections share a `BodyBudget`. Knows no
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -47,6 +48,9 @@ from driftq.server.http.request_head import (
     is_cacheable,
 )
 
+if TYPE_CHECKING:
+    from driftq.server.http.tls import PeerCertificate
+
 _NO_HEAD = RequestHead("", b"", {})
 
 
@@ -54,7 +58,7 @@ class RequestParser:
     """The read side of a connection. `deliver` is called with each complete request, in order."""
 
     __slots__ = (
-        "_callbacks", "_deliver", "_head", "_incomplete_head", "_lookup", "_parser", "_peer",
+        "_callbacks", "_certificate", "_deliver", "_head", "_incomplete_head", "_lookup", "_parser", "_peer",
         "body", "ended", "paused", "phase", "refusal",
     )  # fmt: skip
 
@@ -65,8 +69,10 @@ class RequestParser:
         head_cache: HeadCache,
         peer: str,
         deliver: Callable[[Request], None],
+        certificate: PeerCertificate | None = None,
     ) -> None:
         self._peer = peer
+        self._certificate = certificate
         self._deliver = deliver
         self._lookup = HeadLookup(head_cache)
         self._incomplete_head = IncompleteHead(limits)
@@ -122,7 +128,7 @@ class RequestParser:
             if after > size:
                 break
             position = after
-            self._deliver(Request(head, raw[end:after], self._peer))
+            self._deliver(Request(head, raw[end:after], self._peer, self._certificate))
         return position
 
     def refuse(self, status: int, message: str) -> None:
@@ -186,7 +192,7 @@ class RequestParser:
         head = self._head
         if not head.keep_alive:
             self.ended = True
-        self._deliver(Request(head, content, self._peer))
+        self._deliver(Request(head, content, self._peer, self._certificate))
 
     # --- called by httptools ---
 

@@ -132,6 +132,12 @@ METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition("driftq_connections_max", "gauge", (), "Limit of connections; further ones get 503."),
     MetricDefinition("driftq_workers", "gauge", (), "Processes that run workers and announce themselves."),
     MetricDefinition("driftq_open_streams", "gauge", (), "Connections with an open stream: consumers, live tails."),
+    MetricDefinition(
+        "driftq_tls_certificate_expiry_seconds",
+        "gauge",
+        (),
+        "When the TLS certificate in use expires, as a Unix time; nothing without TLS.",
+    ),
     MetricDefinition("driftq_http_responses_total", "counter", ("status",), "Responses by HTTP status."),
     MetricDefinition(
         "driftq_router_decisions_total",
@@ -170,6 +176,7 @@ class Sources(NamedTuple):
     recovery_s: float = 0.0
     connections_max: int = 0
     workers: Callable[[], int] = lambda: 0
+    tls_not_after_s: Callable[[], float] | None = None  # None: without TLS
 
 
 class Metrics:
@@ -304,6 +311,8 @@ class Metrics:
         yield _one("driftq_connections_max", self._sources.connections_max)
         yield _one("driftq_open_streams", self._sources.streams())
         yield _one("driftq_workers", self._sources.workers())
+        expiry = self._sources.tls_not_after_s
+        yield _samples("driftq_tls_certificate_expiry_seconds", [((), expiry())] if expiry is not None else [])
         statuses = sorted(access_log.by_status.items()) if access_log is not None else []
         yield _samples("driftq_http_responses_total", (((str(status),), count) for status, count in statuses))
         results = sorted(router.results.items()) if router is not None else []

@@ -29,13 +29,16 @@ COMPACT_FILES = 64  # each micro-batch adds a few small files
 
 def broker_of(configuration: Configuration, retry: RetryOptions | None = None) -> DriftQ:
     token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
-    return connect(configuration.source.url, token=token, retry=retry)
+    source = configuration.source
+    return connect(source.url, token=token, retry=retry, ca=source.ca, certificate=source.certificate, key=source.key)
 
 
 def broker_options(configuration: Configuration) -> dict[str, str]:
     """The options of source and sink that name the broker."""
     source = configuration.source
-    return {name: text for name, text in (("url", source.url), ("token", source.token)) if text}
+    named = {"url": source.url, "token": source.token}
+    named |= {"ca": source.ca, "certificate": source.certificate, "key": source.key}
+    return {name: text for name, text in named.items() if text}
 
 
 def source_options(configuration: Configuration, topics: Sequence[str] = ()) -> dict[str, str]:

@@ -45,7 +45,7 @@ def transport_of(connection: BrokerOptions, *, first_contact_ms: int | None = No
     transport = _transports.get((connection, first_contact_ms))
     if transport is None:
         retry = RetryOptions(ATTEMPT_MS, connection.retry_ms, first_contact_ms=first_contact_ms)
-        transport = Transport(parse_address(connection.url, connection.token), retry)
+        transport = Transport(parse_address(connection.url, connection.token, connection.tls_files), retry)
         _transports[connection, first_contact_ms] = transport
     return transport
 

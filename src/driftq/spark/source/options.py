@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from driftq.client.transport.tls import ClientTls, tls_from
 from driftq.settings.quantities import SPARK_DURATION_MS, SPARK_SIZE_BYTES, Units, parse_quantity
 from driftq.settings.suggestions import closest
 from driftq.wire.fields import from_rfc3339
@@ -35,9 +36,16 @@ class Option(NamedTuple):
     meaning: str
 
 
+# Of the source and the sink. The files must be there on every machine that runs a task.
+TLS_OPTIONS: tuple[Option, ...] = (
+    Option("ca", "`DRIFTQ_CA`, else the system's authorities", "a PEM file: whom to trust for an `https` URL"),
+    Option("certificate", "`DRIFTQ_CERTIFICATE` or none", "a PEM file with the client's certificate, for mutual TLS"),
+    Option("key", "`DRIFTQ_KEY`, or in the same file", "the PEM file of its key"),
+)
 OPTIONS: tuple[Option, ...] = (
     Option("url", f"`DRIFTQ_URL` or `{DEFAULT_URL}`", "the URL of the broker"),
     Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
+    *TLS_OPTIONS,
     Option("subscribe", "", 'topics, separated by commas; `load("orders")` does the same'),
     Option("subscribePattern", "", "a regular expression for whole topic names; new topics join a running query"),
     Option("assign", "", 'only these partitions: `{"orders":[0,2]}`'),
@@ -96,6 +104,7 @@ class BrokerOptions(NamedTuple):
     url: str
     token: str = ""
     retry_ms: int = 60_000
+    tls_files: ClientTls = ClientTls()
 
 
 class ReadOptions(NamedTuple):
@@ -128,7 +137,9 @@ def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.
     """The options that reads and writes share. Names in `given` are in lower case."""
     url = given.get("url") or environment.get("DRIFTQ_URL") or DEFAULT_URL
     token = given.get("token") or environment.get("DRIFTQ_TOKEN") or ""
-    return BrokerOptions(url, token, duration_ms("retryMs", given["retryms"]) if "retryms" in given else 60_000)
+    retry_ms = duration_ms("retryMs", given["retryms"]) if "retryms" in given else 60_000
+    files = ClientTls(given.get("ca", ""), given.get("certificate", ""), given.get("key", ""))
+    return BrokerOptions(url, token, retry_ms, files.or_else(tls_from(environment)))
 
 
 def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> ReadOptions:
