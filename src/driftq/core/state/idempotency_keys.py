@@ -167,7 +167,7 @@ class ProducedKeyTable:
 
     def live(self, now_ms: int) -> int:
         """How many keys there are, without those that are due to be swept."""
-        return len(self._keys) - sum(count for bucket, count in self._counts.items() if bucket * BUCKET_MS <= now_ms)
+        return len(self._keys) - sum(self._counts[bucket] for bucket in self._due(now_ms))
 
     def next_ms(self) -> int | None:
         """When the next sweep is due."""
@@ -176,14 +176,23 @@ class ProducedKeyTable:
     def due_ms(self, now_ms: int) -> int:
         """The time up to which a sweep drops keys: about `SWEPT_AT_ONCE` of them, at least one bucket; 0 if none is
         due."""
-        due = sorted(bucket for bucket in self._counts if bucket * BUCKET_MS <= now_ms)
         until = count = 0
-        for bucket in due:
+        for bucket in sorted(self._due(now_ms)):
             count += self._counts[bucket]
             if until and count > SWEPT_AT_ONCE:
                 break
             until = bucket
         return until * BUCKET_MS
+
+    def _due(self, now_ms: int) -> set[int]:
+        """The buckets that are due. What is below a bucket in the heap is not due if that bucket is not, so this looks
+        at about as many as are due, however long keys live. The heap may name a bucket twice, or one that is gone."""
+        times, indexes, due = self._times, [0], set()
+        for index in indexes:
+            if index < len(times) and times[index] * BUCKET_MS <= now_ms:
+                due.add(times[index])
+                indexes += (2 * index + 1, 2 * index + 2)
+        return due & self._counts.keys()
 
     # --- folding ---
 

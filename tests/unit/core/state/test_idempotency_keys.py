@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from driftq.core.model.commands import ProduceKey
@@ -188,3 +190,34 @@ def test_an_old_snapshot_does_not_know_a_job_ids_ttl(keys, jobs):
     jobs.open = {5}
     keys.restore(KeyState(scope("j"), 1, 5, 1, 0, 10))
     assert keys.find(scope("j"), 10**9) is not None
+
+
+@pytest.mark.serial
+def test_keys_that_live_for_a_day_make_no_sweep_and_no_scrape_slower():
+    def cost_us(buckets: int) -> float:
+        table = ProducedKeyTable(Jobs())
+        for number in range(buckets):
+            table.remember(f"k{number}", plain(number, 10_000 + number * BUCKET_MS))
+        now_ms = 10_000 + 20 * BUCKET_MS
+        best_s = float("inf")
+        for _ in range(9):
+            started_s = time.thread_time()
+            for _ in range(50):
+                assert table.due_ms(now_ms) == now_ms
+                assert table.live(now_ms) == buckets - 20
+            best_s = min(best_s, time.thread_time() - started_s)
+        return best_s / 50 * 1e6
+
+    few_us, many_us = cost_us(100), cost_us(50_000)
+    assert many_us < 2 * few_us + 5, (few_us, many_us)
+
+
+def test_a_bucket_that_was_left_and_filled_again_is_counted_once():
+    table = ProducedKeyTable(Jobs())
+    table.remember("first", plain(0, 1_000))  # stays at the top of the heap
+    for offset in range(1, 4):
+        table.remember("again", plain(offset, 2_000))
+        table.forget("again")
+    table.remember("again", plain(4, 2_000))
+    assert table.live(5_000) == 0
+    assert len(table) == 2
