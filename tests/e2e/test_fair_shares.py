@@ -49,7 +49,7 @@ def check_light_client(server: Server, attack: Callable[[], None]) -> None:
         thread.join()
     finally:
         light.close()
-    assert waits.quantile_ms < 2 * quiet.quantile_ms + 40, (quiet, waits)
+    assert waits.quantile_ms < 2 * quiet.quantile_ms + 20, (quiet, waits)
     assert waits.longest_ms < 2 * quiet.longest_ms + 200, (quiet, waits)
     assert resident_mib(server) < RESIDENT_MIB_MAX
 

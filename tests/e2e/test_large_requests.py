@@ -48,6 +48,10 @@ def server():
             json.dumps({"topic": "t", "value": "x", "envelope": {"labels": LABELS}}).encode(),
             {}, 400, id="900,000 labels",
         ),
+        pytest.param(
+            "/v1/outcome", json.dumps({"produce": [{"topic": "t", "value": "x"}] * 20_000}).encode(), {}, 400,
+            id="an outcome of 20,000 messages",
+        ),
     ],
 )  # fmt: skip
 def test_a_costly_request_is_refused_before_it_costs(server, path, body, headers, status):

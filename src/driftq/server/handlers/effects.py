@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from driftq.wire.message import Routing
     from driftq.wire.produce import ProduceItem
 
+OUTCOME_ITEMS_MAX = 10_000  # it is one decision and one write, during which nothing else runs
+
 
 class EffectsHandlers:
     """Handlers of `/v1/idempotency`."""
@@ -125,6 +127,8 @@ class OutcomeHandlers:
         body = read_json(request.body, OutcomeRequest)
         if not (body.acks or body.produce or body.streams or body.commits):
             raise BadRequest("an outcome does at least one thing")
+        if sum(map(len, (body.acks, body.produce, body.streams, body.commits))) > OUTCOME_ITEMS_MAX:
+            raise BadRequest(f"an outcome does at most {OUTCOME_ITEMS_MAX} things")
         trace = request.head.fields.get(TRACE_HEADER)
         items = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
         router = self._context.router

@@ -25,7 +25,7 @@ class HttpLimits:
     # uploads may hold in memory. When it is used up, those that hold more than their share are refused.
     bodies_total_bytes: int = 128 * MIB
     # Large requests that are started and have no response yet, over all connections; further ones wait.
-    started_bytes: int = 4 * MIB
+    started_bytes: int = MIB
 
     # Further connections get 503 and are closed.
     connections: int = 10_000
