@@ -63,6 +63,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "bench": "Measure produce and consume rates of a server.",
         "version": "Show the versions of this program and of the server.",
         "config": "Show every setting and where it comes from.",
+        "backup": "Copy a broker's data while it runs, and check the copy.",
         "inspect": "Read a data folder: dump, verify, stats.",
         "repair": "Make a damaged data folder readable again, keeping what is cut.",
     },

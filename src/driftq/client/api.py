@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from driftq.wire.claims import SettleReply
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+BACKUP_S = 300.0  # for the first byte of a backup, and then for each that follows
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -261,6 +262,10 @@ class DriftQ(BrokerMethods, SyncApi):
 
         return Producer(self._transport, topic, producer_id, **options)
 
+    def backup(self) -> Iterator[bytes]:
+        """The data of the broker as a tar archive, in pieces. `driftq backup` unpacks and checks it."""
+        return self._transport.iterate(admin.backup(BACKUP_S))
+
     def stream(self, path: str, content_type: str = "") -> Stream:
         return Stream(self._transport, path, content_type)
 
@@ -358,6 +363,10 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         from driftq.client.producer.producer import AsyncProducer  # noqa: PLC0415
 
         return AsyncProducer(self._transport, topic, producer_id, **options)
+
+    def backup(self) -> AsyncIterator[bytes]:
+        """The data of the broker as a tar archive, in pieces."""
+        return self._transport.iterate(admin.backup(BACKUP_S))
 
     def stream(self, path: str, content_type: str = "") -> AsyncStream:
         return AsyncStream(self._transport, path, content_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from driftq.server.handlers.backup import BackupHandlers
 from driftq.server.handlers.claims import ClaimsHandlers
 from driftq.server.handlers.codec import error_response
 from driftq.server.handlers.dead_letters import DeadLettersHandlers
@@ -60,12 +61,14 @@ def routes(context: Context) -> list[RouteSpec]:
 def _about_the_server(context: Context) -> list[RouteSpec]:
     server = ServerHandlers(context)
     clock = ClockHandlers(context)
+    backup = BackupHandlers(context)
     return [
         RouteSpec("GET", "/v1/healthz", server.healthz, head=True),
         RouteSpec("GET", "/v1/readyz", server.readyz, head=True),
         RouteSpec("GET", "/v1/version", server.version),
         RouteSpec("GET", "/v1/clock", clock.show),
         RouteSpec("POST", "/v1/clock/accept", clock.accept),
+        RouteSpec("GET", "/v1/backup", backup.download),
         RouteSpec("GET", "/v1/metrics", MetricsHandlers(context).page, head=True),
     ]
 

@@ -39,6 +39,7 @@ from driftq.server.router.routers import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
 from driftq.server.worker_registry import WorkerRegistry
 from driftq.settings.loader import SettingsError
+from driftq.storage.backup import remove_stale_holds
 from driftq.storage.disk import DescriptorReserve, NoDescriptors, OsDisk
 
 logger = logging.getLogger("driftq.server")
@@ -177,6 +178,7 @@ async def _open(
     def progress(lsn: int, tail_lsn: int) -> None:
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
+    remove_stale_holds(data)
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
     options = _storage_options(settings, descriptors.log_files)
     engine = await Engine.open(

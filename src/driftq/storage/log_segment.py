@@ -170,6 +170,20 @@ def read_index(data: bytes, store: bytes, log_id: int, segment: LogSegment) -> b
     return True
 
 
+def index_end(data: bytes) -> int | None:
+    """How many bytes of its segment an index describes; None if it is not usable."""
+    if len(data) < _INDEX.size or data[:4] != _INDEX_MAGIC:
+        return None
+    _, crc, _, _, _, _, count = _INDEX.unpack_from(data)
+    end = _INDEX.size + count * _ENTRY.size
+    if end > len(data) or google_crc32c.value(data[8:end]) != crc:
+        return None
+    if not count:
+        return HEADER_BYTES
+    _, position, size_bytes, _, _ = _ENTRY.unpack_from(data, end - _ENTRY.size)
+    return int(position + size_bytes)
+
+
 # --- batches ---
 
 

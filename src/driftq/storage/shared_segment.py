@@ -244,6 +244,13 @@ def _read_index(data: bytes, store: bytes, segment: SharedSegment) -> int:
     return int(covered_bytes)
 
 
+def index_end(data: bytes) -> int | None:
+    """How many bytes of its segment an index covers; None if it is not one. Its checksum is checked when it is read."""
+    if len(data) < _INDEX.size or data[:4] != _INDEX_MAGIC:
+        return None
+    return int(_INDEX.unpack_from(data)[4])
+
+
 class _Entry(NamedTuple):
     """An entry that a walk found: the arguments of `add_row`."""
 

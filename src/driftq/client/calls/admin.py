@@ -25,7 +25,8 @@ from driftq.client.calls.queue import (
 )
 from driftq.client.endpoint import Page, Pages
 from driftq.client.errors import InvalidCall
-from driftq.client.transport.sansio import Call
+from driftq.client.transport.http import HttpReply
+from driftq.client.transport.sansio import Call, Flow, Open, ReadMore, Yield
 from driftq.wire.dead_letters import LettersReply, RedriveRequest
 from driftq.wire.groups import GroupInfo, GroupsReply, SeekRequest
 from driftq.wire.jobs import CancelReply, EnqueueReply
@@ -35,7 +36,6 @@ from driftq.wire.topics import MessagesReply, OffsetsReply, TopicChange, TopicIn
 from driftq.wire.workers import HeartbeatReply, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
-    from driftq.client.transport.http import HttpReply
     from driftq.wire.produce import ProduceItem
     from driftq.wire.records import Record
     from driftq.wire.workers import HeartbeatRequest
@@ -61,6 +61,16 @@ def _pages(
 def version() -> Call[dict[str, Any]]:
     """The version of the broker, and whether it writes to disk."""
     return get("/v1/version", dict[str, Any])
+
+
+def backup(timeout_s: float) -> Flow[None]:
+    """Yields the pieces of a tar archive: the data of the broker."""
+    call = Call("GET", "/v1/backup", lambda reply: reply, refusal=refusal, idempotent=True)
+    reply = yield Open(call, timeout_s)
+    if isinstance(reply, HttpReply):
+        raise refusal(reply)
+    while data := (yield ReadMore(reply, timeout_s)):
+        yield Yield(data)
 
 
 def healthy() -> Call[dict[str, Any]]:

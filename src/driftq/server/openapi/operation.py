@@ -12,6 +12,7 @@ NDJSON = "application/x-ndjson"
 PLAIN = "text/plain"
 ANY_TYPE = "*/*"
 BYTES = "application/octet-stream"
+TAR = "application/x-tar"
 
 READ_ERRORS = (400, 404)
 WRITE_ERRORS = (400, 404, 409, 429)

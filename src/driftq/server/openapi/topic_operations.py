@@ -12,6 +12,7 @@ from driftq.server.openapi.operation import (
     PAGE,
     PLAIN,
     READ_ERRORS,
+    TAR,
     TOPIC,
     WRITE_ERRORS,
     Operation,
@@ -54,6 +55,15 @@ SERVER_OPERATIONS: Operations = {
         "Sets the broker's time to the machine's. Running leases keep the time they had left.",
         "server",
         {200: ReplyDoc("The broker's time is the machine's time.", server_info.ClockInfo)},
+    ),
+    ("GET", "/v1/backup"): Operation(
+        "Backup",
+        "A copy of the broker's data, made while it runs. Everything that was acknowledged before the request is in "
+        "it. The archive unpacks to a data folder. Its last member is `FORMAT`; without it, it was cut short. One "
+        "backup at a time.",
+        "server",
+        {200: ReplyDoc("The data folder as a tar archive.", bytes, TAR, ("Driftq-Lsn",))},
+        errors=(409,),
     ),
     ("GET", "/v1/metrics"): Operation(
         "Metrics",
