@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from driftq import middleware as middleware
     from driftq.client import effects as effects
     from driftq.client import errors as errors
     from driftq.client.api import AsyncDriftQ as AsyncDriftQ
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from driftq.client.message import AsyncMessage as AsyncMessage
     from driftq.client.message import Message as Message
     from driftq.client.transport.sansio import RetryOptions as RetryOptions
+    from driftq.client.worker.attempt import current_message as current_message
+    from driftq.client.worker.hooks import Hooks as Hooks
+    from driftq.client.worker.hooks import Middleware as Middleware
+    from driftq.client.worker.hooks import current_context as current_context
     from driftq.client.worker.runner import run as run
     from driftq.client.worker.tasks import task as task
     from driftq.client.worker.worker import worker as worker
@@ -31,7 +36,8 @@ if TYPE_CHECKING:
     from driftq.wire.router import RouteDecision as RouteDecision
     from driftq.wire.router import RouteInput as RouteInput
 
-_MODULES = {  # relative to driftq.client, unless the whole path is given; empty: the name is a module itself
+# Relative to driftq.client, unless the whole path is given. Empty: the name is a module itself; a dot: one of driftq.
+_MODULES = {
     "connect": "api",
     "connect_async": "api",
     "DriftQ": "api",
@@ -39,6 +45,11 @@ _MODULES = {  # relative to driftq.client, unless the whole path is given; empty
     "worker": "worker.worker",
     "run": "worker.runner",
     "task": "worker.tasks",
+    "current_message": "worker.attempt",
+    "current_context": "worker.hooks",
+    "Middleware": "worker.hooks",
+    "Hooks": "worker.hooks",
+    "middleware": ".",
     "Message": "message",
     "AsyncMessage": "message",
     "Retry": "claims",
@@ -62,6 +73,10 @@ __all__ = [
     "worker",
     "task",
     "run",
+    "current_message",
+    "current_context",
+    "Middleware",
+    "Hooks",
     "Message",
     "AsyncMessage",
     "Retry",
@@ -74,6 +89,7 @@ __all__ = [
     "RouteInput",
     "effects",
     "errors",
+    "middleware",
 ]
 
 
@@ -83,9 +99,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'driftq' has no attribute {name!r}")
     import importlib  # noqa: PLC0415
 
-    path = module if module.startswith("driftq.") else f"driftq.client.{module or name}"
-    value: object = importlib.import_module(path)
-    if module:
+    if module in ("", "."):
+        value: object = importlib.import_module(f"driftq.client.{name}" if not module else f"driftq.{name}")
+    else:
+        value = importlib.import_module(module if module.startswith("driftq.") else f"driftq.client.{module}")
         value = getattr(value, name)
     globals()[name] = value
     return value

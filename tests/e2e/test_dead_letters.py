@@ -165,3 +165,20 @@ def test_creating_the_dead_letters_of_a_topic_finds_them_there(server: Server, t
     assert (reply.status, reply.json()["partitions"]) == (200, 1)
     assert server.call("POST", f"/v1/topics?name=dlq.{topic}&partitions=2").status == 409
     assert server.call("POST", "/v1/topics?name=dlq.nothing").status == 400
+
+
+def test_the_reply_to_a_nack_names_the_messages_that_became_dead_letters():
+    """Also over several slices of one call."""
+    with running(None) as server:
+        server.call("POST", "/v1/topics", {"name": "nacked"})
+        policy = {"retry_policy": {"max_attempts": 1}}
+        messages = [{"value": "v", **({"envelope": policy} if number % 2 else {})} for number in range(600)]
+        server.call("POST", "/v1/produce/batch", {"topic": "nacked", "messages": messages})
+        claim = {"topic": "nacked", "group": "g", "owner": "o", "max": 600}
+        claimed = server.call("POST", "/v1/claim", claim).json()
+        held = [{"partition": 0, "offset": 0, "end": 600, "token": claimed["token"]}]
+        body = {"topic": "nacked", "group": "g", "owner": "o", "messages": held, "reason": "boom"}
+        reply = server.call("POST", "/v1/nack/batch", body).json()
+        assert reply["dead"] == [{"partition": 0, "offset": offset} for offset in range(1, 600, 2)]
+        assert reply["refused"] == []
+        assert "dead" not in server.call("POST", "/v1/nack/batch", {**body, "messages": held[:1]}).json()

@@ -21,8 +21,8 @@ from driftq.client.errors import DriftQError, InvalidCall, NotConnected, NotFoun
 from driftq.client.event_loop import new_event_loop
 from driftq.client.worker.discovery import LoadError, load_workers, with_options
 from driftq.client.worker.file_watch import loaded_files
-from driftq.client.worker.runner import run_async, signals_handled
-from driftq.client.worker.supervisor import control_socket
+from driftq.client.worker.runner import run_async
+from driftq.client.worker.supervisor import ABORT_SIGNAL, DRAIN_SIGNAL, control_socket
 from driftq.settings.log_lines import capture_all, configure
 
 if TYPE_CHECKING:
@@ -102,6 +102,10 @@ async def _until_end(
 ) -> list[WorkerCounts]:
     stop, abort = asyncio.Event(), asyncio.Event()
 
+    def on_abort() -> None:
+        stop.set()
+        abort.set()
+
     def on_control() -> None:
         """The socket is readable: the supervisor is gone."""
         assert control is not None
@@ -113,11 +117,13 @@ async def _until_end(
         asyncio.get_running_loop().add_reader(control, on_control)
     client = connect_async(token=os.environ.get("DRIFTQ_TOKEN", ""))
     try:
-        with signals_handled(stop.set, abort.set):
-            return await run_async(
-                *(loaded.worker for loaded in workers),
-                broker=client, drain=order.burst, stop=stop, abort=abort, waits_for_topics=not order.burst,
-            )  # fmt: skip
+        # The supervisor sends one signal to drain and another to end at once: two of one kind could become one.
+        asyncio.get_running_loop().add_signal_handler(DRAIN_SIGNAL, stop.set)
+        asyncio.get_running_loop().add_signal_handler(ABORT_SIGNAL, on_abort)
+        return await run_async(
+            *(loaded.worker for loaded in workers),
+            broker=client, drain=order.burst, stop=stop, abort=abort, waits_for_topics=not order.burst,
+        )  # fmt: skip
     finally:
         if control is not None:
             asyncio.get_running_loop().remove_reader(control)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from driftq.client.claim_result import ClaimResult
+from driftq.client.worker.hooks import HookChain
 from driftq.client.worker.options import Handler, WorkerCounts
 from driftq.client.worker.worker_loop import WorkerLoop
 
@@ -83,15 +84,16 @@ class ChaoticWorkerLoop(WorkerLoop):
         self._calls = calls
         self._copies: set[AnyMessage] = set()
         handler: Handler = self._call_async if worker.is_async else self._call
-        super().__init__(worker.subscription, worker.options, handler, client, is_async=worker.is_async)
+        hooks = HookChain.of(worker.middleware)
+        super().__init__(worker.subscription, worker.options, handler, client, is_async=worker.is_async, hooks=hooks)
 
-    def _call(self, message: Message) -> None:
+    def _call(self, message: Message) -> Any:
         self._calls[message.name] += 1
-        self._inner(message)
+        return self._inner(message)
 
-    async def _call_async(self, message: AsyncMessage) -> None:
+    async def _call_async(self, message: AsyncMessage) -> Any:
         self._calls[message.name] += 1
-        await self._inner(message)
+        return await self._inner(message)
 
     def _enqueue(self, messages: list[AnyMessage]) -> None:
         messages = list(messages)

@@ -129,8 +129,17 @@ class SettleRequest(Body, frozen=True, omit_defaults=True):
     lease_ms: Natural | None = None
 
 
+class DeadItem(Struct, frozen=True):
+    """A message that became a dead letter."""
+
+    partition: int
+    offset: int
+
+
 class SettleReply(Struct, frozen=True, omit_defaults=True):
-    """`refused` lists the messages that were not settled; all others were."""
+    """`refused` lists the messages that were not settled; all others were. `dead` lists those of a nack that became
+    dead letters, because it was their last attempt."""
 
     refused: list[RefusedItem]
     lease_until: str = ""
+    dead: list[DeadItem] = []

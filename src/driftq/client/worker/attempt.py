@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.errors import InvalidCall
 from driftq.client.message import AsyncMessage, Message
+from driftq.client.worker.hooks import current_context_or_new, enter_context
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import Handler
@@ -60,7 +61,10 @@ class HandlerCaller:
 
     def __init__(self, handler: Handler, concurrency: int, *, is_async: bool) -> None:
         self._handler = handler
-        self._threads = None if is_async else ThreadPoolExecutor(concurrency, "driftq-worker")
+        self._threads: ThreadPoolExecutor | None = None
+        if not is_async:
+            context = current_context_or_new()  # a thread does not inherit it
+            self._threads = ThreadPoolExecutor(concurrency, "driftq-worker", enter_context, (context,))
 
     @property
     def is_async(self) -> bool:

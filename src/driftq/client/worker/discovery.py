@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.errors import DriftQError
+from driftq.client.worker.hooks import Middleware
 from driftq.client.worker.tasks import Task
 from driftq.client.worker.worker import Worker
 from driftq.settings.suggestions import did_you_mean
@@ -43,10 +44,14 @@ class LoadedWorker(NamedTuple):
 def load_workers(targets: Sequence[str], queues: Sequence[str] = ()) -> list[LoadedWorker]:
     """The workers that `targets` name, in this order; with `queues` only those of these topics."""
     workers: list[LoadedWorker] = []
+    middleware: dict[int, tuple[Middleware, ...]] = {}  # of the module of each worker
     for target in targets:
         module_name, colon, names = target.partition(":")
         module = import_target(module_name)
         known = workers_of(module)
+        around = middleware_of(module)
+        for loaded in known.values():
+            middleware.setdefault(id(loaded.worker), around)
         if not colon:
             if not known:
                 raise LoadError(
@@ -61,6 +66,10 @@ def load_workers(targets: Sequence[str], queues: Sequence[str] = ()) -> list[Loa
         first.setdefault(id(loaded.worker), loaded)
     workers = [*first.values()]
     _refuse_conflicts(workers)
+    workers = [
+        LoadedWorker(name, worker.changed(worker.options, (*middleware[id(worker)], *worker.middleware)))
+        for name, worker in workers
+    ]
     return _of_queues(workers, queues) if queues else workers
 
 
@@ -101,6 +110,16 @@ def workers_of(module: ModuleType) -> dict[str, LoadedWorker]:
     }
 
 
+def middleware_of(module: ModuleType) -> tuple[Middleware, ...]:
+    """The middleware of all workers of a module: its variable `middleware`."""
+    given = getattr(module, "middleware", ())
+    if isinstance(given, ModuleType):  # `from driftq import middleware`
+        return ()
+    if not isinstance(given, list | tuple) or not all(isinstance(item, Middleware) for item in given):
+        raise LoadError(f"{module.__name__}.middleware must be a list of driftq.Middleware and driftq.Hooks objects")
+    return tuple(given)
+
+
 def _named(module_name: str, name: str, known: dict[str, LoadedWorker]) -> LoadedWorker:
     """A worker by the name of its variable, or a task by its own name."""
     tasks = {loaded.worker.name: loaded for loaded in known.values() if isinstance(loaded.worker, Task)}
@@ -139,7 +158,10 @@ def _listed(names: Sequence[str]) -> str:
 def with_options(workers: Iterable[LoadedWorker], **changes: int | None) -> list[LoadedWorker]:
     """The workers with some options replaced; None keeps the worker's own."""
     given = {name: value for name, value in changes.items() if value is not None}
-    return [LoadedWorker(name, worker.with_options(_replaced(worker.options, given))) for name, worker in workers]
+    return [
+        LoadedWorker(name, worker.changed(_replaced(worker.options, given), worker.middleware))
+        for name, worker in workers
+    ]
 
 
 def _replaced(options: WorkerOptions, changes: dict[str, int]) -> WorkerOptions:

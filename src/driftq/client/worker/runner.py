@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.errors import InvalidCall
 from driftq.client.event_loop import new_event_loop
+from driftq.client.worker.hooks import RunHooks
 from driftq.client.worker.presence import Presence
 
 if TYPE_CHECKING:
+    from driftq.client.worker.hooks import Middleware
     from driftq.client.worker.options import WorkerCounts
     from driftq.client.worker.worker import Worker
 
@@ -23,17 +25,30 @@ SAME_SIGNAL_S = 0.2  # signals that follow each other within this are one reques
 DRAIN_QUIET_S = 1.0  # a run that only drains is announced if it takes longer than this
 
 
-def run(*workers: Worker[Any, Any], broker: Broker = "", drain: bool = False) -> list[WorkerCounts]:
-    """Run workers in this process until SIGTERM or SIGINT, which finish what runs. A second signal ends them at once:
-    what runs is released, without counting an attempt."""
+def run(
+    *workers: Worker[Any, Any], broker: Broker = "", drain: bool = False, middleware: Sequence[Middleware] = ()
+) -> list[WorkerCounts]:
+    """Run workers in this process until SIGTERM or SIGINT.
+
+    Parameters:
+        workers: Functions made by `driftq.worker` and `driftq.task`.
+        broker: A client, or an address (default: DRIFTQ_URL, else the local one).
+        drain: End when nothing is left to claim.
+        middleware: Hooks around all of them; see `driftq.Middleware`.
+
+    A signal ends the claims and waits for the calls that run. A second one ends them at once: their messages are
+    released, without counting an attempt. Returns what each worker did.
+    """
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_until_signal(workers, broker, drain))
+        return runner.run(_until_signal(workers, broker, drain, middleware))
 
 
-async def _until_signal(workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool) -> list[WorkerCounts]:
+async def _until_signal(
+    workers: Sequence[Worker[Any, Any]], broker: Broker, drain: bool, middleware: Sequence[Middleware]
+) -> list[WorkerCounts]:
     stop, abort = asyncio.Event(), asyncio.Event()
     with signals_handled(stop.set, abort.set):
-        return await run_async(*workers, broker=broker, drain=drain, stop=stop, abort=abort)
+        return await run_async(*workers, broker=broker, drain=drain, stop=stop, abort=abort, middleware=middleware)
 
 
 @contextlib.contextmanager
@@ -78,6 +93,7 @@ async def run_async(
     stop: asyncio.Event | None = None,
     abort: asyncio.Event | None = None,
     waits_for_topics: bool = False,
+    middleware: Sequence[Middleware] = (),
 ) -> list[WorkerCounts]:
     """Run workers on the running event loop until `stop` is set; `abort` ends the wait for what runs."""
     if not workers:
@@ -85,21 +101,22 @@ async def run_async(
     stop, abort = stop or asyncio.Event(), abort or asyncio.Event()
     client = _client(broker)
     try:
-        loops = [worker.new_loop(client) for worker in workers]
-        presence = Presence(client, list(zip(workers, loops, strict=True)), stop, abort)
-        announcing = asyncio.create_task(presence.run(DRAIN_QUIET_S if drain else 0.0))
-        tasks = [
-            asyncio.create_task(loop.run(stop, drain=drain, abort=abort, waits_for_topic=waits_for_topics))
-            for loop in loops
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-            stop.set()  # if one has failed, the others drain
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in (*tasks, announcing):
-                task.cancel()
-            await asyncio.gather(*tasks, announcing, return_exceptions=True)
+        async with RunHooks([*middleware, *(item for worker in workers for item in worker.middleware)]):
+            loops = [worker.new_loop(client, middleware) for worker in workers]
+            presence = Presence(client, list(zip(workers, loops, strict=True)), stop, abort)
+            announcing = asyncio.create_task(presence.run(DRAIN_QUIET_S if drain else 0.0))
+            tasks = [
+                asyncio.create_task(loop.run(stop, drain=drain, abort=abort, waits_for_topic=waits_for_topics))
+                for loop in loops
+            ]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                stop.set()  # if one has failed, the others drain
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in (*tasks, announcing):
+                    task.cancel()
+                await asyncio.gather(*tasks, announcing, return_exceptions=True)
     finally:
         if client is not broker:
             await client.close()

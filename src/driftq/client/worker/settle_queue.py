@@ -20,8 +20,9 @@ from driftq.client.errors import DriftQError
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.worker.attempt import AnyMessage
+    from driftq.client.worker.hooks import HookChain
     from driftq.client.worker.options import WorkerCounts
-    from driftq.wire.claims import RefusedItem
+    from driftq.wire.claims import RefusedItem, SettleReply
 
 logger = logging.getLogger("driftq.worker")
 
@@ -32,11 +33,16 @@ class SettleQueue:
     """Settles the messages of one worker. `on_settled` is called for each of them when it is no longer held."""
 
     def __init__(
-        self, transport: AsyncTransport, counts: WorkerCounts, on_settled: Callable[[AnyMessage], None]
+        self,
+        transport: AsyncTransport,
+        counts: WorkerCounts,
+        on_settled: Callable[[AnyMessage], None],
+        hooks: HookChain | None = None,
     ) -> None:
         self._transport = transport
         self._counts = counts
         self._on_settled = on_settled
+        self._hooks = hooks if hooks is not None and hooks.on_dead else None
         self._waiting: list[tuple[AnyMessage, SettleAction]] = []
         self._added = asyncio.Event()  # `_waiting` is not empty
 
@@ -63,6 +69,8 @@ class SettleQueue:
             logger.warning("%d messages could not be settled and will be delivered again: %s", len(messages), error)
             self._end(settlement, messages, len(messages))
             return
+        if self._hooks is not None and settlement.verb in ("nack/batch", "reject"):
+            self._notify_of_dead(self._hooks, settlement, messages, reply)
         self.settled(settlement, messages, reply.refused)
 
     def settled(self, settlement: SettleAction, messages: list[AnyMessage], refused: list[RefusedItem]) -> None:
@@ -77,6 +85,18 @@ class SettleQueue:
         for message in messages:
             message.mark_settled(settlement.verb)
             self._on_settled(message)
+
+    def _notify_of_dead(
+        self, hooks: HookChain, settlement: SettleAction, messages: list[AnyMessage], reply: SettleReply
+    ) -> None:
+        if settlement.verb == "reject":
+            refused = {(item.partition, item.offset) for item in reply.refused}
+            dead = [message for message in messages if position(message) not in refused]
+        else:
+            ended = {(item.partition, item.offset) for item in reply.dead}
+            dead = [message for message in messages if position(message) in ended]
+        for message in dead:
+            hooks.notify(hooks.on_dead, message, settlement.reason)
 
     # --- acks that travel with a claim ---
 

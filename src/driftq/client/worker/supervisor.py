@@ -7,7 +7,7 @@
     none can be loaded: end            ◀── failed ────
     dies: log, back off, start again                    (a signal, a crash, out of memory)
     SIGTERM, SIGINT: all ── SIGTERM ─────────────────▶  claim nothing more, finish what runs ── ended ──▶
-    a second signal: all ── SIGTERM again ───────────▶  release what runs, end at once
+    a second signal: all ── SIGINT ──────────────────▶  release what runs, end at once
     --reload and a file has changed: as SIGTERM, then start again
     the supervisor itself dies: its socket closes ───▶  drain, as after SIGTERM
 
@@ -36,10 +36,11 @@ from driftq.client.worker.runner import signals_handled
 logger = logging.getLogger("driftq.supervisor")
 
 CONTROL_FD = "DRIFTQ_WORKER_CONTROL"  # the environment variable with the number of the socket
+DRAIN_SIGNAL, ABORT_SIGNAL = signal.SIGTERM, signal.SIGINT
 BACKOFF_S, BACKOFF_S_MAX = 0.5, 30.0
 STEADY_S = 60.0  # a process that ran for this long starts again with the shortest backoff
 GRACE_S = 10.0  # after the time to drain, before a process is killed
-ABORT_S = 5.0  # after a second signal
+ABORT_S = 10.0  # after a second signal
 FORCED = 130  # the exit code after a second signal
 LINE_BYTES_MAX = 4 << 20
 
@@ -245,7 +246,7 @@ class Supervisor:
         self._forced = True
         logger.warning("a second signal: ending at once; what runs is released")
         for process in self._running.values():
-            process.send(signal.SIGTERM)
+            process.send(ABORT_SIGNAL)
             asyncio.get_running_loop().call_later(ABORT_S, process.send, signal.SIGKILL)
 
     def _on_signal(self) -> None:
@@ -259,7 +260,7 @@ class Supervisor:
             self._terminate(process)
 
     def _terminate(self, process: WorkerProcess) -> None:
-        process.send(signal.SIGTERM)
+        process.send(DRAIN_SIGNAL)
         limit_s = self._options.drain_ms / 1_000 + GRACE_S
         asyncio.get_running_loop().call_later(limit_s, process.send, signal.SIGKILL)
 

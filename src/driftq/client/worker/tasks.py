@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -26,6 +26,7 @@ from driftq.client.worker.worker import Worker
 if typing.TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ, DriftQ
     from driftq.client.message import MessageMethods
+    from driftq.client.worker.hooks import Middleware
     from driftq.wire.jobs import EnqueueReply
     from driftq.wire.produce import ProduceItem
 
@@ -42,8 +43,9 @@ class Task(Worker[P, R]):
         subscription: WorkerSubscription,
         options: WorkerOptions,
         job_options: dict[str, Any],
+        middleware: Iterable[Middleware] = (),
     ) -> None:
-        super().__init__(function, subscription, options)
+        super().__init__(function, subscription, options, middleware)
         self._signature = inspect.signature(function)
         self._job_options = job_options
         if any(
@@ -72,11 +74,11 @@ class Task(Worker[P, R]):
         """The same task with other options for its jobs: `id`, `key`, `priority`, `delay_ms`, `deadline`, …"""
         options |= {"id": id, "key": key, "priority": priority, "delay_ms": delay_ms, "timeout_ms": timeout_ms}
         merged = self._job_options | {name: value for name, value in options.items() if value}
-        return Task(self.function, self.subscription, self.options, merged)
+        return Task(self.function, self.subscription, self.options, merged, self.middleware)
 
-    def with_options(self, options: WorkerOptions) -> Task[P, R]:
-        """The same task with other options of its worker."""
-        return Task(self.function, self.subscription, options, self._job_options)
+    def changed(self, options: WorkerOptions, middleware: Iterable[Middleware]) -> Task[P, R]:
+        """The same task with other options and middleware of its worker."""
+        return Task(self.function, self.subscription, options, self._job_options, middleware)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> ProduceItem:
         """The job of a call. Raises TypeError for arguments that do not match the signature."""
@@ -96,13 +98,13 @@ class Task(Worker[P, R]):
         function = self.function
         if self.is_async:
 
-            async def handle_async(message: MessageMethods) -> None:
-                await function(**read(message))  # type: ignore[call-arg, misc]
+            async def handle_async(message: MessageMethods) -> Any:
+                return await function(**read(message))  # type: ignore[call-arg, misc]
 
             return handle_async
 
-        def handle(message: MessageMethods) -> None:
-            function(**read(message))  # type: ignore[call-arg]
+        def handle(message: MessageMethods) -> Any:
+            return function(**read(message))  # type: ignore[call-arg]
 
         return handle
 
@@ -132,13 +134,25 @@ def task(
     lease_ms: int = 30_000,
     timeout_ms: int = 300_000,
     drain_ms: int = 30_000,
+    middleware: Iterable[Middleware] = (),
     **job_options: Any,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function a task. `job_options` apply to each of its jobs: `priority`, `retry`, `deadline`, `tenant`, …"""
+    """Make a function a task: calls of it are enqueued as jobs, and workers run them.
+
+    Parameters:
+        name: The name of the task in its jobs. Change it when the arguments change: `email.send.v2`.
+        topic: Where its jobs are stored.
+        group: The group of its workers.
+        concurrency, prefetch, lease_ms, timeout_ms, drain_ms, middleware: As for `driftq.worker`.
+        job_options: Options for each of its jobs, as for `broker.send`: `priority`, `retry`, `deadline`, `tenant`, …
+
+    The arguments travel by name, as JSON. They are checked when a job is enqueued, and against the types of the
+    function when it runs; a job that does not fit becomes a dead letter.
+    """
     options = WorkerOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
     options.check()
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, WorkerSubscription(topic, group, name), options, job_options)
+        return Task(function, WorkerSubscription(topic, group, name), options, job_options, middleware)
 
     return decorate

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 
 from driftq.client.worker.options import Handler, WorkerCounts, WorkerOptions, WorkerSubscription
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from driftq.client.api import AsyncDriftQ
+    from driftq.client.worker.hooks import Middleware
     from driftq.client.worker.runner import Broker
     from driftq.client.worker.worker_loop import WorkerLoop
 
@@ -34,11 +35,18 @@ R = TypeVar("R")
 class Worker(Generic[P, R]):
     """A function with a subscription. Calling it calls the function, and nothing else happens."""
 
-    def __init__(self, function: Callable[P, R], subscription: WorkerSubscription, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        subscription: WorkerSubscription,
+        options: WorkerOptions,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.subscription = subscription
         self.options = options
+        self.middleware = tuple(middleware)
         self.is_async = inspect.iscoroutinefunction(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,15 +61,17 @@ class Worker(Generic[P, R]):
         """The function that is called with a message."""
         return self.function
 
-    def with_options(self, options: WorkerOptions) -> Worker[P, R]:
-        """The same worker with other options."""
-        return Worker(self.function, self.subscription, options)
+    def changed(self, options: WorkerOptions, middleware: Iterable[Middleware]) -> Worker[P, R]:
+        """The same worker with other options and middleware."""
+        return Worker(self.function, self.subscription, options, middleware)
 
-    def new_loop(self, client: AsyncDriftQ) -> WorkerLoop:
-        """The loop for one run of this worker."""
+    def new_loop(self, client: AsyncDriftQ, middleware: Iterable[Middleware] = ()) -> WorkerLoop:
+        """The loop for one run of this worker, with more middleware around its own."""
+        from driftq.client.worker.hooks import HookChain  # noqa: PLC0415  # imports asyncio
         from driftq.client.worker.worker_loop import WorkerLoop  # noqa: PLC0415  # imports asyncio
 
-        return WorkerLoop(self.subscription, self.options, self.handler(), client, is_async=self.is_async)
+        hooks = HookChain.of((*middleware, *self.middleware))
+        return WorkerLoop(self.subscription, self.options, self.handler(), client, is_async=self.is_async, hooks=hooks)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> WorkerCounts:
         """Work until SIGTERM or SIGINT. With `drain`, only until nothing is left to claim."""
@@ -90,17 +100,29 @@ def worker(
     task: str | None = None,
     label: str | None = None,
     start: str = "earliest",
+    middleware: Iterable[Middleware] = (),
 ) -> Callable[[Callable[P, R]], Worker[P, R]]:
-    """Make a function a worker.
+    """Make a function a worker: it is called with each message of a topic.
 
-    `concurrency` calls run at a time, and `prefetch` more messages wait for them. A call that takes longer than
-    `timeout_ms` (or the job's own limit) is aborted and the message is retried. Leases of `lease_ms` are renewed as
-    long as the process lives. After a signal, running calls get `drain_ms` to end.
+    Parameters:
+        topic: Where the messages come from.
+        group: The group that shares the messages. Each message goes to one worker of a group.
+        concurrency: How many calls run at a time. A plain function runs on as many threads.
+        prefetch: How many more messages wait in the worker; by default as many as run.
+        lease_ms: How long the worker holds a message. Leases are renewed as long as the process lives.
+        timeout_ms: A call that takes longer (or longer than the job allows) is aborted, and the message is retried.
+        drain_ms: How much time running calls get to end after a signal.
+        task: Claim only messages with this task.
+        label: Claim only messages with this label.
+        start: Where a new group starts: "earliest", "latest" or an RFC 3339 time.
+        middleware: Hooks around each call; see `driftq.Middleware`.
+
+    Returning acks the message. Raising makes the broker retry it; `Retry`, `Reject` and `Release` say how.
     """
     options = WorkerOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
     options.check()
 
     def decorate(function: Callable[P, R]) -> Worker[P, R]:
-        return Worker(function, WorkerSubscription(topic, group, task, label, start), options)
+        return Worker(function, WorkerSubscription(topic, group, task, label, start), options, middleware)
 
     return decorate

@@ -58,6 +58,7 @@ from driftq.client.worker.settle_queue import SETTLE_MAX, SettleQueue, position
 if TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ
     from driftq.client.claim_result import ClaimResult
+    from driftq.client.worker.hooks import HookChain
     from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
 
 logger = logging.getLogger("driftq.worker")
@@ -82,17 +83,21 @@ class WorkerLoop:
         client: AsyncDriftQ,
         *,
         is_async: bool,
+        hooks: HookChain | None = None,
     ) -> None:
         self.counts = WorkerCounts()
         self._subscription = subscription
         self._options = options
         self._transport = client._transport
         self._holder = LeaseHolder(subscription.topic, subscription.group, client.owner)
+        self._hooks = hooks  # None: the handler is called directly
+        if hooks is not None:
+            handler = hooks.wrapped(handler, is_async=is_async)
         self._caller = HandlerCaller(handler, options.concurrency, is_async=is_async)
         self._sync_transport = None if is_async else Transport(self._transport.address, self._transport.retry)
         self._ready: deque[AnyMessage] = deque()  # claimed, waiting for a runner
         self._running: set[RunningAttempt] = set()
-        self._to_settle = SettleQueue(self._transport, self.counts, self._release_slot)  # handled
+        self._to_settle = SettleQueue(self._transport, self.counts, self._release_slot, hooks)  # handled
         self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
         self._ready_event = asyncio.Event()  # `_ready` is not empty
         self._room_event = asyncio.Event()  # `_held` has shrunk; `_running` is polled
@@ -133,6 +138,8 @@ class WorkerLoop:
             for task in (*runners, *others):
                 task.cancel()
             await asyncio.gather(*runners, *others, return_exceptions=True)
+            if self._hooks is not None:
+                await self._hooks.finish()
             self._caller.close()
             if self._sync_transport is not None:
                 self._sync_transport.close()
@@ -282,7 +289,10 @@ class WorkerLoop:
                 limit_ms = running.message.timeout_ms or self._options.timeout_ms
                 if running.aborted_as is None and now_s - running.started_s > limit_ms / 1_000:
                     self.counts.timed_out += 1
-                    self._abort(running, SettleAction("nack/batch", f"timeout: longer than {limit_ms} ms"))
+                    reason = f"timeout: longer than {limit_ms} ms"
+                    self._abort(running, SettleAction("nack/batch", reason))
+                    if self._hooks is not None:
+                        self._hooks.notify(self._hooks.on_failure, running.message, TimeoutError(reason))
             if now_s >= next_renewal_s:
                 next_renewal_s = now_s + renew_s
                 await self._extend()

@@ -87,10 +87,12 @@ class Claimed(Reply, frozen=True):
 
 
 class Settlement(Reply, frozen=True):
-    """Which messages of a settling call were refused; all others took effect."""
+    """Which messages of a settling call were refused; all others took effect. `dead` are those of a nack that became
+    dead letters, as (partition, offset)."""
 
     refused: tuple[Refusal, ...] = ()
     until_ms: int = 0
+    dead: tuple[tuple[int, int], ...] = ()
 
 
 class EffectBegun(Reply, frozen=True):

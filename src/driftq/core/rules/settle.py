@@ -181,7 +181,11 @@ def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
                     continue
                 fail(ctx, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
 
-    return _settle(ctx, command, act)
+    reply = _settle(ctx, command, act)
+    if ctx.dead_letters and isinstance(reply, Settlement):
+        dead = tuple((ctx.state.logs[log_id].partition, offset) for _, log_id, offset in ctx.dead_letters)
+        return Settlement(reply.refused, dead=dead)
+    return reply
 
 
 def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int, command: c.Nack) -> None:

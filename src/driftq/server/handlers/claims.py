@@ -29,6 +29,7 @@ from driftq.wire.claims import (
     ClaimReply,
     ClaimRequest,
     ConsumeRequest,
+    DeadItem,
     NackRequest,
     SettleRequest,
 )
@@ -222,13 +223,15 @@ class ClaimsHandlers:
     async def _settle_in_slices(self, command: SettleCommand) -> Response:
         items: list[bytes] = []
         until_ms: int | None = None
+        dead: list[DeadItem] = []
         async for reply in settle_in_slices(self._engine, command):
             if isinstance(reply, Rejected):
                 return refusal(reply)
             items.extend(map(json.encode, refused_items(reply.refused)))
             if reply.until_ms:
                 until_ms = min(reply.until_ms, until_ms or reply.until_ms)
-        return _settle_response(items, until_ms or 0)
+            dead.extend(DeadItem(partition, offset) for partition, offset in reply.dead)
+        return _settle_response(items, until_ms or 0, dead)
 
 
 def _held(body: AckRequest) -> c.Held:
@@ -252,7 +255,9 @@ def _settle_reply(settlement: Settlement) -> Response:
     return _settle_response(list(map(json.encode, refused_items(settlement.refused))), settlement.until_ms)
 
 
-def _settle_response(items: list[bytes], until_ms: int) -> Response:
+def _settle_response(items: list[bytes], until_ms: int, dead: list[DeadItem] | None = None) -> Response:
     """A `SettleReply`, around refusals that are JSON already: there may be a hundred thousand of them."""
-    tail = b'],"lease_until":%b}\n' % json.encode(to_rfc3339(until_ms)) if until_ms else b"]}\n"
-    return Response(200, b'{"refused":[' + b",".join(items) + tail)
+    more = b',"lease_until":%b' % json.encode(to_rfc3339(until_ms)) if until_ms else b""
+    if dead:
+        more += b',"dead":' + json.encode(dead)
+    return Response(200, b'{"refused":[%b]%b}\n' % (b",".join(items), more))
