@@ -132,6 +132,10 @@ commands = st.one_of(
         st.sampled_from(["", "g", "h"]),
     ),
     st.builds(c.SeekGroup, names, groups, offsets, partitions),
+    st.builds(
+        lambda topic, partition, offset: c.CommitOffsets("reader", ((topic, partition, offset),)),
+        names, st.integers(0, 1), st.integers(0, 3),
+    ),
     st.builds(c.PauseGroup, names, groups, st.booleans()),
     st.builds(c.TrimTopic, names, partitions, offsets),
     st.builds(c.DeleteGroup, names, groups) | st.builds(c.DeleteTopic, names) | sweeps,

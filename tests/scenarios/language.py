@@ -98,6 +98,12 @@ def _seek(line: Line, now_ms: int) -> c.Command:
     return c.SeekGroup(*line.words[0].split("/"), target, line.number("partition"))
 
 
+def _commit_offsets(line: Line, now_ms: int) -> c.Command:
+    """`commit-offsets GROUP t:0:5 u:1:7`."""
+    offsets = [word.rsplit(":", 2) for word in line.words[1:]]
+    return c.CommitOffsets(line.words[0], tuple((topic, int(log), int(offset)) for topic, log, offset in offsets))
+
+
 # --- producing ---
 
 
@@ -357,6 +363,7 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "trim": _trim,
     "group": _group,
     "seek": _seek,
+    "commit-offsets": _commit_offsets,
     "pause": lambda line, now_ms: c.PauseGroup(*line.words[0].split("/"), True),
     "resume": lambda line, now_ms: c.PauseGroup(*line.words[0].split("/"), False),
     "produce": _produce,

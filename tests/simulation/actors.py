@@ -494,6 +494,9 @@ class Admin(Actor):
             actions = [c.SetClock(self.world.now_ms + int(chance() * 20_000))]
         command = self.random.choice(actions)
         self.ask(command)
+        if isinstance(command, c.PauseGroup) and not topic.startswith("dlq."):
+            self.ask(c.CommitOffsets("reader", ((topic, partition, min(offset, self._end(topic, partition))),)))
+            self.ask(c.Claim(topic, "reader", "o", 5))  # refused: nothing is claimed from a reader
         if isinstance(command, c.Cancel):  # a group that starts or seeks after it must pass over it
             seek = c.SeekGroup(topic, group, "earliest")
             self.ask(c.CreateGroup(topic, group, "earliest") if chance() < 0.3 else seek)

@@ -109,6 +109,12 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("engine.group_commit:GroupCommit.is_inline", " or self.callers() > 1", ""),
         Bug("engine.group_commit:GroupCommit.is_inline", " or self._expected_callers > 1", ""),
     ),
+    "claim_from_a_reader": (
+        Bug("core.transitions.lookups:find_or_create_group", "group is not None and group.commits_offsets", "0"),
+    ),
+    "reader_forgotten_by_snapshot": (
+        Bug("core.state.snapshot:snapshot_facts", "group.idle, group.commits_offsets", "group.idle"),
+    ),
     "deliver_before_sync": (Bug("core.rules.claim:_pick", "min(log.end, ctx.reader.end(log.log_id))", "log.end"),),
     "refusal_with_facts": (Bug("core.broker:Broker.decide", "Decision([], reply)", "Decision(ctx.facts, reply)"),),
     # --- leases

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import driftq
 from driftq.client.api import DriftQ
-from driftq.client.errors import NotConnected
+from driftq.client.errors import Conflict, NotConnected
 from driftq.spark.source import columns
 from driftq.spark.source.fetch import DataLoss
 from driftq.spark.source.options import BadOption, read_options
@@ -166,9 +166,10 @@ def test_the_progress_shows_the_lag_of_the_query(server, broker):
     assert progress is not None
     assert progress["offsets"] == {"t": {"0": 10}}
     assert progress["lag"]["offsets"] == 6
+    assert progress["lag"]["logs"] == {"t": {"0": 6}}
     assert 0 <= progress["lag"]["seconds"] < 60
     reader.latestOffset(start, ALL)
-    assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0}
+    assert reader.reportLatestOffset()["lag"] == {"offsets": 0, "seconds": 0.0, "logs": {}}
 
 
 def test_a_report_does_not_end_a_query_when_the_broker_is_away(server, broker):
@@ -378,3 +379,33 @@ def test_a_broker_that_does_not_answer_is_an_error_in_the_end(server, broker):
 def test_options_of_batches_are_refused_for_streams(server, options, message):
     with pytest.raises(BadOption, match=message):
         stream_reader(server, subscribe="t", **options)
+
+
+def test_the_group_of_a_query_follows_it_also_back_and_in_new_topics(server, broker):
+    fill(broker, "orders.a", 6, partitions=2)
+    reader = stream_reader(server, subscribePattern=r"orders\..*", group="warehouse")
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ALL)
+    assert [group.lag for group in broker.groups.list()] == [6]
+    fill(broker, "orders.b", 3)
+    reader.latestOffset(first, ALL)
+    assert [(group.topic, group.lag) for group in broker.groups.list()] == [("orders.a", 0), ("orders.b", 3)]
+    assert all(group.commits_offsets for group in broker.groups.list())
+    broker.topics.delete("orders.b")
+    broker.groups.delete("orders.a", "warehouse")
+
+    resumed = stream_reader(server, subscribePattern=r"orders\..*", group="warehouse")
+    resumed.latestOffset(checkpointed(start), ALL)  # from an older checkpoint
+    assert [(group.topic, group.lag) for group in broker.groups.list()] == [("orders.a", 6)]
+
+
+def test_a_group_that_workers_claim_from_is_refused_and_so_are_workers_of_the_group_of_a_query(server, broker):
+    fill(broker, "t", 1)
+    broker.claim("t", "billing")
+    reader = stream_reader(server, subscribe="t", group="billing")
+    with pytest.raises(Conflict, match="used by workers"):
+        reader.latestOffset(reader.initialOffset(), ALL)
+    reader = stream_reader(server, subscribe="t", group="warehouse")
+    reader.latestOffset(reader.initialOffset(), ALL)
+    with pytest.raises(Conflict, match="commits the offsets of a reader"):
+        broker.claim("t", "warehouse")

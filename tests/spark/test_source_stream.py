@@ -107,3 +107,28 @@ def test_a_running_query_reports_its_lag_and_reads_new_rows(spark, read, broker,
     assert [progress["lag"]["offsets"] for progress in latest][:2] == [10, 0]
     assert latest[0]["offsets"] == {"t": {"0": 30}}
     assert latest[0]["lag"]["seconds"] > 0
+
+
+def test_a_query_with_a_group_has_a_lag_that_never_runs_ahead_of_its_finished_batches(read, broker, tmp_path):
+    fill(broker, "t", 50)
+    floors: list[tuple[int, int]] = []
+
+    def floor() -> int:
+        return broker.groups.describe("t", "warehouse").partitions[0].floor
+
+    def record_batch(batch: DataFrame, batch_id: int) -> None:
+        floors.append((batch.agg(f.min("offset")).first()[0], floor()))
+
+    def run_to_the_end(rows: DataFrame) -> None:
+        writer = rows.writeStream.foreachBatch(record_batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        until_now(lambda: not query.isActive, 120)
+        assert query.exception() is None
+
+    run_to_the_end(read(subscribe="t", group="warehouse", maxOffsetsPerTrigger="20"))
+    assert floors == [(0, 0), (20, 20), (40, 40)]  # a batch that runs is not done
+    assert broker.groups.describe("t", "warehouse").lag == 0
+    fill(broker, "t", 5)
+    assert broker.groups.describe("t", "warehouse").lag == 5
+    run_to_the_end(read(subscribe="t", group="warehouse"))
+    assert (floors[3:], floor()) == ([(50, 50)], 55)

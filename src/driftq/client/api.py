@@ -83,6 +83,7 @@ class GroupMethods:
     pause = endpoint(admin.pause_group)
     resume = endpoint(admin.resume_group)
     seek = endpoint(admin.seek_group)
+    commit_offsets = endpoint(admin.commit_offsets)
 
 
 class Groups(GroupMethods, SyncApi): ...

@@ -31,6 +31,7 @@ from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, 
 from driftq.core.model.replies import Decision, Rejected, Reply
 from driftq.core.rules import effects, queries, settle, stages, streams, subscriptions, topic_history, topics
 from driftq.core.rules.claim import claim
+from driftq.core.rules.group_offsets import commit_offsets
 from driftq.core.rules.outcome import outcome
 from driftq.core.rules.produce import produce
 from driftq.core.rules.queries import read_states
@@ -86,6 +87,7 @@ RULES: dict[type[c.Command], Rule] = {
     c.TrimTopic: topics.trim_topic,
     c.CreateGroup: topics.create_group,
     c.SeekGroup: topics.seek_group,
+    c.CommitOffsets: commit_offsets,
     c.PauseGroup: topics.pause_group,
     c.DeleteGroup: topics.delete_group,
     c.SetClock: set_clock,

@@ -109,6 +109,7 @@ def _topics_and_groups(context: Context) -> list[RouteSpec]:
         RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch),
         RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek),
         RouteSpec("GET", "/v1/groups", groups.list),
+        RouteSpec("POST", "/v1/groups/offsets", groups.commit_offsets),
         RouteSpec("GET", "/v1/topics/{topic}/groups", groups.list_of_topic),
         RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe),
         RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete),

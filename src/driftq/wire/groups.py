@@ -1,4 +1,4 @@
-"""Bodies of consumer groups: describe, list, seek, and the state of each message of a range."""
+"""Bodies of consumer groups: describe, list, seek, commit, and the state of each message of a range."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class GroupPartition(Struct, frozen=True, omit_defaults=True):
 
 class GroupInfo(Struct, frozen=True, omit_defaults=True):
     """A group. `active_at` is when a consumer last claimed or acked, or when the group was created or moved. An `idle`
-    group does not limit producers (see the setting `groups.idle_ms`)."""
+    group does not limit producers (see the setting `groups.idle_ms`). A group that `commits_offsets` is the progress of
+    a reader that keeps its own offsets, such as a Spark query; nothing can be claimed from it."""
 
     topic: str
     group: str
@@ -45,6 +46,7 @@ class GroupInfo(Struct, frozen=True, omit_defaults=True):
     unclaimed: int = 0
     active_at: str = ""
     idle: bool = False
+    commits_offsets: bool = False
 
 
 class GroupsReply(Struct, frozen=True, omit_defaults=True):
@@ -59,6 +61,14 @@ class SeekRequest(Body, frozen=True, omit_defaults=True):
 
     to: str | Natural
     partition: Natural | None = None
+
+
+class CommitOffsetsRequest(Body, frozen=True):
+    """How far a reader that keeps its own offsets has read: for each topic and partition the offset after the last one
+    that it is done with. Up to 2,000 partitions, whole or not at all."""
+
+    group: str
+    offsets: dict[str, dict[Natural, Natural]]
 
 
 class PendingColumns(Struct, frozen=True):

@@ -35,12 +35,13 @@ def _settling_parts(command: Any) -> tuple[Any, ...]:
 
 
 class GroupModel:
-    __slots__ = ("filters", "group_id", "name", "paused", "places", "topic")
+    __slots__ = ("commits_offsets", "filters", "group_id", "name", "paused", "places", "topic")
 
-    def __init__(self, group_id: int, topic: str, name: str) -> None:
+    def __init__(self, group_id: int, topic: str, name: str, commits_offsets: bool) -> None:
         self.group_id = group_id
         self.topic = topic
         self.name = name
+        self.commits_offsets = commits_offsets
         self.paused = False
         self.places: dict[int, Places] = {}
         self.filters: set[tuple[str | None, str | None]] = set()  # its filter; empty: everything
@@ -125,7 +126,7 @@ class QueuesCheck:
 
     def _group_created(self, fact: f.GroupCreated, op: Operation) -> None:
         demand(fact.group_id not in self.groups, "Q1", f"group number {fact.group_id} was given out twice")
-        group = self.groups[fact.group_id] = GroupModel(fact.group_id, fact.topic, fact.group)
+        group = self.groups[fact.group_id] = GroupModel(fact.group_id, fact.topic, fact.group, fact.commits_offsets)
         for log_id, start in zip(self._ledger.topics[fact.topic], fact.starts, strict=True):
             places = group.places[log_id] = Places(log_id, start)
             self._readers.setdefault(log_id, []).append(places)
@@ -174,6 +175,7 @@ class QueuesCheck:
     def _lease(self, fact: f.Leased, op: Operation) -> None:
         group = self.groups[fact.group_id]
         places = group.places[fact.log_id]
+        demand(not group.commits_offsets, "commit", f"{op}: a group that commits offsets got messages")
         demand(not group.paused, "pause", f"{op}: a paused group got messages")
         holding = Holding(fact.owner, fact.token, fact.until_ms, fact.at_ms)
         marks = self.marks.get(fact.log_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -28,7 +28,7 @@ from driftq.client.errors import InvalidCall
 from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import Call, Flow, Open, ReadMore, Yield
 from driftq.wire.dead_letters import LettersReply, RedriveRequest
-from driftq.wire.groups import GroupInfo, GroupsReply, SeekRequest
+from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupsReply, SeekRequest
 from driftq.wire.jobs import CancelReply, EnqueueReply
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
@@ -175,6 +175,12 @@ def seek_group(topic: str, group: str, to: str | int | datetime, *, partition: i
     """To "earliest", "latest", a time, or with `partition` to an offset."""
     body = SeekRequest(to if isinstance(to, int) else time_text(to), partition)
     return post(f"{_group(topic, group)}/seek", body, no_body, idempotent=True)
+
+
+def commit_offsets(group: str, offsets: Mapping[str, Mapping[int, int]]) -> Call[None]:
+    """Report how far a reader that keeps its own offsets has read: `{"orders": {0: 1200}}`, up to 2,000 partitions."""
+    body = CommitOffsetsRequest(group, {topic: dict(partitions) for topic, partitions in offsets.items()})
+    return post("/v1/groups/offsets", body, no_body, idempotent=True)
 
 
 # --- dead letters and jobs --------------------------------------------------------------------------------------------

@@ -72,6 +72,14 @@ class SeekGroup(Command, frozen=True):
     partition: int | None = None
 
 
+class CommitOffsets(Command, frozen=True):
+    """A reader that keeps its own offsets reports how far it has read: (topic, partition, offset after the last one).
+    Creates the group in topics that do not have it."""
+
+    group: str
+    offsets: tuple[tuple[str, int, int], ...]
+
+
 class PauseGroup(Command, frozen=True):
     topic: str
     group: str

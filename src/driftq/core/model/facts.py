@@ -181,6 +181,7 @@ class GroupCreated(Fact, tag=30, frozen=True):
     group: str
     at_ms: int
     starts: tuple[int, ...]
+    commits_offsets: bool = False  # its reader keeps its own offsets and commits them: nothing is claimed from it
 
 
 class GroupSought(Fact, tag=31, frozen=True):

@@ -124,6 +124,7 @@ class GroupState(Fact, tag=95, frozen=True):
     filters: tuple[tuple[str | None, str | None], ...] = ()
     active_ms: int = 0  # 0 in old snapshots: then it was active at their time
     idle: bool = False
+    commits_offsets: bool = False
 
 
 class CursorState(Fact, tag=96, frozen=True):

@@ -182,7 +182,7 @@ class Fold:
 
     def _group_created(self, fact: f.GroupCreated) -> None:
         self._note_time(fact.at_ms)
-        group = self.state.add_group(fact.group_id, fact.topic, fact.group, fact.at_ms)
+        group = self.state.add_group(fact.group_id, fact.topic, fact.group, fact.at_ms, fact.commits_offsets)
         for log_id, start in zip(self.topics[fact.topic].log_ids, fact.starts, strict=True):
             group.progress.append(Progress(fact.group_id, log_id, start))
             self._restart(group.progress[-1], start, fact.at_ms)

@@ -37,15 +37,17 @@ class Group:
     """A consumer group of a topic, with its progress in each partition."""
 
     __slots__ = (
-        "active_ms", "created_ms", "filters", "group_id", "idle", "name", "paused", "progress", "topic", "turn",
+        "active_ms", "commits_offsets", "created_ms", "filters", "group_id", "idle", "name", "paused", "progress",
+        "topic", "turn",
     )  # fmt: skip
 
-    def __init__(self, group_id: int, topic: str, name: str, created_ms: int) -> None:
+    def __init__(self, group_id: int, topic: str, name: str, created_ms: int, commits_offsets: bool = False) -> None:
         self.group_id = group_id  # never reused
         self.topic = topic
         self.name = name
         self.created_ms = created_ms
         self.active_ms = created_ms  # the last time it was created, moved, claimed from or acked
+        self.commits_offsets = commits_offsets  # its reader commits offsets; nothing is claimed from it
         self.idle = False  # unused and behind: it does not count for back-pressure
         self.paused = False  # claims get nothing
         self.turn = 0  # the partition that the next claim looks at first

@@ -47,7 +47,7 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     for group in state.groups.values():
         yield i.GroupState(
             group.group_id, group.topic, group.name, group.created_ms, group.paused, group.turn,
-            tuple(group.filters), group.active_ms, group.idle,
+            tuple(group.filters), group.active_ms, group.idle, group.commits_offsets,
         )  # fmt: skip
         for progress in group.progress:
             yield from _progress_facts(progress)
@@ -170,7 +170,7 @@ class SnapshotRestore:
                 log.last_ms = stream.touched_ms if last_ms == touched_ms else last_ms
 
     def _group(self, fact: i.GroupState) -> None:
-        group = self._state.add_group(fact.group_id, fact.topic, fact.group, fact.created_ms)
+        group = self._state.add_group(fact.group_id, fact.topic, fact.group, fact.created_ms, fact.commits_offsets)
         group.paused, group.turn, group.idle = fact.paused, fact.turn, fact.idle
         group.filters = dict.fromkeys(fact.filters)
         group.active_ms = fact.active_ms or self._state.last_ms

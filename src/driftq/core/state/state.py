@@ -73,8 +73,8 @@ class State:
         self.next_log_id = max(self.next_log_id, log_ids.stop)
         link_history(self.topics, self.history_logs, name.removesuffix(HISTORY_SUFFIX))
 
-    def add_group(self, group_id: int, topic: str, name: str, at_ms: int) -> Group:
-        group = Group(group_id, topic, name, at_ms)
+    def add_group(self, group_id: int, topic: str, name: str, at_ms: int, commits_offsets: bool) -> Group:
+        group = Group(group_id, topic, name, at_ms, commits_offsets)
         self.groups[group_id] = self.topics[topic].groups[name] = group
         for log_id in self.topics[topic].log_ids:
             self.logs[log_id].add_reader(group_id)

@@ -72,19 +72,30 @@ def find_or_create_group(ctx: DecisionContext, topic_name: str, name: str, start
     if topic is None:
         return no_such_topic(topic_name)
     group = topic.groups.get(name)
+    if group is not None and group.commits_offsets:
+        return Rejected(
+            Code.CONFLICT,
+            f"group {name} of {topic_name} commits the offsets of a reader (a Spark query), so nothing can be "
+            f"claimed from it; use another group, or `driftq groups delete {topic_name} {name}` if that reader is gone",
+        )
     if group is not None:
         return group
-    refused = bad_name("group", name)
+    refused = bad_new_group(ctx, topic, name)
     if refused:
         return refused
-    if len(topic.groups) >= ctx.limits.groups_per_topic_max:
-        return Rejected(
-            Code.OVERLOADED, f"topic {topic_name} has {len(topic.groups)} groups, the most allowed; delete one"
-        )
     starts = tuple(start_offset(ctx, log_id, start) for log_id in topic.log_ids)
     fact = GroupCreated(ctx.state.next_group_id, topic_name, name, ctx.now_ms, starts)
     ctx.facts.append(fact)
     return ctx.state.preview_group(fact)
+
+
+def bad_new_group(ctx: DecisionContext, topic: Topic, name: str) -> Rejected | None:
+    """Why a topic cannot have a new group of this name."""
+    if len(topic.groups) < ctx.limits.groups_per_topic_max:
+        return bad_name("group", name)
+    return bad_name("group", name) or Rejected(
+        Code.OVERLOADED, f"topic {topic.name} has {len(topic.groups)} groups, the most allowed; delete one"
+    )
 
 
 def start_offset(ctx: DecisionContext, log_id: int, start: str | int) -> int:

@@ -24,7 +24,7 @@ from driftq.server.handlers.codec import (
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.slices import collected, slices
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.groups import GroupInfo, GroupPartition, PendingColumns, SeekRequest, StatesInfo
+from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupPartition, PendingColumns, SeekRequest, StatesInfo
 
 if TYPE_CHECKING:
     from driftq.core.state.groups import Group
@@ -110,6 +110,15 @@ class GroupsHandlers:
             to = self._engine.queries.offset_at(topic.log_ids[body.partition], to)
         return self._context.ask(c.SeekGroup(topic_name, name, to, body.partition), no_content)
 
+    def commit_offsets(self, request: Request) -> Answer:
+        body = read_json(request.body, CommitOffsetsRequest)
+        offsets = tuple(
+            (topic, partition, offset)
+            for topic, partitions in body.offsets.items()
+            for partition, offset in partitions.items()
+        )
+        return self._context.ask(c.CommitOffsets(body.group, offsets), no_content)
+
     def pause(self, request: Request, topic_name: str, name: str) -> Answer:
         return self._context.ask(c.PauseGroup(topic_name, name, True), no_content)
 
@@ -184,6 +193,7 @@ def _group_info(group: Group, partitions: list[GroupPartition]) -> GroupInfo:
         unclaimed=sum(part.unclaimed for part in partitions),
         active_at=to_rfc3339(group.active_ms),
         idle=group.idle,
+        commits_offsets=group.commits_offsets,
     )
 
 

@@ -151,7 +151,9 @@ def _status(view: StateView, tenant: str, topic_name: str, job_id: str) -> _JobS
     if not (is_kept or key.ttl_ms):
         return None  # named by its offset, and deleted
     groups = [
-        _group_state(view, group, log, key.offset, tenant, job_id) for group in state.topics[log.topic].groups.values()
+        _group_state(view, group, log, key.offset, tenant, job_id)
+        for group in state.topics[log.topic].groups.values()
+        if not group.commits_offsets  # it reads jobs, it does not run them
     ]
     overall = _overall(groups)
     if overall is None and key.offset in log.cancelled:

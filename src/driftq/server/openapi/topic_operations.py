@@ -198,6 +198,16 @@ GROUP_OPERATIONS: Operations = {
         query=(Query("topic", str, "Only the groups of this topic."), *NUMBERED_PAGE),
         errors=(400,),
     ),
+    ("POST", "/v1/groups/offsets"): Operation(
+        "Commit the offsets of a reader",
+        "For readers that keep their own offsets, such as Spark queries: makes their progress a group with a lag, in "
+        "many topics at once. Creates the group where it does not exist. Nothing can be claimed from such a group, and "
+        "a group that workers claim from cannot commit (409). An offset past the end is refused (400).",
+        "groups",
+        DONE,
+        as_json(groups.CommitOffsetsRequest),
+        errors=WRITE_ERRORS,
+    ),
     ("GET", "/v1/topics/{topic}/groups"): Operation(
         "List the groups of a topic",
         "The groups of one topic, with their lag.",

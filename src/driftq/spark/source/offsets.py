@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 VERSION = 1
 TASKS_MAX = 10_000
+LAG_LOGS_MAX = 1_000  # logs in a progress report
 
 LogName = tuple[str, int]  # topic and partition; a stream is its path and 0
 Offsets = dict[LogName, int]
@@ -310,9 +311,15 @@ def _listed(logs: Sequence[LogName]) -> str:
 # --- lag --------------------------------------------------------------------------------------------------------------
 
 
+def positions(progress: ReadProgress, spans: Sequence[LogSpan]) -> Offsets:
+    """For each log that exists, where the query reads on."""
+    overrides = _start_overrides(progress, spans)
+    return {span.log: overrides.get(span.log, progress.offsets.get(span.log, span.start)) for span in spans}
+
+
 def unread_ranges(progress: ReadProgress, spans: Sequence[LogSpan]) -> list[OffsetRange]:
     """What the query has not read yet, the longest range first."""
-    first = progress.offsets | _start_overrides(progress, spans)
+    first = positions(progress, spans)
     ranges = [OffsetRange(span.topic, span.partition, first[span.log], span.end) for span in spans]
     return sorted((unread for unread in ranges if unread.size > 0), key=lambda unread: -unread.size)
 
@@ -320,3 +327,9 @@ def unread_ranges(progress: ReadProgress, spans: Sequence[LogSpan]) -> list[Offs
 def lag(progress: ReadProgress, spans: Sequence[LogSpan]) -> int:
     """How many records the query has not read yet."""
     return sum(unread.size for unread in unread_ranges(progress, spans))
+
+
+def lag_report(unread: Sequence[OffsetRange], oldest_s: float) -> dict[str, Any]:
+    """The lag in the progress of a query: in all, the age of the oldest record, and for the longest ranges by log."""
+    by_log = {(log.topic, log.partition): log.size for log in unread[:LAG_LOGS_MAX]}
+    return {"offsets": sum(log.size for log in unread), "seconds": oldest_s, "logs": _nested(by_log)}

@@ -50,6 +50,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribePattern", "", "a regular expression for whole topic names; new topics join a running query"),
     Option("assign", "", 'only these partitions: `{"orders":[0,2]}`'),
     Option("stream", "", "a stream's path, or `prefix/*` for all below it; paths separated by commas"),
+    Option("group", "", "a consumer group that follows the query's progress: lag and back-pressure (stream)"),
     Option(
         "startingOffsets",
         "`latest` (stream), `earliest` (batch)",
@@ -90,7 +91,8 @@ _ALIASES = {
     "startingoffsetsbytimestamp": "startingTimestamp",
     "endingoffsetsbytimestamp": "endingTimestamp",
     "maxrecordsperpartition": "maxPartitionBytes",
-    "group": "queueState",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
 }
 
 
@@ -131,6 +133,7 @@ class ReadOptions(NamedTuple):
     state_group: str = ""
     fetch_bytes: int = 8 << 20
     push_filters: bool = False
+    group: str = ""  # follows the progress of a streaming query
 
 
 def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> BrokerOptions:
@@ -152,8 +155,10 @@ def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os
     for a, b in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if a.lower() in given and b.lower() in given:
             raise BadOption(f"give {a} or {b}, not both")
+    if assigned and "group" in given:
+        raise BadOption("group reads whole topics: use subscribe or subscribePattern with it, not assign")
     if streams:
-        for name in ("startingTimestamp", "endingTimestamp", "maxBytesPerTrigger", "queueState"):
+        for name in ("group", "startingTimestamp", "endingTimestamp", "maxBytesPerTrigger", "queueState"):
             if name.lower() in given:
                 raise BadOption(f"{name} is for topics; streams have no groups, and no index of times and sizes")
     starting = _offsets("startingOffsets", given["startingoffsets"]) if "startingoffsets" in given else None
@@ -181,6 +186,7 @@ def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os
         head=flag("includeHead", given.get("includehead", "false")),
         state_group=given.get("queuestate", ""),
         fetch_bytes=_bytes("fetchBytes", given, 8 << 20) or 1,
+        group=given.get("group", ""),
         push_filters=flag("pushFilters", given.get("pushfilters", "false")),
     )
 

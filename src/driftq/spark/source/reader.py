@@ -6,11 +6,12 @@ Theory of operation. A reader lives in two kinds of process:
 
     initialOffset    where the first batch starts
     latestOffset     discovery: spans of all logs
+                     group_progress: the last batch is done
                      offsets.plan_end                  read(partition):
     partitions       offsets.plan_tasks  --pickle-->     fetch.fetch_range      bytes, one fetch ahead in a thread
                      a ReadTask for each range           arrow.rows_of          columns of many batches at once
     reportLatestOffset  lag, for the progress            record_batches         Arrow record batches to Spark
-    commit           nothing: the checkpoint is Spark's
+    commit           nothing: comes one batch late
 
 The driver talks to the broker only to plan; records go from the broker to the executors. A task gets a copy of the
 options and its `ReadTask`, so it can run on any machine and run again. Its memory is a small multiple of `fetchBytes`,
@@ -41,6 +42,7 @@ from driftq.spark.source import columns, offsets
 from driftq.spark.source.discovery import discover_spans, offsets_at, oldest_unread_s
 from driftq.spark.source.fetch import DataLoss, fetch_range, prefetched, transport_of
 from driftq.spark.source.filters import OffsetWindow, clip_ranges, window_of
+from driftq.spark.source.group_progress import GroupProgress
 from driftq.spark.source.log_history import replaced_logs
 from driftq.spark.source.offsets import LogSpan, OffsetRange, ReadProgress, TriggerLimits
 from driftq.spark.source.options import EARLIEST, LATEST, BadOption, ReadOptions
@@ -99,6 +101,8 @@ class DriftqReader(DataSourceReader):
         for name, limit in (("maxOffsetsPerTrigger", options.offsets_max), ("maxBytesPerTrigger", options.bytes_max)):
             if limit is not None:
                 raise BadOption(f"{name} is for streams; a batch ends at endingOffsets or endingTimestamp")
+        if options.group:
+            raise BadOption("group is for streams; a batch read has no progress (queueState shows that of a group)")
         self.options = options
         self.columns = columns.selected_columns(schema, options)
 
@@ -170,6 +174,7 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spans_s = float("-inf")
         self._trusted: ReadProgress | None = None  # its logs are known to be the ones that were read
         self._instances: set[str] = set()  # of the brokers at that time
+        self._group = GroupProgress(options)
 
     def initialOffset(self) -> dict[str, Any]:
         spans = discover_spans(self.options)
@@ -198,6 +203,7 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if progress != self._trusted or not {span.instance for span in spans} <= self._instances:
             self._check_history(progress)
             self._trust(progress, spans)
+        self._group.commit(progress, spans)
         if self._target is not None:
             spans = offsets.clamp_to_target(spans, self._target)
         elif self._waits_for_more(offsets.lag(progress, spans)):
@@ -238,7 +244,7 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if progress is not None:
                 unread = offsets.unread_ranges(progress, self._spans)
                 seconds = oldest_unread_s(self.options, unread, time.time()) if unread else 0.0
-                report["lag"] = {"offsets": offsets.lag(progress, self._spans), "seconds": seconds}
+                report["lag"] = offsets.lag_report(unread, seconds)
         except DriftQError:
             return None
         return report
@@ -257,7 +263,7 @@ class DriftqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self.options, self.columns, partition)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Nothing to do: progress is in Spark's checkpoint, and the broker keeps records by its own retention."""
+        """Nothing to do: progress is in Spark's checkpoint, and the query's group was moved when this was planned."""
 
     def stop(self) -> None:
         """Nothing to do: connections belong to the process and are reused by other queries."""
