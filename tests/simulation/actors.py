@@ -461,6 +461,9 @@ class EffectsUser(Actor):
             self.begun = [*self.begun[-6:], (op.note, reply.fence)]
 
 
+READER = "reader"  # the group of a reader that commits its offsets
+
+
 class Admin(Actor):
     """Topics and groups: create, configure, delete, seek, pause, trim, cancel."""
 
@@ -495,8 +498,8 @@ class Admin(Actor):
         command = self.random.choice(actions)
         self.ask(command)
         if isinstance(command, c.PauseGroup) and not topic.startswith("dlq."):
-            self.ask(c.CommitOffsets("reader", ((topic, partition, min(offset, self._end(topic, partition))),)))
-            self.ask(c.Claim(topic, "reader", "o", 5))  # refused: nothing is claimed from a reader
+            self.ask(c.CommitOffsets(READER, ((topic, partition, min(offset, self._end(topic, partition))),)))
+            self.ask(c.Claim(topic, READER, "o", 5))  # refused: nothing is claimed from a reader
         if isinstance(command, c.Cancel):  # a group that starts or seeks after it must pass over it
             seek = c.SeekGroup(topic, group, "earliest")
             self.ask(c.CreateGroup(topic, group, "earliest") if chance() < 0.3 else seek)

@@ -512,6 +512,11 @@ class QueuesCheck:
                 if times:
                     hinted(state, min(times), now_ms, ("group", group_id, log_id))
 
+    def ends_of(self, topic: str) -> tuple[tuple[str, int, int], ...]:
+        """The end of each partition of a topic, as a reader commits it."""
+        logs = enumerate(self._ledger.topics[topic])
+        return tuple((topic, partition, self._ledger.logs[log_id].end) for partition, log_id in logs)
+
     def unsettled(self) -> list[tuple[str, str, int, int]]:
         """What is left to do: (topic, group, log, offset), at most a few."""
         unsettled: list[tuple[str, str, int, int]] = []
