@@ -136,6 +136,51 @@ def test_refusals_name_what_to_do(broker):
         driftq.connect("ftp://example.org")
 
 
+def test_the_offsets_of_many_topics_take_one_call(broker, topic):
+    other = f"{topic}.b"
+    broker.topics.create(other)
+    for number in range(3):
+        broker.send(other, f"value {number}")
+    reply = broker.topics.offsets_of([topic, "nowhere", other], last=True)
+    assert (reply.answered, [topic_offsets.topic for topic_offsets in reply.topics]) == (3, [topic, other])
+    assert [(log.partition, log.start, log.end) for log in reply.topics[0].partitions] == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, 0, 0),
+    ]
+    [log] = reply.topics[1].partitions
+    single = broker.topics.offsets(other, last=True)
+    assert (log.start, log.end, log.payload_bytes) == (0, 3, 21)
+    assert (log.last, reply.instance) == (single.partitions[0].last, single.instance)
+    assert broker.topics.offsets_of([other]).topics[0].partitions[0].last == ""
+    with pytest.raises(driftq.errors.InvalidCall):
+        broker.topics.offsets_of([])
+    with pytest.raises(driftq.errors.InvalidCall):
+        broker.topics.offsets_of(["t"] * 1_001)
+
+
+def test_a_reply_about_many_partitions_ends_and_says_how_far_it_got(broker, topic):
+    broker.topics.create(f"{topic}.wide", partitions=1_024)
+    names = [f"{topic}.wide"] * 12
+    reply = broker.topics.offsets_of(names)
+    assert (reply.answered, len(reply.topics)) == (10, 10)
+    assert broker.topics.offsets_of(names[reply.answered :]).answered == 2
+
+
+def test_a_reader_commits_its_own_offsets_and_nothing_is_claimed_from_its_group(broker, topic):
+    broker.send(topic, "x", key="a")
+    ends = {log.partition: log.end for log in broker.topics.offsets(topic).partitions}
+    broker.groups.commit_offsets("warehouse", {topic: dict.fromkeys(ends, 0)})
+    assert broker.groups.describe(topic, "warehouse").lag == 1
+    broker.groups.commit_offsets("warehouse", {topic: ends})
+    group = broker.groups.describe(topic, "warehouse")
+    assert (group.lag, group.commits_offsets) == (0, True)
+    with pytest.raises(driftq.errors.Conflict, match="commits the offsets of a reader"):
+        broker.claim(topic, "warehouse")
+    with pytest.raises(driftq.errors.InvalidCall, match="cannot have read up to 9"):
+        broker.groups.commit_offsets("warehouse", {topic: {0: 9}})
+
+
 def test_a_topic_can_be_described_changed_and_deleted(broker, topic):
     assert topic in broker.topics.list()
     assert broker.topics.change(topic, retention_ms=1_000).config["retention_ms"] == 1_000

@@ -38,8 +38,9 @@ def checkpointed(progress: ReadProgress) -> ReadProgress:
     return offsets.from_json(json.loads(json.dumps(offsets.to_json(progress))))
 
 
-def covered(plan: list[OffsetRange]) -> list[tuple[str, int, int]]:
-    return [(task.topic, task.partition, offset) for task in plan for offset in range(task.start, task.end)]
+def covered(plan: list[tuple[OffsetRange, ...]]) -> list[tuple[str, int, int]]:
+    ranges = [piece for task in plan for piece in task]
+    return [(piece.topic, piece.partition, offset) for piece in ranges for offset in range(piece.start, piece.end)]
 
 
 @given(moments, record_sizes, st.data())
@@ -53,7 +54,7 @@ def test_every_offset_is_planned_once_with_any_limits_and_restarts(life, sizes, 
         present = data.draw(st.integers(present, len(LOGS)))
         end = checkpointed(offsets.plan_end(progress, spans(ends, sizes, present), limit))
         plan = offsets.plan_tasks(progress, end)
-        assert all(task.start < task.end for task in plan)
+        assert all(piece.start < piece.end for task in plan for piece in task)
         seen.extend(covered(plan))
         progress = end
     last = offsets.plan_end(progress, spans(ends, sizes, len(LOGS)), TriggerLimits())
@@ -112,6 +113,17 @@ def test_splitting_loses_nothing_and_makes_pieces_of_about_one_size(sizes, split
     if splits > len(whole):
         share = sum(task.end - task.start for task in whole) / splits
         assert max(piece.end - piece.start for piece in pieces) <= 2 * share + 1
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=100), st.integers(0, 40))
+def test_small_ranges_share_tasks_in_order_and_no_task_is_much_larger_than_its_share(sizes, tasks):
+    ranges = [OffsetRange("t", number, 5, 5 + size) for number, size in enumerate(sizes)]
+    shared = offsets.share_tasks(ranges, tasks)
+    assert [piece for task in shared for piece in task] == ranges
+    assert len(shared) <= (tasks or len(ranges))
+    if tasks:
+        share = sum(sizes) / tasks
+        assert max(sum(piece.size for piece in task) for task in shared) <= share + 2 * max(sizes)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=8), st.integers(1, 300), st.integers(0, 10**9))

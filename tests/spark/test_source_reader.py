@@ -92,7 +92,8 @@ def test_a_step_that_was_planned_is_cut_the_same_way_by_a_reader_with_other_opti
 
     after = stream_reader(server, subscribe="t", minPartitions="2", maxOffsetsPerTrigger="3")
     plans = [
-        [task.range for task in reader.partitions(checkpointed(start), checkpointed(end))] for reader in (before, after)
+        [task.ranges for task in reader.partitions(checkpointed(start), checkpointed(end))]
+        for reader in (before, after)
     ]
 
     assert plans[0] == plans[1]
@@ -211,7 +212,7 @@ def values(reader: DriftqStreamReader, start: dict[str, Any], end: dict[str, Any
     for task in reader.partitions(checkpointed(start), checkpointed(end)):
         for table in reader.read(task):
             for row in table.to_pylist():
-                assert row["offset"] == task.range.start + len(by_topic.setdefault(row["topic"], []))
+                assert row["offset"] == task.ranges[0].start + len(by_topic.setdefault(row["topic"], []))
                 by_topic[row["topic"]].append(row["value"])
     return by_topic
 
@@ -231,7 +232,10 @@ def test_streams_are_read_message_by_message_and_new_ones_join(server, broker):
     broker.stream("runs/2").append("second")
     broker.stream("runs/3", "text/plain").create(data=["third"])
     second = reader.latestOffset(first, ALL)
-    assert [task.range[:4] for task in reader.partitions(first, second)] == [("runs/2", 0, 1, 2), ("runs/3", 0, 0, 1)]
+    assert [task.ranges[0][:4] for task in reader.partitions(first, second)] == [
+        ("runs/2", 0, 1, 2),
+        ("runs/3", 0, 0, 1),
+    ]
     assert reader.reportLatestOffset()["lag"]["offsets"] == 0
 
 

@@ -66,6 +66,7 @@ class TopicMethods:
     change = endpoint(admin.change_topic)
     delete = endpoint(admin.delete_topic)
     offsets = endpoint(admin.offsets)
+    offsets_of = endpoint(admin.offsets_of_topics)
     peek = endpoint(admin.peek)
     fetch = endpoint(admin.fetch)
 

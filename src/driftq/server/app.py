@@ -106,6 +106,7 @@ def _topics_and_groups(context: Context) -> list[RouteSpec]:
         RouteSpec("PATCH", "/v1/topics/{topic}", topics.change),
         RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete),
         RouteSpec("GET", "/v1/topics/{topic}/offsets", records.offsets),
+        RouteSpec("POST", "/v1/offsets", records.offsets_of_topics),
         RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch),
         RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek),
         RouteSpec("GET", "/v1/groups", groups.list),

@@ -122,6 +122,40 @@ class OffsetsReply(Struct, frozen=True, omit_defaults=True):
     instance: str = ""
 
 
+class OffsetsRequest(Body, frozen=True):
+    """Topics to look at in one call. `last` asks for what identifies the last batch of each partition."""
+
+    topics: Annotated[list[str], Meta(min_length=1, max_length=1_000)]
+    last: bool = False
+
+
+class LogOffsets(Struct, frozen=True, omit_defaults=True):
+    """A partition from `start` to `end`, with the bytes of its messages. `last` as in `PartitionOffsets`."""
+
+    partition: int
+    start: int
+    end: int
+    payload_bytes: int
+    last: str = ""
+
+
+class TopicOffsets(Struct, frozen=True):
+    """The partitions of one topic."""
+
+    topic: str
+    created_at: str
+    partitions: list[LogOffsets]
+
+
+class TopicOffsetsReply(Struct, frozen=True):
+    """Topics that do not exist are left out. `answered` is how many of the names the reply covers: it ends after about
+    10,000 partitions, and the next call begins with the first name that it does not cover."""
+
+    topics: list[TopicOffsets]
+    answered: int
+    instance: str
+
+
 class MessagesReply(Struct, frozen=True):
     """Messages of a partition, and the offsets at which the partition starts and ends."""
 

@@ -32,7 +32,16 @@ from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupsReply, See
 from driftq.wire.jobs import CancelReply, EnqueueReply
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
-from driftq.wire.topics import MessagesReply, OffsetsReply, TopicChange, TopicInfo, TopicReply, TopicsReply
+from driftq.wire.topics import (
+    MessagesReply,
+    OffsetsReply,
+    OffsetsRequest,
+    TopicChange,
+    TopicInfo,
+    TopicOffsetsReply,
+    TopicReply,
+    TopicsReply,
+)
 from driftq.wire.workers import HeartbeatReply, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
@@ -131,6 +140,12 @@ def offsets(topic: str, *, at: datetime | str | None = None, last: bool = False)
     identifies the last batch."""
     query = {"at": time_text(at), "last": "true" if last else None}
     return get(f"/v1/topics/{segment(topic)}/offsets", OffsetsReply, query)
+
+
+def offsets_of_topics(topics: Sequence[str], *, last: bool = False) -> Call[TopicOffsetsReply]:
+    """The start, the end and the size of each partition of up to 1,000 topics. Those that do not exist are left out. A
+    reply that does not cover all names says how many it covers (`answered`)."""
+    return post("/v1/offsets", OffsetsRequest(list(topics), last), json_reader(TopicOffsetsReply), idempotent=True)
 
 
 def peek(topic: str, partition: int = 0, *, offset: int | None = None, limit: int = 10) -> Call[list[StoredMessage]]:

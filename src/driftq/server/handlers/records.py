@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -17,15 +17,24 @@ from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected, StreamView
 from driftq.core.transitions.lookups import bad_partition, no_such_topic
 from driftq.server.deliveries import content
-from driftq.server.handlers.codec import json_response, number, page_limit, refusal, refused, start_of
+from driftq.server.handlers.codec import json_response, number, page_limit, read_json, refusal, refused, start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.slices import slices
 from driftq.server.streams.stream_body import ranges_of
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import SAFE_INTEGER_MAX, to_rfc3339
 from driftq.wire.produce import PACKED_RANGE_TYPE
 from driftq.wire.records import read_header, unpack
-from driftq.wire.topics import OffsetsReply, PartitionOffsets, batch_identity
+from driftq.wire.topics import (
+    LogOffsets,
+    OffsetsReply,
+    OffsetsRequest,
+    PartitionOffsets,
+    TopicOffsets,
+    TopicOffsetsReply,
+    batch_identity,
+)
 
 if TYPE_CHECKING:
     from driftq.core.state.logs import Log
@@ -37,6 +46,8 @@ FETCH_BYTES = 4 << 20
 FETCH_BYTES_MAX = 16 << 20
 FETCH_WAIT_MS_MAX = 60_000
 PEEK_LIMIT = 10
+PARTITIONS_MAX = 10_000  # in one reply about many topics
+LAST_AT_ONCE = 32  # last batches that are read before other requests get their turn
 
 
 class _LogRange(NamedTuple):
@@ -136,6 +147,28 @@ class PartitionRecordsHandlers:
         body = b'{"messages":[%b],"start_offset":%d,"end_offset":%d}\n' % (b",".join(messages), start, end)
         return Response(200, body)
 
+    async def offsets_of_topics(self, request: Request) -> Response:
+        """The offsets of many topics: one call for a reader of a thousand topics."""
+        body = read_json(request.body, OffsetsRequest)
+        topics: list[TopicOffsets] = []
+        answered = 0
+        async for rows in slices(self._engine.queries, lambda view: _topic_rows(view, body.topics)):
+            answered = rows[-1][0]
+            for _, topic in rows:
+                if topic is not None:
+                    topics.append(await self._identified(topic) if body.last else topic.offsets)
+        return json_response(TopicOffsetsReply(topics, answered, self._instance))
+
+    async def _identified(self, topic: _TopicRow) -> TopicOffsets:
+        """With the last batches, which are read when the query is answered: the log store has them then."""
+        partitions: list[LogOffsets] = []
+        for log_id, log in zip(topic.log_ids, topic.offsets.partitions, strict=True):
+            if len(partitions) % LAST_AT_ONCE == LAST_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            partitions.append(replace(log, last=_last_batch(self._engine, log_id, log.start, log.end)))
+        await asyncio.sleep(0)
+        return replace(topic.offsets, partitions=partitions)
+
     def offsets(self, request: Request, topic_name: str) -> Answer:
         """The start and the end of each partition; with `?at=` also the first offset at or after a time, and with
         `?last=true` what identifies the last batch."""
@@ -173,6 +206,29 @@ class PartitionRecordsHandlers:
             for log_id, offsets in partitions.items()
         ]
         return json_response(OffsetsReply(topic_name, identified, self._instance))
+
+
+class _TopicRow(NamedTuple):
+    """The offsets of a topic, and its logs."""
+
+    offsets: TopicOffsets
+    log_ids: tuple[int, ...]
+
+
+def _topic_rows(view: StateView, names: list[str]) -> Iterator[tuple[int, _TopicRow | None]]:
+    """For each name how many names are done with it, and the topic if it exists."""
+    partitions = 0
+    for answered, name in enumerate(names, 1):
+        topic = view.state.topics.get(name)
+        if topic is None:
+            yield answered, None
+            continue
+        logs = [view.state.logs[log_id] for log_id in topic.log_ids]
+        rows = [LogOffsets(log.partition, log.start, log.end, log.bytes_from(log.start)) for log in logs]
+        yield answered, _TopicRow(TopicOffsets(name, to_rfc3339(topic.created_ms), rows), topic.log_ids)
+        partitions += len(rows)
+        if partitions >= PARTITIONS_MAX:
+            return
 
 
 def _last_batch(engine: Engine, log_id: int, start: int, end: int) -> str:

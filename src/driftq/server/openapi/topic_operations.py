@@ -156,6 +156,15 @@ TOPIC_OPERATIONS: Operations = {
         query=(Query("at", str, "An RFC 3339 time."), Query("last", bool, "Identify the last batches.")),
         errors=READ_ERRORS,
     ),
+    ("POST", "/v1/offsets"): Operation(
+        "Offsets of many topics",
+        "The start, the end and the size of each partition of up to 1,000 topics, for readers of many topics. Changes "
+        "nothing.",
+        "records",
+        {200: ReplyDoc("The topics that exist, in the order of the request.", topics.TopicOffsetsReply)},
+        as_json(topics.OffsetsRequest),
+        errors=(400,),
+    ),
     ("GET", "/v1/topics/{topic}/partitions/{partition}/records"): Operation(
         "Read packed records of a partition",
         "For readers that keep their own offsets. Returns whole batches, so the first may begin before `offset`.",

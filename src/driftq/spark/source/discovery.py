@@ -1,7 +1,7 @@
 """Finds out from the broker which logs a query reads, where they start and end, and when records were written.
 
-A topic takes two calls, however many partitions it has. Streams are listed in pages; a call for a single stream is
-made only if it has changed since the query last read it. Knows nothing of Spark.
+A thousand topics take one call, and a pattern one more for the names. Streams are listed in pages; a call for a single
+stream is made only if it has changed since the query last read it. Knows nothing of Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from driftq.client.calls import admin, streams
 from driftq.client.endpoint import collect
 from driftq.client.errors import Gone, NotFound, Refused
-from driftq.spark.source.fetch import fetch_call, records_path, transport_of
+from driftq.spark.source.fetch import fetch_call, offset_replies, records_path, transport_of
 from driftq.spark.source.offsets import LogName, LogSpan, OffsetRange, ReadProgress, SeenBatch
 from driftq.spark.source.options import BadOption, ReadOptions
 from driftq.wire.fields import to_rfc3339
@@ -49,13 +49,12 @@ def discover_spans(options: ReadOptions, progress: ReadProgress | None = NOTHING
         names = [name for name in collect(transport, admin.list_topics()) if pattern.fullmatch(name)]
     read_before = progress.offsets.keys() if progress is not None else set(options.assigned)
     topics_read_before = {topic for topic, _ in read_before}
-    spans: list[LogSpan] = []
-    for name in names:
-        try:
-            spans.extend(_topic_spans(transport, name))
-        except NotFound as error:
-            if progress is not None and name not in topics_read_before and not options.pattern:
-                raise BadOption(f"there is no topic {name} at {options.connection.url}: {error.message}") from None
+    spans = list(_topic_spans(transport, names))
+    if progress is not None and not options.pattern:
+        known = {span.topic for span in spans} | topics_read_before
+        for name in names:
+            if name not in known:
+                raise BadOption(f"there is no topic {name} at {options.connection.url}: create it first")
     if options.assigned:
         missing = set(options.assigned) - {span.log for span in spans} - read_before
         if missing:
@@ -65,24 +64,21 @@ def discover_spans(options: ReadOptions, progress: ReadProgress | None = NOTHING
     return spans
 
 
-def _topic_spans(transport: Transport, topic: str) -> list[LogSpan]:
-    """The description has the time of creation and the sizes; the offsets are those of durable records."""
-    info = transport.execute(admin.describe_topic(topic))
-    offsets = transport.execute(admin.offsets(topic, last=True))
-    record_bytes = {log.partition: log.payload_bytes / log.messages for log in info.partitions if log.messages}
-    return [
-        LogSpan(
-            topic,
-            log.partition,
-            log.start,
-            log.end,
-            record_bytes.get(log.partition, 0.0),
-            info.created_at,
-            SeenBatch(log.end, log.last) if log.last else None,
-            offsets.instance,
-        )
-        for log in offsets.partitions
-    ]
+def _topic_spans(transport: Transport, names: Sequence[str]) -> Iterator[LogSpan]:
+    """The spans of the topics that exist."""
+    for reply in offset_replies(transport, names, last=True):
+        for topic in reply.topics:
+            for log in topic.partitions:
+                yield LogSpan(
+                    topic.topic,
+                    log.partition,
+                    log.start,
+                    log.end,
+                    log.payload_bytes / (log.end - log.start) if log.end > log.start else 0.0,
+                    topic.created_at,
+                    SeenBatch(log.end, log.last) if log.last else None,
+                    reply.instance,
+                )
 
 
 def _stream_spans(transport: Transport, options: ReadOptions, progress: ReadProgress | None) -> Iterator[LogSpan]:

@@ -7,9 +7,9 @@ records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from driftq.client.calls import admin
@@ -22,8 +22,12 @@ from driftq.client.transport.sync_transport import Transport
 if TYPE_CHECKING:
     from driftq.spark.source.offsets import OffsetRange
     from driftq.spark.source.options import BrokerOptions, ReadOptions
+    from driftq.wire.topics import TopicOffsetsReply
+
+T = TypeVar("T")
 
 ATTEMPT_MS = 30_000
+CALL_TOPICS = 1_000  # of one call for offsets
 
 _transports: dict[tuple[BrokerOptions, int], Transport] = {}
 
@@ -83,6 +87,17 @@ def records_path(topic: str, partition: int, *, stream: bool) -> str:
     return f"/v1/topics/{segment(topic)}/partitions/{partition}/records"
 
 
+def fetch_ranges(
+    transport: Transport, ranges: Sequence[OffsetRange], options: ReadOptions
+) -> Iterator[tuple[OffsetRange, FetchedBatches]]:
+    """The batches of some ranges, one range after the other."""
+    for piece in ranges:
+        for batches in fetch_range(transport, piece, options):
+            yield piece, batches
+    if options.fail_on_loss and not options.streams:
+        _check_same_topics(transport, ranges)
+
+
 def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -> Iterator[FetchedBatches]:
     """The batches that cover a range, one fetch at a time. Records that are gone raise `DataLoss`, or are skipped."""
     name = f"{task.topic}/{task.partition}" if not options.streams else task.topic
@@ -104,17 +119,15 @@ def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -
             return
         yield batches
         offset = batches.next_offset
-    if options.fail_on_loss and not options.streams:
-        _check_same_topic(transport, task)
 
 
-def prefetched(fetches: Iterator[FetchedBatches]) -> Iterator[FetchedBatches]:
+def prefetched(fetches: Iterator[T]) -> Iterator[T]:
     """The same fetches, each made in a thread while the caller works on the one before it."""
     with ThreadPoolExecutor(1, "driftq-fetch") as pool:
         pending = pool.submit(next, fetches, None)
-        while (batches := pending.result()) is not None:
+        while (fetched := pending.result()) is not None:
             pending = pool.submit(next, fetches, None)
-            yield batches
+            yield fetched
 
 
 def _offset_after_loss(error: Refused, offset: int, end: int) -> int:
@@ -125,15 +138,21 @@ def _offset_after_loss(error: Refused, offset: int, end: int) -> int:
     return end
 
 
-def _check_same_topic(transport: Transport, task: OffsetRange) -> None:
+def _check_same_topics(transport: Transport, ranges: Sequence[OffsetRange]) -> None:
     """A topic that was deleted and created again has other records under the same offsets. Creation times only grow:
     if the topic is still the one that was planned, it was so during the whole read."""
-    if not task.created_at:
-        return
-    try:
-        created_at = transport.execute(admin.describe_topic(task.topic)).created_at
-    except NotFound:
-        created_at = ""
-    if created_at != task.created_at:
-        again = " and created again" if created_at else ""
-        raise DataLoss(f"{task.topic} was deleted{again} while it was read")
+    planned = {piece.topic: piece.created_at for piece in ranges if piece.created_at}
+    replies = offset_replies(transport, list(planned))
+    created = {topic.topic: topic.created_at for reply in replies for topic in reply.topics}
+    for topic, created_at in planned.items():
+        if created.get(topic) != created_at:
+            again = " and created again" if topic in created else ""
+            raise DataLoss(f"{topic} was deleted{again} while it was read")
+
+
+def offset_replies(transport: Transport, names: Sequence[str], *, last: bool = False) -> Iterator[TopicOffsetsReply]:
+    """The offsets of the topics that exist, of a thousand topics at a time."""
+    while names:
+        reply = transport.execute(admin.offsets_of_topics(names[:CALL_TOPICS], last=last))
+        yield reply
+        names = names[reply.answered :]

@@ -12,10 +12,11 @@ Theory of operation. Spark calls the planner through the stream reader, once for
                          |
                    end: ReadProgress  -------> Spark writes it to the checkpoint *before* the batch runs
                          |
-    start -----> plan_tasks(start, end) -----> [OffsetRange], one for each task
+    start -----> plan_tasks(start, end) -----> [OffsetRange, …], some for each task
 
 1. `plan_end` looks at the broker and at the options. All that it decides is in the `ReadProgress` that it returns: the
-   end offset of each log, the number of splits, and the logs that do not start where the last batch ended.
+   end offset of each log, the number of splits and of tasks, and the logs that do not start where the last batch
+   ended.
 2. `plan_tasks` looks at nothing but the two values. When a batch is run again, after a crash, with other options or
    with other data in the broker, it is cut into the same ranges as the first time. Exactly-once writing depends on
    this: the same batch number has the same rows.
@@ -32,6 +33,9 @@ from typing import Any, NamedTuple
 
 VERSION = 1
 TASKS_MAX = 10_000
+SHARED_TASKS_MIN = 8  # fewer ranges than this never share a task
+SHARED_TASK_BYTES = 4 << 20  # a task with this much is worth its cost
+UNKNOWN_RECORD_BYTES = 1_024  # for logs whose sizes the broker does not report (streams)
 LAG_LOGS_MAX = 1_000  # logs in a progress report
 
 LogName = tuple[str, int]  # topic and partition; a stream is its path and 0
@@ -64,6 +68,9 @@ class ReadProgress(NamedTuple):
     # The last batch of each log when this was planned: distinguishes a log from one that was restored from an older
     # copy and has grown again.
     seen: Mapping[LogName, SeenBatch] = {}
+    # About how many tasks the batch that ends here may have: if it has more ranges, small ones share a task. 0 is a
+    # task for each range, as in checkpoints of older versions.
+    tasks: int = 0
 
 
 class LogSpan(NamedTuple):
@@ -143,7 +150,15 @@ def plan_end(start: ReadProgress, spans: Sequence[LogSpan], limits: TriggerLimit
     size_bytes = sum(counts[log] * record_bytes[log] for log in counts)
     splits = max(limits.partitions_min, -int(-size_bytes // limits.partition_bytes))
     created = {span.topic: span.created_at for span in spans if span.created_at}
-    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created, seen_batches(spans, start.seen))
+    seen = seen_batches(spans, start.seen)
+    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created, seen, _task_count(counts, spans, limits))
+
+
+def _task_count(counts: Mapping[LogName, int], spans: Sequence[LogSpan], limits: TriggerLimits) -> int:
+    """How many tasks are worth their cost: one for each few megabytes, and some for all cores of a small machine."""
+    size_bytes = sum(counts[span.log] * (span.record_bytes or UNKNOWN_RECORD_BYTES) for span in spans)
+    worth = max(SHARED_TASKS_MIN, -int(-size_bytes // min(SHARED_TASK_BYTES, limits.partition_bytes)))
+    return min(TASKS_MAX, max(limits.partitions_min, worth))
 
 
 def seen_batches(spans: Sequence[LogSpan], before: Mapping[LogName, SeenBatch]) -> dict[LogName, SeenBatch]:
@@ -211,8 +226,28 @@ def share_limit(demand: Mapping[LogName, int], limit: int, rotation: int) -> dic
 # --- the tasks of a batch ---------------------------------------------------------------------------------------------
 
 
-def plan_tasks(start: ReadProgress, end: ReadProgress) -> list[OffsetRange]:
-    """The ranges between two values of progress, cut for tasks. Depends on nothing else."""
+def plan_tasks(start: ReadProgress, end: ReadProgress) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads between two values of progress. Depends on nothing else."""
+    return share_tasks(plan_ranges(start, end), end.tasks)
+
+
+def share_tasks(ranges: Sequence[OffsetRange], tasks: int) -> list[tuple[OffsetRange, ...]]:
+    """Ranges in order, neighbours together, so that there are at most `tasks` tasks of about the same size. A range
+    is not cut here, so a large one makes a large task."""
+    if not tasks or len(ranges) <= tasks:
+        return [(alone,) for alone in ranges]
+    total = sum(piece.size for piece in ranges)
+    shares: dict[int, list[OffsetRange]] = {}
+    before = 0
+    for piece in ranges:
+        middle = 2 * before + piece.size  # doubled
+        shares.setdefault(middle * tasks // (2 * total), []).append(piece)
+        before += piece.size
+    return [tuple(share) for share in shares.values()]
+
+
+def plan_ranges(start: ReadProgress, end: ReadProgress) -> list[OffsetRange]:
+    """The ranges between two values of progress, cut if they are large."""
     if start == end:
         return []  # the overrides in it belong to the batch that ended there
     ranges = [
@@ -250,6 +285,8 @@ def to_json(progress: ReadProgress) -> dict[str, Any]:
         tree["made"] = dict(sorted(progress.created.items()))
     if progress.seen:
         tree["seen"] = _nested(progress.seen)
+    if progress.tasks:
+        tree["tasks"] = progress.tasks
     return tree
 
 
@@ -266,7 +303,12 @@ def from_json(tree: Mapping[str, Any]) -> ReadProgress:
         for partition, batch in batches.items()
     }
     return ReadProgress(
-        _flat(tree["offsets"]), int(tree.get("splits", 0)), _flat(tree.get("begins", {})), tree.get("made", {}), seen
+        _flat(tree["offsets"]),
+        int(tree.get("splits", 0)),
+        _flat(tree.get("begins", {})),
+        tree.get("made", {}),
+        seen,
+        int(tree.get("tasks", 0)),
     )
 
 

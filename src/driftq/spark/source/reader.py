@@ -40,7 +40,7 @@ from driftq.client.errors import DriftQError
 from driftq.spark.session import freeze_gc
 from driftq.spark.source import columns, offsets
 from driftq.spark.source.discovery import discover_spans, offsets_at, oldest_unread_s
-from driftq.spark.source.fetch import DataLoss, fetch_range, prefetched, transport_of
+from driftq.spark.source.fetch import DataLoss, fetch_ranges, prefetched, transport_of
 from driftq.spark.source.filters import OffsetWindow, clip_ranges, window_of
 from driftq.spark.source.group_progress import GroupProgress
 from driftq.spark.source.log_history import replaced_logs
@@ -57,11 +57,11 @@ REPORT_MAX_AGE_S = 1.0  # a progress report may use spans that are this old
 
 
 class ReadTask(InputPartition):
-    """The range that one task reads."""
+    """The ranges that one task reads, one after the other."""
 
-    def __init__(self, task: OffsetRange) -> None:
-        super().__init__(task)
-        self.range = task
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 def read_task(
@@ -72,12 +72,11 @@ def read_task(
         return  # Spark runs one task without a partition if there is nothing to read
     freeze_gc()
     transport = transport_of(options.connection)
-    extra = None
-    if any(column in columns.STATE for column in selected):
-        extra = functools.partial(state_arrays, transport, options.state_group, task.range)
-    for batches in prefetched(fetch_range(transport, task.range, options)):
-        first, end = max(task.range.start, batches.first), min(task.range.end, batches.next_offset)
-        yield from record_batches(batches.data, task.range._replace(start=first, end=end), selected, extra)
+    with_state = any(column in columns.STATE for column in selected)
+    for piece, batches in prefetched(fetch_ranges(transport, task.ranges, options)):
+        first, end = max(piece.start, batches.first), min(piece.end, batches.next_offset)
+        extra = functools.partial(state_arrays, transport, options.state_group, piece) if with_state else None
+        yield from record_batches(batches.data, piece._replace(start=first, end=end), selected, extra)
 
 
 def starting_offsets(options: ReadOptions, spans: list[LogSpan], default: int) -> offsets.Offsets:
@@ -133,14 +132,16 @@ class FilteringReader(DriftqReader):
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        planned = [task.range for task in super().partitions() if isinstance(task, ReadTask)]
+        tasks = [task for task in super().partitions() if isinstance(task, ReadTask)]
+        planned = [piece for task in tasks for piece in task.ranges]
         logs = {(task.topic, task.partition): LogSpan(*task[:4]) for task in planned}
         spans = [] if self.options.streams else list(logs.values())  # streams have no index by time
         bounds = [
             offsets_at(self.options, spans, at_ms) if at_ms is not None else {}
             for at_ms in (self.window.from_ms, self.window.until_ms)
         ]
-        return [ReadTask(task) for task in clip_ranges(planned, self.window, *bounds)]
+        clipped = clip_ranges(planned, self.window, *bounds)
+        return [ReadTask(ranges) for ranges in offsets.share_tasks(clipped, len(tasks))]
 
 
 def _end_at(span: LogSpan, end: int, start: ReadProgress) -> LogSpan:

@@ -41,25 +41,25 @@ def test_records_that_are_left_are_no_loss(spans):
 
 def test_after_an_accepted_loss_the_log_is_read_from_its_new_start():
     end = offsets.plan_end(progress(5), [span(7, 10)], TriggerLimits())
-    assert offsets.plan_tasks(progress(5), end) == [OffsetRange("t", 0, 7, 10, "then")]
+    assert offsets.plan_ranges(progress(5), end) == [OffsetRange("t", 0, 7, 10, "then")]
 
 
 def test_a_topic_created_again_is_read_from_its_start_even_if_it_is_as_long():
     end = offsets.plan_end(progress(5), [span(0, 5, "later")], TriggerLimits())
-    assert offsets.plan_tasks(progress(5), end) == [OffsetRange("t", 0, 0, 5, "later")]
+    assert offsets.plan_ranges(progress(5), end) == [OffsetRange("t", 0, 0, 5, "later")]
     assert offsets.data_losses(end, [span(0, 5, "later")]) == {}
 
 
 def test_a_log_that_is_gone_is_left_out():
     end = offsets.plan_end(progress(5), [], TriggerLimits())
     assert end.offsets == {}
-    assert offsets.plan_tasks(progress(5), end) == []
+    assert offsets.plan_ranges(progress(5), end) == []
 
 
 def test_a_new_log_is_read_from_its_start_and_the_checkpoint_records_it():
     end = offsets.plan_end(progress(5), [span(0, 5), span(2, 4, partition=1)], TriggerLimits())
     assert end.start_overrides == {("t", 1): 2}
-    assert offsets.plan_tasks(progress(5), end) == [OffsetRange("t", 1, 2, 4, "then")]
+    assert offsets.plan_ranges(progress(5), end) == [OffsetRange("t", 1, 2, 4, "then")]
 
 
 def test_there_are_no_tasks_between_a_progress_and_itself():
@@ -128,3 +128,22 @@ def test_the_last_batch_that_was_seen_is_kept_until_the_broker_reports_another()
     assert second.seen == {LOG: seen}
     assert offsets.from_json(json.loads(json.dumps(offsets.to_json(first)))) == first
     assert offsets.from_json({"version": 1, "offsets": {"t": {"0": 5}}}).seen == {}
+
+
+def test_many_small_logs_share_eight_tasks_and_larger_ones_get_more():
+    def tasks(record_bytes: float, **limits: int) -> int:
+        spans = [LogSpan("t", partition, 0, 1_000, record_bytes, "then") for partition in range(64)]
+        end = offsets.plan_end(ReadProgress({}), spans, TriggerLimits(**limits))
+        return len(offsets.plan_tasks(ReadProgress({}), end))
+
+    assert tasks(100.0) == 8
+    assert tasks(1_000.0) == 16
+    assert tasks(100_000.0) == 128
+    assert tasks(100.0, partitions_min=20) == 20
+
+
+def test_a_batch_of_an_older_checkpoint_has_a_task_for_each_log():
+    spans = [LogSpan("t", partition, 0, 10, 1.0, "then") for partition in range(64)]
+    tree = offsets.to_json(offsets.plan_end(ReadProgress({}), spans, TriggerLimits()))
+    del tree["tasks"]
+    assert len(offsets.plan_tasks(ReadProgress({}), offsets.from_json(tree))) == 64
