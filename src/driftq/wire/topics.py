@@ -147,13 +147,14 @@ class TopicOffsets(Struct, frozen=True):
     partitions: list[LogOffsets]
 
 
-class TopicOffsetsReply(Struct, frozen=True):
+class TopicOffsetsReply(Struct, frozen=True, omit_defaults=True):
     """Topics that do not exist are left out. `answered` is how many of the names the reply covers: it ends after about
-    10,000 partitions, and the next call begins with the first name that it does not cover."""
+    10,000 partitions, and the next call begins with the first name that it does not cover. `instance` as in
+    `OffsetsReply`."""
 
     topics: list[TopicOffsets]
     answered: int
-    instance: str
+    instance: str = ""
 
 
 class MessagesReply(Struct, frozen=True):

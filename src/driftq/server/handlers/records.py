@@ -157,7 +157,7 @@ class PartitionRecordsHandlers:
             for _, topic in rows:
                 if topic is not None:
                     topics.append(await self._identified(topic) if body.last else topic.offsets)
-        return json_response(TopicOffsetsReply(topics, answered, self._instance))
+        return json_response(TopicOffsetsReply(topics, answered, self._instance if body.last else ""))
 
     async def _identified(self, topic: _TopicRow) -> TopicOffsets:
         """With the last batches, which are read when the query is answered: the log store has them then."""
