@@ -36,8 +36,9 @@ from driftq.wire.records import (
 )
 
 Ints = npt.NDArray[np.int64]
-_FRONT = struct.Struct("<4sI")
+_FRONT = struct.Struct("<4sI16xI")  # magic, length and checksum of a batch
 _ATTRIBUTES_AT = 28  # in the header of a batch
+COPIED_BYTES = 4 * 1024  # up to this size a batch is copied for its checksum
 LARGE_BYTES = 256 * 1024  # from this size on a batch is not joined with others
 
 
@@ -97,20 +98,22 @@ def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
     starts: list[int] = []
     view = memoryview(data)
     at, size = 0, len(data)
+    unpack, checksum = _FRONT.unpack_from, google_crc32c.value  # looked up once: there may be very many batches
     while at < size:
         if at + HEADER_BYTES > size:
             raise BadBatch(f"the batch at {at} is cut off")
-        magic, length = _FRONT.unpack_from(data, at)
-        if magic != MAGIC or length % 8 or length < HEADER_BYTES or at + length > size:
+        magic, length, crc = unpack(data, at)
+        end = at + length
+        if magic != MAGIC or length % 8 or length < HEADER_BYTES or end > size:
             read_header(data, at)
             raise BadBatch(f"the batch at {at} is cut off")
         if not checked:
-            crc = int.from_bytes(view[at + 24 : at + 28], "little")
-            # As an Arrow buffer: the function refuses a writable memoryview, and a copy would cost more.
-            if google_crc32c.value(pa.py_buffer(view[at + CHECKED_FROM : at + length])) != crc:
+            # The function refuses a writable memoryview. A copy is cheaper than an Arrow buffer, until it is large.
+            part = view[at + CHECKED_FROM : end]
+            if checksum(bytes(part) if length < COPIED_BYTES else pa.py_buffer(part)) != crc:
                 raise BadBatch(f"checksum mismatch in the batch at {at}")
         starts.append(at)
-        at += length
+        at = end
     return starts
 
 
@@ -192,9 +195,10 @@ def _texts(
         lengths = spread
     ends = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])
-    view = memoryview(data)
-    stops = (texts_at + totals).tolist()
-    joined = b"".join([view[first:stop] for first, stop in zip(texts_at.tolist(), stops, strict=True)])
+    begin, stop = int(texts_at[0]), int(texts_at[-1] + totals[-1])
+    around = bytes(memoryview(data)[begin:stop])  # slices of bytes take half the time of slices of a memoryview
+    firsts, stops = (texts_at - begin).tolist(), (texts_at + totals - begin).tolist()
+    joined = b"".join([around[first:stop] for first, stop in zip(firsts, stops, strict=True)])
     return Texts(ends, joined), totals
 
 
