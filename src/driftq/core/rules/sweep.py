@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from driftq.core.model.commands import SetClock, Subject
     from driftq.core.model.limits import BrokerLimits
     from driftq.core.state.groups import Group
+    from driftq.core.state.logs import Log
     from driftq.core.state.state import State
 
 RETENTION_LATE_MS = 30_000  # a record is dropped at most this late, or late by a tenth of its retention
@@ -29,6 +30,8 @@ RETENTION_PACE_MS = 10_000  # between two rounds of regular sweeps
 SWEEP_SUBJECTS = 50  # of one regular sweep
 EFFECTS_CHECKED = 5_000  # effect keys that one sweep checks
 EFFECT_SWEEPS_MAX = 20  # in one round
+PENDING_TRIMMED = 10_000  # offsets that one sweep drops from a log of which a group has more pending messages
+PENDING_SWEEPS_MAX = 100  # of such a log in one round
 IDLE_MS = 3_600_000  # an idle broker records the time this often
 
 
@@ -38,7 +41,7 @@ def regular_sweeps(state: State, limits: BrokerLimits) -> Iterator[Sweep]:
     subjects: list[Subject] = []
     for subject in _regular_subjects(state, limits):
         subjects.append(subject)
-        if len(subjects) == SWEEP_SUBJECTS or subject[0] == "effects":
+        if len(subjects) == SWEEP_SUBJECTS or subject[0] in ("effects", "pending"):
             yield Sweep(tuple(subjects))
             subjects = []
     yield Sweep((*subjects, ("time", 0, 0)))
@@ -50,11 +53,24 @@ def _regular_subjects(state: State, limits: BrokerLimits) -> Iterator[Subject]:
     for topic in list(state.topics.values()):
         if topic.config.retention_ms or topic.config.retention_bytes:
             for log_id in topic.log_ids:
+                yield from _pending_subjects(state, log_id)
                 yield "retention", log_id, 0
     for log_id in list(state.streams.retained):
         yield "retention", log_id, 0
     for _ in range(min(EFFECT_SWEEPS_MAX, -(-len(state.effects) // EFFECTS_CHECKED))):
         yield "effects", 0, 0
+
+
+def _pending_subjects(state: State, log_id: int) -> Iterator[Subject]:
+    """Sweeps of a log whose retention may end very many pending messages, for as long as they drop something."""
+    for _ in range(PENDING_SWEEPS_MAX):
+        log = state.logs.get(log_id)
+        if log is None or not _has_many_pending(state, log):
+            return
+        start = log.start
+        yield "pending", log_id, 0
+        if log.start == start:
+            return
 
 
 def set_clock(ctx: DecisionContext, command: SetClock) -> Reply:
@@ -187,8 +203,18 @@ def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_byte
         size -= span_bytes
     if retention_ms and spans and spans[-1][0] <= start < spans[-1][1]:
         start = max(start, _young_from(ctx, log_id, retention_ms, start))
+    if _has_many_pending(ctx.state, log):
+        start = min(start, log.start + PENDING_TRIMMED)
     if start > log.start:
         ctx.facts.append(Trimmed(log_id, start, ctx.now_ms))
+
+
+def _has_many_pending(state: State, log: Log) -> bool:
+    """Whether a trim of the whole log would take too long. A trim goes through all delayed messages of a log, so with
+    many of them one trim takes less time than many."""
+    if len(log.delayed) > PENDING_TRIMMED:
+        return False
+    return any(len(state.progress_of(group_id, log.log_id).entries) > PENDING_TRIMMED for group_id in log.readers)
 
 
 def _young_from(ctx: DecisionContext, log_id: int, retention_ms: int, start: int) -> int:
@@ -211,6 +237,7 @@ _SWEEPS: dict[str, Callable[[DecisionContext, int, int], None]] = {
     "outcomes": _sweep_outcomes,
     "stages": _sweep_stages,
     "retention": _retain_log,
+    "pending": _retain_log,
     "idle": _find_idle_group,
     "time": _record_time,
 }

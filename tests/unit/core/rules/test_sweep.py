@@ -7,7 +7,7 @@ import time
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.limits import BrokerLimits
-from driftq.core.rules.sweep import EFFECTS_CHECKED, SWEEP_SUBJECTS
+from driftq.core.rules.sweep import EFFECTS_CHECKED, PENDING_TRIMMED, SWEEP_SUBJECTS
 from tests.support.broker_fixture import BrokerFixture, packed
 
 COMMAND_S = 0.02
@@ -97,3 +97,27 @@ def test_keys_that_live_long_do_not_hide_expired_ones_after_them():
     fixture.advance(10_000)
     fixture.regular_sweeps()
     assert len(effects) == EFFECTS_CHECKED + 9
+
+
+def test_retention_of_very_many_pending_messages_is_done_some_at_a_time():
+    count = 40_000
+    fixture = BrokerFixture(BrokerLimits(in_flight_max=count, claim_max=count, partition_messages=count))
+    fixture.topic("t", config=f.TopicConfig(retention_ms=60_000))
+    fixture.do(c.CreateGroup("t", "g", "earliest"))
+    batch, _, payload_bytes = packed(*["x"] * count)
+    fixture.do(c.Produce("t", batch, count, payload_bytes, partition=0))
+    fixture.do(c.Claim("t", "g", "ann", count, 600_000))
+    for first in range(0, count, 10_000):
+        held = (c.Held(0, first, first + 10_000),)
+        fixture.do(c.Nack("t", "g", "ann", held, "no", 10**9))
+    assert fixture.broker.state.groups[1].progress[0].resting == count
+    fixture.advance(200_000, sweep=False)
+    trims: list[int] = []
+    for command in fixture.broker.regular_sweeps():
+        start_s = time.thread_time()
+        facts = fixture.take(command).facts
+        assert time.thread_time() - start_s < COMMAND_S
+        trims += [fact.start_offset for fact in facts if isinstance(fact, f.Trimmed)]
+    assert trims == [*range(PENDING_TRIMMED, count, PENDING_TRIMMED), count]
+    progress = fixture.broker.state.groups[1].progress[0]
+    assert (progress.floor, progress.resting, len(progress.entries)) == (count, 0, 0)
