@@ -20,6 +20,7 @@ import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 CRC_END = 1 << 32  # digests below it are checksums from older versions, those above are fingerprints
 BUCKET_MS = 250
 BUCKET_LOOKS_MAX = 5_000  # job ids that are checked again together
-SWEPT_AT_ONCE = 10_000
+SWEPT_AT_ONCE = 2_500
 OLD_JOB_TTL_MS = 600_000  # for job ids in old snapshots, which do not store it
 
 _SEPARATOR = "\x1f"
@@ -107,9 +108,8 @@ class _JobOffsets:
         self.scopes[index] = None
         self.forgotten += 1
         if self.forgotten > 64 and 2 * self.forgotten > len(self.scopes):
-            kept = [(at, scope) for at, scope in zip(self.offsets, self.scopes, strict=True) if scope is not None]
-            self.offsets = array("q", (at for at, _ in kept))
-            self.scopes = [scope for _, scope in kept]
+            self.offsets = array("q", compress(self.offsets, self.scopes))
+            self.scopes = list(filter(None, self.scopes))
             self.forgotten = 0
 
     def within(self, first: int, end: int) -> Iterator[str]:

@@ -221,3 +221,21 @@ def test_a_bucket_that_was_left_and_filled_again_is_counted_once():
     table.remember("again", plain(4, 2_000))
     assert table.live(5_000) == 0
     assert len(table) == 2
+
+
+@pytest.mark.serial
+def test_job_ids_that_expire_together_are_swept_some_at_a_time():
+    def longest_s() -> float:
+        keys = ProducedKeyTable(Jobs())
+        for number in range(100_000):
+            scope = produce_scope(ProduceKey("", "t", job_key(str(number))))
+            keys.remember(scope, ProducedKey(1, number, 1, 0, 10_000 + number // 8, 60_000))
+        sweeps_s: list[float] = []
+        while len(keys):
+            until_ms = keys.due_ms(100_000)
+            started_s = time.thread_time()
+            keys.sweep(until_ms, 1_000_000)
+            sweeps_s.append(time.thread_time() - started_s)
+        return max(sweeps_s)
+
+    assert min(longest_s() for _ in range(3)) < 0.01
