@@ -28,7 +28,7 @@ class Exit(IntEnum):
     """How a command ended."""
 
     OK = 0  # The command succeeded.
-    REFUSED = 1  # The server refused the request, or a part of it.
+    REFUSED = 1  # The server refused the request, or a part of it; or `driftq doctor` found a problem.
     USAGE = 2  # The command line or the settings are wrong.
     BAD_INPUT = 65  # The contents of a file or a pipe cannot be parsed.
     NOTHING_THERE = 66  # No data folder at this path, no topic, group, job or stream of this name, or no such package.

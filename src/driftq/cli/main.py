@@ -59,6 +59,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "demo": "Run a broker, a workload, Spark pipelines and an audit.",
         "status": "Show a summary of a server.",
         "health": "Check whether a server is alive and ready.",
+        "doctor": "Check machine, data folder and broker, and show what helps.",
         "clock": "Show the broker's clock and its machine's; accept the machine's.",
         "bench": "Measure produce and consume rates of a server.",
         "version": "Show the versions of this program and of the server.",
