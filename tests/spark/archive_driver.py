@@ -23,9 +23,9 @@ if __name__ == "__main__":
     )
     commit_batch = archive.commit_batch
 
-    def commit_and_print(rows, target, writer, batch_id):
+    def commit_and_print(rows, tables, writer, batch_id):
         print("batch", batch_id, flush=True)
-        commit_batch(rows, target, writer, batch_id)
+        commit_batch(rows, tables, writer, batch_id)
 
     archive.commit_batch = commit_and_print
     spark = driftq_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})

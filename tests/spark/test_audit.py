@@ -17,7 +17,8 @@ from driftq.spark.pipelines.audit import PeriodicAudit, audit, audit_archive, ru
 from driftq.spark.pipelines.audit_report import AuditReport
 from driftq.spark.pipelines.query_monitor import QueryFailed, Stop
 from driftq.spark.pipelines.settings import Configuration, from_tree
-from driftq.spark.tables import ParquetTable
+from driftq.spark.tables import DeltaTable
+from driftq.spark.tables.delta_log import DeltaLog
 from tests.support.server import Server, running
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def archived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> I
                 for number in range(ROWS):
                     producer.send(f"value {number}", key=f"k{number}", partition=partition)
         rows = spark.read.format("driftq").options(url=server.url, subscribe="orders").load()
-        ParquetTable(spark, str(folder / "table"), ("topic", "date")).commit("w", 0, dated(rows))
+        DeltaTable(spark, str(folder / "table"), ("topic", "date")).commit("w", 0, dated(rows))
         yield Archived(server, broker, folder / "table")
 
 
@@ -95,11 +96,6 @@ def with_an_invented_row(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([rows, more.set_column(more.schema.get_field_index("offset"), "offset", [[ROWS]])])
 
 
-def copied_file(table: Path) -> None:
-    path = first_file(table)
-    shutil.copy(path, path.with_name("copy.parquet"))
-
-
 TAMPERED: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a row is deleted": (rewritten(without_a_row), {"missing": 1}),
     "a row is doubled": (rewritten(with_a_row_twice), {"repeated": 1}),
@@ -107,12 +103,11 @@ TAMPERED: dict[str, tuple[Callable[[Path], None], dict[str, int]]] = {
     "a byte is changed": (rewritten(with_another_byte), {"changed": 1}),
     "two values change places": (rewritten(with_two_values_exchanged), {"changed": 2}),
     "a row is invented": (rewritten(with_an_invented_row), {"extra": 1}),
-    "a file is copied": (copied_file, {"repeated": ROWS}),
 }
 
 
 def audited(spark: SparkSession, archived: Archived, table: Path, mismatches: int = 20) -> AuditReport:
-    tables = [ParquetTable(spark, str(table))]
+    tables = [DeltaTable(spark, str(table))]
     return audit(spark, tables, archived.broker, {"url": archived.server.url}, mismatches=mismatches)
 
 
@@ -149,6 +144,29 @@ def test_a_table_that_was_changed_differs(spark: SparkSession, archived: Archive
     assert report.lines()[-1] == "verdict: the table DIFFERS from the log"
 
 
+def test_a_file_that_was_not_committed_is_not_part_of_the_table(
+    spark: SparkSession, archived: Archived, tmp_path: Path
+) -> None:
+    """Such files are left by tasks that failed or ran twice."""
+    table = tmp_path / "table"
+    shutil.copytree(archived.table, table)
+    path = first_file(table)
+    shutil.copy(path, path.with_name("copy.parquet"))
+
+    assert audited(spark, archived, table).code == 0
+
+
+def test_a_version_that_delta_rs_reads_otherwise_is_a_problem(
+    spark: SparkSession, archived: Archived, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeltaLog, "paths_by_another_reader", lambda *_: set())
+
+    report = audited(spark, archived, archived.table)
+
+    assert report.code == 1
+    assert report.problems == ("delta-rs reads other files in version 0 of the log",)
+
+
 def test_a_file_that_is_gone_is_named(spark: SparkSession, archived: Archived, tmp_path: Path) -> None:
     table = tmp_path / "table"
     shutil.copytree(archived.table, table)
@@ -180,7 +198,7 @@ def test_rows_that_the_query_has_passed_and_the_table_lacks_are_missing(
     assert run_audit(spark, archive_of(archived, tmp_path), Stop(), str) == 0
     shutil.rmtree(tmp_path / "table")
     rows = spark.read.format("driftq").options(url=archived.server.url, subscribe="orders").load()
-    ParquetTable(spark, str(tmp_path / "table"), ("topic", "date")).commit("w", 0, dated(rows.where("offset < 45")))
+    DeltaTable(spark, str(tmp_path / "table"), ("topic", "date")).commit("w", 0, dated(rows.where("offset < 45")))
 
     report = audit_archive(spark, archive_of(archived, tmp_path))
 
@@ -229,7 +247,7 @@ def test_if_the_log_is_gone_the_table_is_compared_with_its_commits(
     table = tmp_path / "table"
     shutil.copytree(archived.table, table)
     with running(None) as other, driftq.connect(other.url) as broker:
-        tables = [ParquetTable(spark, str(table))]
+        tables = [DeltaTable(spark, str(table))]
         whole = audit(spark, tables, broker, {"url": other.url})
         rewritten(with_another_byte)(table)
         changed = audit(spark, tables, broker, {"url": other.url})

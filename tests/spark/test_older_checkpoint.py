@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pytest
 
 import driftq
@@ -62,8 +63,8 @@ class Copy:
 
     def written(self) -> Counter[str]:
         if self.kind == "archive":
-            rows = self.spark.read.parquet(str(self.table)).select("value").collect()
-            return Counter(bytes(row.value).decode() for row in rows)
+            values = deltalake.DeltaTable(self.table).to_pyarrow_table(columns=["value"]).column("value")
+            return Counter(value.decode() for value in values.to_pylist())
         return Counter(record.value.decode() for record in topic_records(self.server.url, self.kind))
 
     def done(self) -> int:
@@ -156,13 +157,15 @@ def test_an_archive_is_exact_from_every_older_checkpoint(
 
 
 @pytest.mark.parametrize("kind", ["staged", "direct"])
+@pytest.mark.parametrize(("batches", "limit"), [(2, 0), (2, 25), (4, 25)])
 def test_a_checkpoint_several_batches_old_is_refused_by_a_topic(
-    copy: Callable[..., Copy], broker: DriftQ, kind: str
+    copy: Callable[..., Copy], broker: DriftQ, kind: str, batches: int, limit: int
 ) -> None:
-    query = copy(kind, limit=25)
-    send(broker, 0, 100)
-    query.run()
-    query.go_back(2)
+    query = copy(kind, limit)
+    for part in range(2):
+        send(broker, part * 50, part * 50 + 50)
+        query.run()
+    query.go_back(batches)
 
     with pytest.raises(Exception, match=r"checkpoint is lost,? or an older copy"):
         query.run()

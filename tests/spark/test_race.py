@@ -10,6 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import deltalake
+
 from tests.spark.race_driver import DRIVERS, KINDS, race
 from tests.spark.topic_reader import topic_records
 
@@ -59,5 +61,5 @@ def test_two_drivers_that_write_the_same_batch_at_the_same_time_write_it_once(
     expected = Counter(f"row {number}" for number in range(ROWS))
     for topic in ("staged", "direct"):
         assert Counter(record.value.decode() for record in topic_records(server.url, topic)) == expected, topic
-    archived = spark.read.parquet(str(tmp_path / "table")).select("value").collect()
-    assert Counter(bytes(row.value).decode() for row in archived) == expected
+    archived = deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table(columns=["value"]).column("value")
+    assert Counter(value.decode() for value in archived.to_pylist()) == expected

@@ -13,7 +13,7 @@ from driftq.spark.pipelines.archive import dated
 from driftq.spark.pipelines.query_monitor import Stop
 from driftq.spark.pipelines.replay import request_of, run_replay
 from driftq.spark.pipelines.settings import Configuration, from_tree
-from driftq.spark.tables import ParquetTable
+from driftq.spark.tables import DeltaTable
 from driftq.wire.message import decode_head
 from tests.spark.topic_reader import topic_records
 
@@ -74,7 +74,7 @@ def test_a_table_is_replayed_and_jobs_stay_jobs(
         broker.topics.create(topic)
     broker.send_many("orders", [item("plain"), item("work", task="mail", priority=3)])
     rows = spark.read.format("driftq").options(url=server.url, subscribe="orders", includeEnvelope="true").load()
-    ParquetTable(spark, str(tmp_path), ("topic", "date")).commit("w", 0, dated(rows))
+    DeltaTable(spark, str(tmp_path), ("topic", "date")).commit("w", 0, dated(rows))
     broker.topics.delete("orders")
 
     for _ in range(2):

@@ -157,5 +157,34 @@ def story(run_id: str, table: str) -> None:
         click.echo(line)
 
 
+@command.command(short_help="Convert a table of an earlier version to Delta.")
+@click.option("--table", metavar="DIR", required=True, help="Table that an earlier version of DriftQ wrote.")
+@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Spark master.")
+def convert(table: str, master: str) -> None:
+    """Convert a table of an earlier version to the Delta format, in its folder. Stop its pipeline first.
+
+    The rows are compared with what was committed. Where the table continues, and which batches it has, is kept. After
+    an interruption, run it again.
+
+    Example: driftq pipeline convert --table ./tables/orders
+    """
+    require_spark()
+    from driftq.spark.java import NoJava
+    from driftq.spark.pipelines.query_monitor import quiet_session
+    from driftq.spark.tables import NoTable, TableBusy, TableDamaged, TableRefused
+    from driftq.spark.tables import convert as convert_table
+
+    try:
+        with quiet_session(master, "driftq-convert") as spark:
+            rows = convert_table(spark, table)
+    except (NoJava, NoTable) as error:
+        fail(Exit.NOTHING_THERE, str(error))
+    except TableBusy as error:
+        fail(Exit.IN_USE, str(error))
+    except (TableDamaged, TableRefused) as error:
+        fail(Exit.DAMAGED, str(error))
+    click.echo(f"{table} is a Delta table with {rows:,} rows")
+
+
 def require_spark() -> None:
     require("a pipeline", "spark")

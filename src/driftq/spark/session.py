@@ -27,6 +27,7 @@ DEFAULTS: dict[str, str] = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.python.worker.reuse": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no statistics
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

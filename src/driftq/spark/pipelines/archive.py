@@ -94,30 +94,49 @@ def invalid_rows(rows: DataFrame) -> DataFrame:
 # --- one micro-batch --------------------------------------------------------------------------------------------------
 
 
-def committer(target: ArchiveTarget) -> Callable[[DataFrame, int], None]:
+class ArchiveTables:
+    """The table and the quarantine of an archive. They are opened once and read what is new in their logs."""
+
+    def __init__(self, spark: SparkSession, target: ArchiveTarget) -> None:
+        self.target = target
+        self.table, self.quarantine = (
+            open_table(spark, path, partition_by=PARTITION_BY, storage_options=target.storage)
+            for path in (target.table, target.quarantine_path)
+        )
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        """For each topic and partition the offset after the last one in the table or its quarantine."""
+        ends: dict[str, dict[int, int]] = {}
+        for table in (self.table, self.quarantine):
+            for topic, partitions in table.positions().items():
+                topic_ends = ends.setdefault(topic, {})
+                for number, offset in partitions.items():
+                    topic_ends[number] = max(offset, topic_ends.get(number, 0))
+        return ends
+
+
+def committer(tables: ArchiveTables) -> Callable[[DataFrame, int], None]:
     """The function that a query calls with each micro-batch. If the table refuses a batch, the query fails."""
 
     def commit(rows: DataFrame, batch_id: int) -> None:
         writer = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         assert writer, "Spark sets the id of the query for every micro-batch"
-        commit_batch(rows, target, writer, batch_id)
+        commit_batch(rows, tables, writer, batch_id)
 
     return commit
 
 
-def commit_batch(rows: DataFrame, target: ArchiveTarget, writer: str, batch_id: int) -> None:
+def commit_batch(rows: DataFrame, tables: ArchiveTables, writer: str, batch_id: int) -> None:
     """Commit valid rows to the table and the others to the quarantine, each once; the quarantine first. A batch that is
     run again after a crash between the two finds the first one done."""
-    spark = rows.sparkSession
-    table = open_table(spark, target.table, partition_by=PARTITION_BY, format=target.format)
-    if not target.schema:
-        _commit(table, target, writer, batch_id, dated(rows))
+    schema = tables.target.schema
+    if not schema:
+        _commit(tables.table, tables.target, writer, batch_id, dated(rows))
         return
-    quarantine = open_table(spark, target.quarantine_path, partition_by=PARTITION_BY, format=target.format)
-    with_body = parsed(dated(rows), target.schema).persist()  # written twice, fetched once
+    with_body = parsed(dated(rows), schema).persist()  # written twice, fetched once
     try:
-        _commit(quarantine, target, writer, batch_id, invalid_rows(with_body))
-        _commit(table, target, writer, batch_id, valid_rows(with_body))
+        _commit(tables.quarantine, tables.target, writer, batch_id, invalid_rows(with_body))
+        _commit(tables.table, tables.target, writer, batch_id, valid_rows(with_body))
     finally:
         with_body.unpersist()
 
@@ -141,13 +160,14 @@ def start_archive(spark: SparkSession, configuration: Configuration) -> Streamin
         schema_of(target.schema)
     run = configuration.pipeline
     checkpoint_path = checkpoint(configuration)
+    tables = ArchiveTables(spark, target)
     if not has_offsets(checkpoint_path):
-        held = positions(spark, target)
+        held = tables.positions()
         if held:
             with broker_of(configuration) as broker:
                 starting = resume_offsets(held, partitions_of(broker, configuration))
             configuration = replace(configuration, source=replace(configuration.source, starting=starting))
-    writer = read_stream(spark, configuration).writeStream.foreachBatch(committer(target))
+    writer = read_stream(spark, configuration).writeStream.foreachBatch(committer(tables))
     writer = writer.trigger(availableNow=True) if run.once else writer.trigger(processingTime=run.trigger)
     return writer.queryName(identity(configuration)).option("checkpointLocation", checkpoint_path).start()
 
@@ -158,18 +178,6 @@ def has_offsets(checkpoint_path: str) -> bool:
         return True
     offsets = Path(checkpoint_path, "offsets")
     return offsets.is_dir() and any(path.name.isdigit() for path in offsets.iterdir())
-
-
-def positions(spark: SparkSession, target: ArchiveTarget) -> dict[str, dict[int, int]]:
-    """For each topic and partition the offset after the last one in the table or its quarantine."""
-    ends: dict[str, dict[int, int]] = {}
-    for path in (target.table, target.quarantine_path):
-        held = open_table(spark, path, partition_by=PARTITION_BY, format=target.format).positions()
-        for topic, partitions in held.items():
-            topic_ends = ends.setdefault(topic, {})
-            for number, offset in partitions.items():
-                topic_ends[number] = max(offset, topic_ends.get(number, 0))
-    return ends
 
 
 def partitions_of(broker: DriftQ, configuration: Configuration) -> dict[str, list[int]]:

@@ -1,13 +1,13 @@
 """The pipeline `audit`: proves that a table holds exactly what the log holds, for each partition.
 
-    table (files in the folder) --buckets of 65,536 offsets--> count, checksum --+
+    table (the newest version)  --buckets of 65,536 offsets--> count, checksum --+
                                                                                  +--> differing buckets --> row by row
     log (through the source)    --buckets of 65,536 offsets--> count, checksum --+
 
 The checksum is the sum of a hash of offset, key and value, so a missing, extra, repeated or changed row shows. The
 log is compared up to the table's last offset, or to where the archive's checkpoint has read if that is later: rows that
-the query has passed and the table lacks are missing, not newer. The table is read from the files in its folder, as any
-Parquet reader does, and also compared with its own commits, so that a change is noticed even where the log is gone.
+the query has passed and the table lacks are missing, not newer. The table is also compared with its own commits, and
+its list of files with delta-rs's, so that a change is noticed even where the log is gone.
 What the result means is in `audit_report`.
 """
 
@@ -17,7 +17,6 @@ import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -44,7 +43,7 @@ from driftq.spark.pipelines.audit_report import (
 from driftq.spark.pipelines.io import broker_of, broker_options
 from driftq.spark.pipelines.query_monitor import QueryFailed
 from driftq.spark.pipelines.settings import archive_checkpoint, archive_target, audit_every_ms, identity
-from driftq.spark.tables import ParquetTable, Table, open_table
+from driftq.spark.tables import DeltaTable, Table, open_table
 from driftq.spark.tables.checksum import checksum_of, row_hash, totals
 from driftq.spark.tables.ledger import FileSpan, merge_spans
 
@@ -78,24 +77,20 @@ def audit(
     with `topics` only these are compared. `passed` is the range of offsets of each log that a query has committed, from
     its checkpoint. If retention trims the log during the comparison, it starts again."""
     first, end = ({log: at for log, at in ends.items() if not topics or log[0] in topics} for ends in passed)
-    with ExitStack() as locks:
-        for table in tables:
-            if isinstance(table, ParquetTable):
-                locks.enter_context(table.read_lock())
-        for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
-            side = TableSide(tables, topics)
-            total = with_passed(side.whole, first, end)
-            log = extents(broker, total)
-            try:
-                return _compare(spark, side, total, log, options, mismatches, end)
-            except PySparkException:
-                if not attempts_left or extents(broker, total) == log:
-                    raise
+    for attempts_left in range(ATTEMPTS_MAX - 1, -1, -1):
+        side = TableSide(tables, topics)
+        total = with_passed(side.whole, first, end)
+        log = extents(broker, total)
+        try:
+            return _compare(spark, side, total, log, options, mismatches, end)
+        except PySparkException:
+            if not attempts_left or extents(broker, total) == log:
+                raise
     raise AssertionError("the last attempt returns or raises")
 
 
 class TableSide:
-    """The rows of the tables as a plain reader sees them, their totals, and what is wrong with their files."""
+    """The rows of the tables, their totals, and what is wrong with their files."""
 
     def __init__(self, tables: Sequence[Table], topics: Sequence[str]) -> None:
         self.problems: list[str] = []
@@ -109,11 +104,14 @@ class TableSide:
 
     def _part(self, table: Table, topics: Sequence[str]) -> list[DataFrame]:
         """The rows of one table; none if it does not exist yet."""
-        if isinstance(table, ParquetTable):
-            if not table.exists:
-                return []
-            ledger, rows, paths = table.visible()
-            self.problems += table.file_problems(ledger, paths)
+        if not table.exists:
+            return []
+        if isinstance(table, DeltaTable):
+            ledger = table.ledger()
+            rows, problems = table.visible(ledger)
+            self.problems += problems
+            if not all(file.attempt for file in ledger.files.values()):
+                self._spans = None  # Another program has rewritten files, and kept no checksums.
             if self._spans is not None:
                 self._spans += [
                     span for file in ledger.files.values() for span in file.spans if not topics or span.topic in topics
@@ -276,10 +274,9 @@ def audit_archive(spark: SparkSession, configuration: Configuration) -> AuditRep
     the table before it is done in the checkpoint."""
     passed = Checkpoint(archive_checkpoint(configuration)).passed()
     target = archive_target(configuration)
-    tables = [open_table(spark, target.table, format=target.format)]
-    quarantine = open_table(spark, target.quarantine_path, format=target.format)
-    if isinstance(quarantine, ParquetTable) and quarantine.exists:
-        tables.append(quarantine)
+    tables = [
+        open_table(spark, path, storage_options=target.storage) for path in (target.table, target.quarantine_path)
+    ]
     with broker_of(configuration) as broker:
         return audit(
             spark,

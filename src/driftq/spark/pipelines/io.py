@@ -91,16 +91,15 @@ def to_table(
     frame: DataFrame, configuration: Configuration, partition_by: Sequence[str] = (), *, mode: str = "append"
 ) -> StreamingQuery:
     """Start a query that appends rows to a table. If the table refuses a batch, the query fails with the reason."""
-    path, kind, writer = configuration.sink.table, configuration.sink.format, identity(configuration)
+    sink, writer = configuration.sink, identity(configuration)
     progress = Checkpoint(checkpoint(configuration))
+    table = open_table(frame.sparkSession, sink.table, partition_by=partition_by, storage_options=sink.storage)
 
     def commit(rows: DataFrame, batch_id: int) -> None:
-        table = open_table(rows.sparkSession, path, partition_by=partition_by, format=kind)
         outcome = table.commit(writer, batch_id, rows, progress.content(batch_id))
         if isinstance(outcome, BatchRefused):
-            raise TableRefused(path, outcome)
-        if kind == "parquet":  # compacting a Delta table rewrites all of it; run that as a job of its own
-            table.compact(Compaction(files_min=COMPACT_FILES))
+            raise TableRefused(table.path, outcome)
+        table.compact(Compaction(files_min=COMPACT_FILES))
 
     return _start(frame.writeStream.foreachBatch(commit), configuration, mode)
 

@@ -113,6 +113,17 @@ def isolated_session(
     return spark
 
 
+@contextmanager
+def quiet_session(master: str, name: str) -> Iterator[SparkSession]:
+    """A session for one command, without Spark's log."""
+    with Path(os.devnull).open("wb") as devnull:
+        spark = isolated_session(master, name, {"spark.sql.shuffle.partitions": "1"}, devnull)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
 def watch(starts: Mapping[str, Start], stop: Stop, echo: Echo, on_poll: Callable[[], None] = lambda: None) -> None:
     """Start queries and print a line for every micro-batch, until all have ended or a stop is requested; then stop the
     rest. Raises `QueryFailed` if a query failed. `on_poll` is called after each look at the queries."""

@@ -125,8 +125,10 @@ def _with_history(configuration: Configuration, enabled: bool) -> tuple[str, ...
 
 
 def run_compact(spark: SparkSession, configuration: Configuration, stop: Stop, echo: Echo) -> int:
-    """Rewrite the small files of a table as larger ones, for tables whose pipelines do not do it or have ended."""
-    table = open_table(spark, configuration.sink.table, format=configuration.sink.format)
+    """Rewrite the small files of a table as larger ones, and delete files that are no longer needed, for tables whose
+    pipelines do not do it or have ended."""
+    sink = configuration.sink
+    table = open_table(spark, sink.table, storage_options=sink.storage)
     while not stop.requested:
         done = table.compact(Compaction(files_min=configuration.compact.files_min))
         if not done.files:
@@ -134,6 +136,9 @@ def run_compact(spark: SparkSession, configuration: Configuration, stop: Stop, e
         echo(f"{table.path}: {done.files:,} files became {done.into:,} ({done.size_bytes / (1 << 20):,.1f} MiB)")
         if done.into >= done.files:
             break  # The session limits the size of files; this loop would never end.
+    deleted = table.vacuum()
+    if deleted:
+        echo(f"{table.path}: {deleted:,} files were deleted that no version of the last day names")
     return 0
 
 

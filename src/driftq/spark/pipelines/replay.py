@@ -20,8 +20,8 @@ from driftq.client.errors import NotFound
 from driftq.settings.loader import SettingsError
 from driftq.spark.pipelines.audit_report import Extent, LogName
 from driftq.spark.pipelines.io import broker_of, broker_options, source_options
-from driftq.spark.tables import open_table
-from driftq.spark.tables.parquet import local_folder
+from driftq.spark.tables import read_table
+from driftq.spark.tables.storage import files_at
 from driftq.wire.fields import from_rfc3339
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class ReplayRequest(NamedTuple):
     target: str
     topics: tuple[str, ...] = ()
     table: str = ""
-    format: str = "parquet"
     from_offset: int = 0
     to_offset: int = 0
     from_ms: int | None = None
@@ -61,7 +60,8 @@ class ReplayRequest(NamedTuple):
 
     def writer(self) -> str:
         """Deterministic id of this replay; makes it idempotent."""
-        text = json.dumps([*self], separators=(",", ":"))
+        # "parquet" was the format of the table; a replay keeps the id that it had when there was a choice.
+        text = json.dumps([*self[:3], "parquet", *self[3:]], separators=(",", ":"))
         return f"replay-{self.target[:100]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -130,9 +130,10 @@ def survey(rows: DataFrame) -> list[ReplayPart]:
 def source(
     spark: SparkSession, request: ReplayRequest, options: Mapping[str, str], logs: Mapping[LogName, Extent]
 ) -> DataFrame:  # fmt: skip
-    """The rows of a request, from the table, or from the needed ranges of the logs."""
+    """The rows of a request, from the table, or from the needed ranges of the logs. `options` are those of the table's
+    storage, or of the source."""
     if request.table:
-        return chosen(open_table(spark, request.table, format=request.format).read(), request)
+        return chosen(read_table(spark, request.table, options), request)
     read = dict(options)
     if request.from_ms is not None:
         read["startingTimestamp"] = str(request.from_ms)
@@ -189,7 +190,6 @@ def request_of(configuration: Configuration) -> ReplayRequest:
         configuration.sink.topic,
         topics,
         absolute(settings.table),
-        configuration.sink.format,
         settings.from_offset,
         settings.to_offset,
         _time_ms("from_time", settings.from_time),
@@ -199,7 +199,7 @@ def request_of(configuration: Configuration) -> ReplayRequest:
 
 def absolute(path: str) -> str:
     """An absolute path, so that the request is the same in whatever folder the command is run."""
-    return path if not path or "://" in path else str(local_folder(path))
+    return path if not path or "://" in path else files_at(path).uri
 
 
 def _time_ms(name: str, text: str) -> int | None:
@@ -215,7 +215,7 @@ def run_replay(spark: SparkSession, configuration: Configuration, stop: Stop, ec
     with broker_of(configuration) as broker:
         request = request._replace(created_at=_described(broker, request.target).created_at)
         logs = {} if request.table else extents(broker, request.topics)
-    rows = source(spark, request, {} if request.table else source_options(configuration), logs)
+    rows = source(spark, request, configuration.sink.storage if request.table else source_options(configuration), logs)
     parts = survey(rows)
     for part in parts:
         echo(part.line())

@@ -7,7 +7,6 @@ are plain queries over the table of these rows. How events change a step is in `
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from pyspark.sql.streaming.state import GroupState
 
 from driftq.spark.pipelines import history
 from driftq.spark.pipelines.history import StepEvent, advance, packed, rows, unpacked
-from driftq.spark.pipelines.query_monitor import isolated_session
+from driftq.spark.pipelines.query_monitor import quiet_session
+from driftq.spark.tables import NoTable, read_table
 
 BLOCK_MESSAGES = 128
 # Not called `offset`: a table treats rows with topic, partition and offset as those of a log, with unique offsets.
@@ -182,16 +182,11 @@ def read_story(run_id: str, table: str) -> list[str]:
     """The story of a run from a table, as lines; none if the run is not in it. Starts Spark."""
     if "://" not in table and not Path(table).is_dir():
         raise NoStory(f"there is no table at {table}")  # without starting Spark
-    with Path(os.devnull).open("wb") as devnull:
-        spark = isolated_session("local[2]", "driftq-story", {"spark.sql.shuffle.partitions": "1"}, devnull)
-    from driftq.spark.tables import NoTable, open_table  # noqa: PLC0415  # needs Spark
-
-    try:
-        rows = open_table(spark, table).read()
+    with quiet_session("local[2]", "driftq-story") as spark:
+        try:
+            rows = read_table(spark, table)
+        except NoTable as error:
+            raise NoStory(str(error)) from None
         if "step_id" not in rows.columns:
             raise NoStory(f"{table} is not a table of the pipeline `runs`: its rows are not steps")
         return story(rows, run_id)
-    except NoTable as error:
-        raise NoStory(str(error)) from None
-    finally:
-        spark.stop()

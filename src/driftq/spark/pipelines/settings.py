@@ -69,8 +69,8 @@ class SourceSettings(Section, frozen=True):
 
 
 class SinkSettings(Section, frozen=True):
-    table: Annotated[str, about("the folder of the table")] = ""
-    format: Annotated[Literal["parquet", "delta"], about("parquet is built in; delta needs its jars")] = "parquet"
+    table: Annotated[str, about("the folder or URL of the table: ./tables/orders, s3://bucket/orders")] = ""
+    storage: Annotated[dict[str, str], about('options of the object store: {AWS_ENDPOINT_URL = "…"}')] = {}
     topic: Annotated[str, about("the topic to write to")] = ""
     mode: Annotated[
         Literal["", "staged", "direct"],
@@ -252,7 +252,7 @@ class ArchiveTarget(Struct, frozen=True):
     """Where an archive writes. `schema` is that of JSON values, as in CREATE TABLE; empty: values are not parsed."""
 
     table: str
-    format: str = "parquet"
+    storage: Mapping[str, str] = {}
     schema: str = ""
     quarantine: str = ""
     compact_files: int = 0
@@ -266,7 +266,7 @@ def archive_target(configuration: Configuration) -> ArchiveTarget:
     settings = configuration.archive
     return ArchiveTarget(
         configuration.sink.table,
-        configuration.sink.format,
+        configuration.sink.storage,
         settings.schema,
         settings.quarantine,
         settings.compact_files,
@@ -281,8 +281,8 @@ def toml_lines(configuration: Configuration) -> Iterator[str]:
             continue
         yield f"[{title}]"
         for _, key, value, description in settings:
-            if (title, key) == ("source", "token"):
-                value = ""
+            if (title, key) in (("source", "token"), ("sink", "storage")):
+                value = type(value)()  # secrets
             if title == "pipeline" and key in ("id", "checkpoint"):
                 value = identity(configuration) if key == "id" else checkpoint(configuration)
             yield f"{key} = {_toml(value)}  # {description}"

@@ -1,32 +1,29 @@
-"""The content of a table as a fold over its commits: its files, the offsets it holds, the last batch of each writer.
+"""What a table holds: its files, the offsets of each log, the last batch of each writer; and the checks of a batch.
 
     Ledger (version 6)                        Ledger (version 7)
         |  check_batch: is it a repeat?           ^
         |  overlaps: which offsets are held?      |
-        +------> Commit (version 7) ----fold------+
+        +------> actions of version 7 ------------+      see `actions`
 
-A commit is one version of the table. What identifies rows depends on the table:
+What identifies rows depends on the table:
 
 - Rows with topic, partition and offset are identified by these. The ledger knows for each log the ranges of offsets
-  that it holds (`held`). A batch is compared by its ranges, whatever its number and its writer are: what is held is
-  left out (`overlaps`), and the rest is appended.
+  that it holds. A batch is compared by its ranges, whatever its number and its writer are: what is held is left out
+  (`overlaps`), and the rest is appended.
 - Other rows are identified by the writer and the number of their batch (`check_batch`): the last number is a repeat
   (`BatchKnown`) unless its content is known to be another, and a lower one is refused.
 
-`fold` is the only function that changes anything, and it returns a new ledger. A snapshot is a ledger as JSON: the
-names of all fields here are part of the format on disk. Pure: knows no file, no Spark and no clock.
+Pure: knows no file, no Spark and no clock.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
 
-FORMAT = 1
 CHECKSUM_MODULUS = 1 << 64
 
 
@@ -42,33 +39,17 @@ class FileSpan(Struct, frozen=True):
 
 
 class DataFile(Struct, frozen=True):
-    """One Parquet file: its path in the table's folder, and what is in it."""
+    """One Parquet file: its path in the table, and what is in it. `values` are those of the columns that the table is
+    partitioned by, which are not in the file. `stats` is Delta's text of minima and maxima. Files of one `attempt` were
+    written for one commit; a file that another program wrote has neither an attempt nor spans."""
 
     path: str
     rows: int
     size_bytes: int
     spans: tuple[FileSpan, ...] = ()
-
-
-class Commit(Struct, frozen=True):
-    """One version of the table, as its commit file has it."""
-
-    version: int  # dense, from 0
-    kind: Literal["append", "compact"]
-    writer: str  # empty for a compaction
-    batch_id: int
-    at_ms: int
-    attempt: str  # the staging folder that the added files come from
-    schema: str  # of the table after this commit, as Spark's JSON
-    partitioned_by: tuple[str, ...]
-    added: tuple[DataFile, ...] = ()
-    removed: tuple[str, ...] = ()  # paths that a compaction replaces
-    format: int = FORMAT
-    content: str = ""  # identifies what the batch was made from; empty if that is not known
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.added)
+    values: Mapping[str, str | None] = {}
+    stats: str = ""
+    attempt: str = ""
 
 
 class HeldRange(Struct, frozen=True):
@@ -78,18 +59,16 @@ class HeldRange(Struct, frozen=True):
     last: int
 
 
-class Ledger(Struct):
-    """The fold of all commits up to a version."""
+class Ledger(Struct, frozen=True):
+    """A version of a table."""
 
     version: int = -1  # -1: nothing is committed yet
-    schema: str = ""
+    schema: str = ""  # as Spark's JSON, which is also Delta's
     partitioned_by: tuple[str, ...] = ()
-    writers: dict[str, int] = field(default_factory=dict)  # the last batch id of each writer
-    files: dict[str, DataFile] = field(default_factory=dict)  # by path
-    # The offsets in the table, by topic and partition: ranges in order that neither overlap nor touch.
-    held: dict[str, dict[str, list[HeldRange]]] = field(default_factory=dict)
-    format: int = FORMAT
-    contents: dict[str, str] = field(default_factory=dict)  # of the last batch of each writer, where it is known
+    files: Mapping[str, DataFile] = field(default_factory=dict)  # by path
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)  # the last offset of each log
+    writers: Mapping[str, int] = field(default_factory=dict)  # the last batch id of each writer
+    contents: Mapping[str, int] = field(default_factory=dict)  # a hash of what that batch was made from; 0: not known
 
     @property
     def rows(self) -> int:
@@ -97,16 +76,33 @@ class Ledger(Struct):
 
     def positions(self) -> dict[str, dict[int, int]]:
         """For each topic and partition the offset after the last one held: where a new reader continues."""
-        return {
-            topic: {int(number): ranges[-1].last + 1 for number, ranges in partitions.items()}
-            for topic, partitions in self.held.items()
-        }
+        positions: dict[str, dict[int, int]] = {}
+        for (topic, partition), last in self.ends.items():
+            positions.setdefault(topic, {})[partition] = last + 1
+        return positions
+
+    def held(self, topic: str, partition: int) -> list[HeldRange]:
+        """The offsets of a log in the table: ranges in order that neither overlap nor touch. What one commit wrote
+        counts as one range: rows between its first and its last were left out on purpose. If another program has
+        rewritten files, everything up to the last offset counts."""
+        last = self.ends.get((topic, partition))
+        if last is None:
+            return []
+        attempts: dict[str, HeldRange] = {}
+        for file in self.files.values():
+            if not file.attempt:
+                return [HeldRange(0, last)]
+            for span in file.spans:
+                if (span.topic, span.partition) == (topic, partition):
+                    held = attempts.get(file.attempt, span)
+                    attempts[file.attempt] = HeldRange(min(held.first, span.first), max(held.last, span.last))
+        return merge_ranges([*attempts.values()])
 
 
 class BatchRefused(Struct, frozen=True):
     """A batch that is not committed, and what to do about it."""
 
-    code: Literal["BATCH_REGRESSED", "CONTENT_DIFFERS", "ROWS_REPEATED", "SCHEMA_CHANGED"]
+    code: Literal["BATCH_REGRESSED", "CONTENT_DIFFERS", "FORMER_FORMAT", "ROWS_REPEATED", "SCHEMA_CHANGED"]
     message: str
 
 
@@ -127,13 +123,13 @@ class Overlap(Struct, frozen=True):
 
 
 def check_batch(
-    ledger: Ledger, writer: str, batch_id: int, content: str = ""
+    ledger: Ledger, writer: str, batch_id: int, content: int = 0
 ) -> BatchKnown | BatchRefused | None:  # fmt: skip
     """Check a batch of rows without offsets, before they are computed. None: it may be committed."""
     last = ledger.writers.get(writer)
     if last is None or batch_id > last:
         return None
-    before = ledger.contents.get(writer, "")
+    before = ledger.contents.get(writer, 0)
     if batch_id == last and before and content and before != content:
         return BatchRefused(
             "CONTENT_DIFFERS",
@@ -163,48 +159,32 @@ def check_rows(spans: Iterable[FileSpan]) -> BatchRefused | None:
 
 
 def overlaps(ledger: Ledger, spans: Iterable[FileSpan]) -> list[Overlap]:
-    """The ranges of a batch that the table already holds."""
+    """The ranges of a batch that the table already holds. Most batches begin after the end of the table, and nothing
+    has to be looked up."""
     return [
         Overlap(span.topic, span.partition, max(span.first, held.first), min(span.last, held.last))
         for span in spans
-        for held in ledger.held.get(span.topic, {}).get(str(span.partition), ())
+        if span.first <= ledger.ends.get((span.topic, span.partition), -1)
+        for held in ledger.held(span.topic, span.partition)
         if span.first <= held.last and held.first <= span.last
     ]
 
 
 def files_with(ledger: Ledger, ranges: Iterable[Overlap]) -> list[DataFile]:
-    """The files that hold rows of these ranges."""
+    """The files that may hold rows of these ranges."""
     by_log: defaultdict[tuple[str, int], list[Overlap]] = defaultdict(list)
     for overlap in ranges:
         by_log[overlap.topic, overlap.partition].append(overlap)
     return [
         file
         for file in ledger.files.values()
-        if any(
+        if not file.attempt
+        or any(
             span.first <= overlap.last and overlap.first <= span.last
             for span in file.spans
             for overlap in by_log.get((span.topic, span.partition), ())
         )
     ]
-
-
-def fold(ledger: Ledger, commit: Commit) -> Ledger:
-    """The ledger after one more commit. The argument is not changed."""
-    assert commit.version == ledger.version + 1, "commits are dense"
-    files = {path: file for path, file in ledger.files.items() if path not in set(commit.removed)}
-    files.update({file.path: file for file in commit.added})
-    writers, held, contents = ledger.writers, ledger.held, ledger.contents
-    if commit.kind == "append":
-        writers = {**writers, commit.writer: commit.batch_id}
-        contents = {**contents, commit.writer: commit.content}
-        held = {topic: dict(partitions) for topic, partitions in held.items()}
-        for span in merge_spans(span for file in commit.added for span in file.spans):
-            partitions = held.setdefault(span.topic, {})
-            number = str(span.partition)
-            partitions[number] = merge_ranges([*partitions.get(number, ()), HeldRange(span.first, span.last)])
-    return Ledger(
-        commit.version, commit.schema, commit.partitioned_by, writers, files, held, contents=contents
-    )  # fmt: skip
 
 
 def merge_spans(spans: Iterable[FileSpan]) -> list[FileSpan]:
@@ -246,7 +226,7 @@ MIB = 1 << 20
 
 
 class Compaction(Struct, frozen=True):
-    """A folder is compacted if it has `files_min` files below `small_bytes`; a new file has up to about
+    """A partition of the table is compacted if it has `files_min` files below `small_bytes`; a new file has up to about
     `target_bytes`."""
 
     files_min: int = 16
@@ -255,13 +235,13 @@ class Compaction(Struct, frozen=True):
 
 
 def files_to_compact(ledger: Ledger, rule: Compaction) -> list[DataFile]:
-    """The small files of folders that have too many, smallest first, up to the size of one new file for each folder."""
-    folders: defaultdict[str, list[DataFile]] = defaultdict(list)
+    """The small files of partitions that have too many, smallest first, up to the size of one new file for each."""
+    partitions: defaultdict[tuple[str, ...], list[DataFile]] = defaultdict(list)
     for file in ledger.files.values():
         if file.size_bytes < rule.small_bytes:
-            folders[str(PurePosixPath(file.path).parent)].append(file)
+            partitions[tuple(file.values.get(name) or "" for name in ledger.partitioned_by)].append(file)
     chosen: list[DataFile] = []
-    for _, small in sorted(folders.items()):
+    for _, small in sorted(partitions.items()):
         taken = _smallest_up_to(rule.target_bytes, small)
         if len(taken) >= max(rule.files_min, 2):
             chosen += taken

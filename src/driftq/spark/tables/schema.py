@@ -5,30 +5,74 @@ Schemas are Spark's JSON as text. Pure: knows no Spark.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import json
 
 from driftq.spark.tables.ledger import BatchRefused
 
+# What a Delta table can have without features that most readers lack.
+SIMPLE_TYPES = frozenset(
+    ("string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp")
+)
+PARTITION_TYPES = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
+FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
+
 
 def merge_schemas(old: str, new: str) -> str | BatchRefused:
-    """The schema with the columns of both: the old ones in their order, then the new ones."""
-    if not old:
-        return json.encode(_nullable(json.decode(new))).decode()
+    """The schema with the columns of both: the old ones in their order, then the new ones. The same text if nothing is
+    new."""
+    added = _nullable(json.decode(new))
     try:
-        merged = _merge_structs(json.decode(old), _nullable(json.decode(new)), "")
+        _check_struct(added, "")
+        if not old:
+            return json.encode(added).decode()
+        before = json.decode(old)
+        merged = _merge_structs(before, added, "")
     except _Conflict as conflict:
         return BatchRefused("SCHEMA_CHANGED", str(conflict))
-    return json.encode(merged).decode()
+    return old if merged == before else json.encode(merged).decode()
+
+
+def check_partitions(schema: str, by: Sequence[str]) -> BatchRefused | None:
+    """Check the columns that a new table is partitioned by."""
+    kinds = {field["name"]: field["type"] for field in json.decode(schema)["fields"]}
+    for name in by:
+        if kinds.get(name) not in PARTITION_TYPES:
+            problem = f"is {_type_name(kinds[name])}" if name in kinds else "is not a column of the batch"
+            return BatchRefused("SCHEMA_CHANGED", f"the table cannot be partitioned by {name}: it {problem}.")
+    return None
 
 
 class _Conflict(Exception):
     """Carries the message up through the recursion; never leaves this module."""
 
 
+def _check_struct(struct: dict[str, Any], path: str) -> None:
+    for field in struct["fields"]:
+        name = path + field["name"]
+        if any(char in FORBIDDEN_CHARACTERS for char in field["name"]):
+            raise _Conflict(f"column {name!r}: a name cannot have spaces or any of ,;{{}}()= in it. Give it an alias.")
+        _check_type(field["type"], name)
+
+
+def _check_type(kind: Any, path: str) -> None:
+    if not isinstance(kind, dict):
+        if kind not in SIMPLE_TYPES and not kind.startswith("decimal("):
+            raise _Conflict(f"column {path} is {kind}, which a table cannot have. Cast it to another type.")
+    elif kind["type"] == "struct":
+        _check_struct(kind, path + ".")
+    elif kind["type"] in ("array", "map"):
+        for part, mark in (("elementType", "[]"), ("keyType", "{}"), ("valueType", "{}")):
+            if part in kind:
+                _check_type(kind[part], path + mark)
+    else:
+        raise _Conflict(f"column {path} is {_type_name(kind)}, which a table cannot have. Cast it to another type.")
+
+
 def _nullable(kind: Any) -> Any:
-    """The same type with every part nullable."""
+    """The same type with every part nullable, and without metadata."""
     if not isinstance(kind, dict):
         return kind
     nullable = {name: _nullable(part) if name in ("type", "elementType", "valueType", "keyType") else part
@@ -38,6 +82,8 @@ def _nullable(kind: Any) -> Any:
             nullable[key] = True
     if "fields" in nullable:
         nullable["fields"] = [_nullable(field) for field in nullable["fields"]]
+    if "metadata" in nullable:
+        nullable["metadata"] = {}  # notes of the query, such as its watermark
     return nullable
 
 

@@ -1,4 +1,4 @@
-"""What a table is to a pipeline: commit a batch once, read, compact. `ParquetTable` and `DeltaTable` implement it.
+"""What a table is to a pipeline: commit a batch once, read, compact. `DeltaTable` implements it.
 
 Writers append rows in batches. After a crash `commit` is called again with the same writer and batch id, and the rows
 are in the table once. Rows with topic, partition and offset are recognised by these, also in a batch that is cut
@@ -27,11 +27,19 @@ class Committed(Struct, frozen=True):
 
 
 class Compacted(Struct, frozen=True):
-    """`files` small files became `into` files; 0 if there was nothing to do, or if a reader was active."""
+    """`files` small files became `into` files; 0 if there was nothing to do."""
 
     files: int = 0
     into: int = 0
     size_bytes: int = 0
+
+
+class TableBusy(RuntimeError):
+    """Other writers were faster, again and again."""
+
+
+class NoTable(RuntimeError):
+    """Nothing was committed here yet."""
 
 
 Outcome = Committed | BatchKnown | BatchRefused
@@ -41,6 +49,10 @@ class Table(Protocol):
     """Rows that are appended exactly once."""
 
     path: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was committed."""
 
     def commit(self, writer: str, batch_id: int, rows: DataFrame, content: str = "") -> Outcome:
         """Append the rows that are not in the table. Without the columns of a log, a batch is recognised by the writer
@@ -57,6 +69,9 @@ class Table(Protocol):
 
     def compact(self, rule: Compaction) -> Compacted:
         """Rewrite small files as larger ones; the rows stay the same."""
+
+    def vacuum(self) -> int:
+        """Delete files that are no longer needed, or never were. Returns how many."""
 
 
 class TableRefused(RuntimeError):

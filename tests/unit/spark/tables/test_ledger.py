@@ -6,11 +6,11 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from driftq.spark.tables.ledger import (
     BatchKnown,
     BatchRefused,
-    Commit,
     Compaction,
     DataFile,
     FileSpan,
@@ -21,7 +21,6 @@ from driftq.spark.tables.ledger import (
     check_rows,
     files_to_compact,
     files_with,
-    fold,
     merge_ranges,
     merge_spans,
     overlaps,
@@ -32,11 +31,21 @@ def file_of(
     path: str, first: int, last: int, *, rows: int | None = None, size_bytes: int = 1, partition: int = 0
 ) -> DataFile:
     count = last - first + 1 if rows is None else rows
-    return DataFile(path, count, size_bytes, (FileSpan("t", partition, first, last, count, 7),))
+    return DataFile(path, count, size_bytes, (FileSpan("t", partition, first, last, count, 7),), attempt=path)
 
 
-def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w", content: str = "") -> Ledger:
-    return fold(ledger, Commit(ledger.version + 1, "append", writer, batch_id, 0, "a", "", (), files, content=content))
+def appended(ledger: Ledger, batch_id: int, *files: DataFile, writer: str = "w", content: int = 0) -> Ledger:
+    ends = dict(ledger.ends)
+    for span in merge_spans(span for file in files for span in file.spans):
+        ends[span.topic, span.partition] = max(span.last, ends.get((span.topic, span.partition), -1))
+    return replace(
+        ledger,
+        version=ledger.version + 1,
+        files={**ledger.files, **{file.path: file for file in files}},
+        ends=ends,
+        writers={**ledger.writers, writer: batch_id},
+        contents={**ledger.contents, writer: content},
+    )
 
 
 def test_a_batch_is_new_known_or_a_regression() -> None:
@@ -52,14 +61,14 @@ def test_a_batch_is_new_known_or_a_regression() -> None:
 
 
 def test_a_known_batch_with_other_content_is_refused_where_both_are_known() -> None:
-    ledger = appended(Ledger(), 4, content="one")
+    ledger = appended(Ledger(), 4, content=1)
 
-    assert check_batch(ledger, "w", 4, "one") == check_batch(ledger, "w", 4) == BatchKnown("w", 4)
-    refused = check_batch(ledger, "w", 4, "two")
+    assert check_batch(ledger, "w", 4, 1) == check_batch(ledger, "w", 4) == BatchKnown("w", 4)
+    refused = check_batch(ledger, "w", 4, 2)
     assert isinstance(refused, BatchRefused)
     assert refused.code == "CONTENT_DIFFERS"
-    assert check_batch(ledger, "w", 5, "two") is None
-    assert check_batch(appended(Ledger(), 4), "w", 4, "two") == BatchKnown("w", 4)
+    assert check_batch(ledger, "w", 5, 2) is None
+    assert check_batch(appended(Ledger(), 4), "w", 4, 2) == BatchKnown("w", 4)
 
 
 def test_what_a_batch_shares_with_the_table_is_found_by_offsets_whichever_writer_sends_it() -> None:
@@ -80,6 +89,8 @@ def test_only_files_with_rows_of_a_range_are_read_to_compare() -> None:
     ledger = appended(Ledger(), 0, file_of("a", 0, 9), file_of("b", 10, 19), file_of("c", 0, 9, partition=1))
 
     assert [file.path for file in files_with(ledger, [Overlap("t", 0, 9, 9)])] == ["a"]
+    unknown = replace(ledger, files={**ledger.files, "d": DataFile("d", 5, 1)})
+    assert [file.path for file in files_with(unknown, [Overlap("t", 0, 9, 9)])] == ["a", "d"]
     assert [file.path for file in files_with(ledger, [Overlap("t", 0, 5, 15)])] == ["a", "b"]
 
 
@@ -97,13 +108,18 @@ def test_the_positions_of_a_table_are_where_a_reader_continues() -> None:
     assert ledger.positions() == {"t": {0: 10, 3: 8}}
 
 
-def test_a_compaction_changes_files_and_nothing_else() -> None:
-    before = appended(Ledger(), 0, file_of("a", 0, 4), file_of("b", 5, 9))
+def test_what_one_commit_left_out_counts_as_held_and_what_lies_between_two_does_not() -> None:
+    parts = [replace(file_of(name, first, first + 4), attempt="one") for name, first in (("a", 0), ("b", 10))]
+    ledger = appended(appended(Ledger(), 0, *parts), 1, file_of("c", 20, 24))
 
-    after = fold(before, Commit(1, "compact", "", 0, 0, "c", "", (), (file_of("ab", 0, 9),), ("a", "b")))
+    assert ledger.held("t", 0) == [HeldRange(0, 14), HeldRange(20, 24)]
+    assert ledger.held("t", 1) == ledger.held("other", 0) == []
 
-    assert list(after.files) == ["ab"]
-    assert (after.writers, after.held, after.rows) == (before.writers, before.held, 10)
+
+def test_everything_up_to_the_end_counts_as_held_once_another_program_has_rewritten_files() -> None:
+    ledger = appended(Ledger(), 0, file_of("a", 5, 9))
+
+    assert replace(ledger, files={"b": DataFile("b", 5, 1)}).held("t", 0) == [HeldRange(0, 9)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8))))
@@ -124,11 +140,13 @@ def test_the_sum_of_checksums_does_not_depend_on_how_rows_are_cut_into_files() -
     assert merge_spans(spans)[0].checksum < 2**64
 
 
-def test_only_folders_with_many_small_files_are_compacted() -> None:
+def test_only_partitions_with_many_small_files_are_compacted() -> None:
     rule = Compaction(files_min=3, small_bytes=10, target_bytes=25)
-    many = [file_of(f"d=1/{n}", n, n, size_bytes=8) for n in range(5)]
-    few = [file_of(f"d=2/{n}", 10 + n, 10 + n, size_bytes=8) for n in range(2)]
-    large = [file_of(f"d=3/{n}", 20 + n, 20 + n, size_bytes=10) for n in range(9)]
-    ledger = appended(Ledger(), 0, *many, *few, *large)
+    files = [
+        replace(file_of(f"d={day}/{n}", n, n, size_bytes=size_bytes), values={"d": str(day)})
+        for day, count, size_bytes in ((1, 5, 8), (2, 2, 8), (3, 9, 10))
+        for n in range(count)
+    ]
+    ledger = appended(Ledger(partitioned_by=("d",)), 0, *files)
 
     assert [file.path for file in files_to_compact(ledger, rule)] == ["d=1/0", "d=1/1", "d=1/2"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from driftq.spark.tables.ledger import BatchRefused
-from driftq.spark.tables.schema import merge_schemas
+from driftq.spark.tables.schema import check_partitions, merge_schemas
 
 
 def schema(**columns: Any) -> str:
@@ -48,3 +48,25 @@ def test_another_type_and_another_case_are_refused(other: str) -> None:
 
     assert isinstance(refused, BatchRefused)
     assert refused.code == "SCHEMA_CHANGED"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"a": "void"}, {"a": "timestamp_ntz"}, {"a b": "long"}, {"a": {"type": "array", "elementType": "interval day"}}],
+)
+def test_what_most_readers_of_delta_cannot_read_is_refused(columns: dict[str, Any]) -> None:
+    assert isinstance(merge_schemas("", schema(**columns)), BatchRefused)
+
+
+def test_a_schema_without_news_stays_the_same_text() -> None:
+    first = str(merge_schemas("", schema(a="long", b="decimal(10)")))
+
+    assert merge_schemas(first.replace(",", ", "), schema(b="decimal(10)")) == first.replace(",", ", ")
+
+
+def test_a_table_is_partitioned_by_columns_that_it_has() -> None:
+    text = str(merge_schemas("", schema(a="long", b="double")))
+
+    assert check_partitions(text, ("a",)) is None
+    assert isinstance(check_partitions(text, ("b",)), BatchRefused)
+    assert isinstance(check_partitions(text, ("c",)), BatchRefused)
