@@ -1,4 +1,4 @@
-"""The driver under chaos: copies a topic in both modes of the sink until everything is copied.
+"""The driver under chaos: copies a topic in both modes of the sink, and archives it, until everything is copied.
 
     python -m tests.spark.chaos_driver URL FOLDER MASTER ZIP ROWS_PER_BATCH
 
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from driftq.spark import driftq_session
+from driftq.spark.pipelines import archive
+from driftq.spark.pipelines.settings import from_tree
 from driftq.spark.session import LOCAL_CHECKPOINTS
 
 SETTINGS = {
@@ -69,6 +71,15 @@ def main(url: str, folder: str, master: str, package: str, rows: str) -> None:
         writer = frame.writeStream.format("driftq").option("url", url).option("topic", mode).option("mode", mode)
         writer = writer.option("chunkRows", "150").option("checkpointLocation", f"{folder}/{mode}")
         queries.append(writer.trigger(availableNow=True).start())
+    tree = {
+        "pipeline": {"name": "archive", "once": True, "checkpoint": f"{folder}/archive"},
+        "source": {"url": url, "topics": ["in"], "max_offsets": int(rows)},
+        "sink": {"table": f"{folder}/table"},
+        "archive": {"compact_files": 8},
+    }
+    dated = archive.dated
+    archive.dated = lambda rows: dated(rows).mapInArrow(with_faults, dated(rows).schema)
+    queries.append(archive.start_archive(spark, from_tree(tree)))
     for query in queries:
         query.awaitTermination()
     print("done", flush=True)

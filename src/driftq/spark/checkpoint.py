@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import uuid
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -69,6 +71,36 @@ class Checkpoint:
             return {}, {}
         return {log: min(first.offsets.get(log, offset), offset) for log, offset in end.offsets.items()}, end.offsets
 
+    def mend(self) -> list[str]:
+        """Remove what a power failure has torn, and return the names of these files. Spark does not sync its files, and
+        fails on one that is empty. The query then continues from the last micro-batch whose files are whole. Only for a
+        sink that is exact from every older checkpoint, and before the query starts."""
+        if self._folder is None or not self._folder.is_dir():
+            return []
+        torn = {name: self._first_torn(name) for name in ("offsets", "commits")}
+        ends = {"offsets": torn["offsets"], "commits": min(torn["offsets"], torn["commits"])}
+        removed = [
+            self._folder / name / str(number)
+            for name, end in ends.items()
+            for number in self._numbers(name)
+            if number >= end
+        ]
+        for path in removed:
+            path.unlink()
+        metadata = self._folder / "metadata"
+        if metadata.exists() and not _is_whole(metadata, 0):
+            metadata.write_text(json.dumps({"id": str(uuid.uuid4())}))
+            removed.append(metadata)
+        # Spark's checksums of these files are as likely to be torn, and it reads files without them.
+        for checksum in (*self._folder.glob(".*.crc"), *self._folder.glob("*/.*.crc")):
+            checksum.unlink()
+        return [str(path.relative_to(self._folder)) for path in removed]
+
+    def _first_torn(self, name: str) -> float:
+        """The first micro-batch whose file is not whole."""
+        assert self._folder is not None
+        return next((n for n in self._numbers(name) if not _is_whole(self._folder / name / str(n), 1)), math.inf)
+
     def _numbers(self, name: str) -> list[int]:
         folder = self._folder / name if self._folder is not None else None
         if folder is None or not folder.is_dir():
@@ -84,6 +116,18 @@ class Checkpoint:
             return [json.loads(line) for line in lines[HEADER_LINES:]]
         except (OSError, ValueError):
             return []
+
+
+def _is_whole(path: Path, header_lines: int) -> bool:
+    """Whether a file has its header, and JSON or `-` in every line after it."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for line in lines[header_lines:]:
+            if line != "-":
+                json.loads(line)
+    except (OSError, ValueError):
+        return False
+    return len(lines) > header_lines
 
 
 def _is_progress(tree: Any) -> bool:

@@ -57,3 +57,28 @@ def test_what_a_query_has_passed_is_between_the_first_batch_that_is_kept_and_the
 
     assert (checkpoint.batches(), checkpoint.done()) == ([9, 10, 11], 10)
     assert checkpoint.passed() == ({("t", 0): 5, ("t", 1): 5}, {("t", 0): 8, ("t", 1): 6})
+
+
+def test_what_a_power_failure_has_torn_is_removed_with_all_that_follows(tmp_path: Path) -> None:
+    for number in range(5):
+        write(tmp_path, number, ends(number, number))
+    (tmp_path / "metadata").write_text('{"id":"x"}')
+    (tmp_path / "offsets" / "3").write_text("")
+    (tmp_path / "commits" / "2").write_text("\0\0\0")
+    checkpoint = Checkpoint(str(tmp_path))
+
+    assert checkpoint.mend() == ["offsets/3", "offsets/4", "commits/2", "commits/3", "commits/4"]
+
+    assert (checkpoint.batches(), checkpoint.done()) == ([0, 1, 2], 1)
+    assert not list(tmp_path.rglob("*.crc"))
+    assert (tmp_path / "metadata").read_text() == '{"id":"x"}'
+    assert checkpoint.mend() == []
+
+
+def test_a_torn_identity_of_the_query_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text("")
+
+    assert Checkpoint(str(tmp_path)).mend() == ["metadata"]
+
+    assert json.loads((tmp_path / "metadata").read_text())["id"]
+    assert Checkpoint(str(tmp_path / "nothing")).mend() == Checkpoint("s3a://bucket/checkpoint").mend() == []

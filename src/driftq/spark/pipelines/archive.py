@@ -23,6 +23,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from driftq.client.errors import NotFound
 from driftq.settings.loader import SettingsError
+from driftq.spark.checkpoint import Checkpoint
 from driftq.spark.pipelines.io import broker_of, read_stream
 from driftq.spark.pipelines.settings import ArchiveTarget, Configuration, archive_target, checkpoint, identity
 from driftq.spark.source.options import EARLIEST
@@ -161,6 +162,7 @@ def start_archive(spark: SparkSession, configuration: Configuration) -> Streamin
     run = configuration.pipeline
     checkpoint_path = checkpoint(configuration)
     tables = ArchiveTables(spark, target)
+    Checkpoint(checkpoint_path).mend()
     if not has_offsets(checkpoint_path):
         held = tables.positions()
         if held:
