@@ -321,6 +321,15 @@ def test_jobs_are_enqueued_shown_with_their_attempts_and_cancelled(topic, broker
     assert "smtp is down" in shown
     assert as_json("jobs", "show", topic, "j1")["groups"][0]["attempts"][0]["error"] == "smtp is down"
     assert run("jobs", "cancel", topic, "j1") == "j1: cancelled\n"
+    assert run("jobs", "enqueue", topic, "v", "--id", "j2").startswith("j2  ")
+    assert "has not ended yet" in run("jobs", "result", topic, "j2", code=Exit.IN_USE)
+    (job,) = broker.claim(topic, "g")
+    job.report({"rows": 7})
+    assert 'progress: {"rows":7}' in run("jobs", "show", topic, "j2")
+    place = f"{job.partition}:{job.offset}"
+    assert "not JSON" in run("ack", topic, "g", place, "--token", job.token, "--result", "{", code=Exit.USAGE)
+    run("ack", topic, "g", place, "--token", job.token, "--result", '{"rows": 9}')
+    assert as_json("jobs", "result", topic, "j2", "--wait", "5s") == {"rows": 9}
     assert as_json("jobs", "cancel", topic, "j1") == {"id": "j1", "cancelled": False}
     assert "already ended" in run("jobs", "cancel", topic, "j1", code=Exit.REFUSED)
     assert "--task" in run("jobs", "enqueue", topic, "v", code=Exit.USAGE)

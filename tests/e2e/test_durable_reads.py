@@ -53,6 +53,7 @@ READS = (
     Read("GET /v1/dlq/{topic}/errors", "/v1/dlq/new/errors"),
     Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/known"),
     Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/fresh"),
+    Read("GET /v1/jobs/{topic}/{id}/result", "/v1/jobs/t/known/result"),
     Read("GET /v1/streams", "/v1/streams"),
     Read("GET /v1/streams/records", "/v1/streams/records?stream=s"),
     Read("* /v1/stream/*", "/v1/stream/s"),

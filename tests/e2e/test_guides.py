@@ -16,6 +16,7 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 TESTED = (
     "exactly-once-writes",
     "idempotency-and-effects",
+    "results",
     "retries-and-dead-letters",
     "routing",
     "scheduling",

@@ -49,7 +49,8 @@ def fuzz(server: Server, folder: Path, mode: str, phases: str, checks: tuple[str
         "run", f"http://127.0.0.1:{server.port}/v1/openapi.json",
         "--mode", mode, "--phases", phases, "--checks", ",".join(checks),
         "--max-examples", str(examples), "--generation-deterministic",
-        "--request-timeout", "10", "--workers", "2", "--no-color",
+        "--request-timeout", "10", "--no-color",
+        "--workers", "1",  # Python 3.11 parses source in one thread at a time, and bodies with any JSON make it do so
         "--exclude-path", "/v1/consume",  # it never ends
     ]  # fmt: skip
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.api_hooks", "PYTHONPATH": str(ROOT)}

@@ -183,7 +183,16 @@ def _held(line: Line) -> tuple[c.Held, ...]:
     for word in line.words[1:]:
         partition, _, run = word.partition(":")
         first, _, end = run.partition("-")
-        runs.append(c.Held(int(partition), int(first), int(end) if end else int(first) + 1, line.text_of("token")))
+        runs.append(
+            c.Held(
+                int(partition),
+                int(first),
+                int(end) if end else int(first) + 1,
+                line.text_of("token"),
+                line.text_of("result").encode(),
+                line.text_of("progress").encode(),
+            )
+        )
     return tuple(runs)
 
 
@@ -210,7 +219,7 @@ def _ack_through(line: Line, now_ms: int) -> c.Command:
 
 
 def _nack(line: Line, now_ms: int) -> c.Command:
-    return c.Nack(*_who(line), _held(line), line.text_of("reason"), line.number("delay_ms"))
+    return c.Nack(*_who(line), _held(line), line.text_of("reason"), line.number("delay_ms"), line.text_of("traceback"))
 
 
 def _release(line: Line, now_ms: int) -> c.Command:
@@ -218,7 +227,7 @@ def _release(line: Line, now_ms: int) -> c.Command:
 
 
 def _reject(line: Line, now_ms: int) -> c.Command:
-    return c.RejectMessages(*_who(line), _held(line), line.text_of("reason"))
+    return c.RejectMessages(*_who(line), _held(line), line.text_of("reason"), line.text_of("traceback"))
 
 
 def _extend(line: Line, now_ms: int) -> c.Command:

@@ -2,7 +2,7 @@
 
 Times are shown as milliseconds since the scenario began (`@500`), batches as the values of their records. Besides
 commands there are `limits`, `chance`, `wait` (time passes, with sweeps), `advance` (time passes, without sweeps),
-`clock` (an operator sets it), `show` and `records`.
+`clock` (an operator sets it), `show`, `results` and `records`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ class TranscriptPlayer:
                 yield from self._set_clock(START_MS + int(line.words[0]))
             case "show":
                 yield from self._show(*line.words[0].split("/"))
+            case "results":
+                yield from self._results()
             case "records":
                 yield from self._records(line)
             case _:
@@ -116,6 +118,12 @@ class TranscriptPlayer:
             places = [f"{offset}:{progress.state_of(offset)[0].name.lower()}" for offset in range(progress.floor, end)]
             partition = state.logs[progress.log_id].partition
             yield f"  partition {partition}: floor {progress.floor} {' '.join(places)}".rstrip()
+
+    def _results(self) -> Iterator[str]:
+        """The results that are kept, and the progress of what runs."""
+        state = self.fixture.broker.state
+        for fact in (*state.results.snapshot(), *state.reports.snapshot()):
+            yield f"  {shown(fact)}"
 
     def _records(self, line: Line) -> Iterator[str]:
         """What is in a partition, or in a stream with everything it inherited."""

@@ -258,6 +258,20 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         ),
     ),
     "timeout_forgotten": (Bug("core.state.logs:Log.restore", "_numbers(fact.timeout_offsets)", "NO_NUMBERS"),),
+    # --- results and progress
+    "result_without_its_ack": (Bug("core.rules.settle:_ack", "ctx.facts.append(f.Settled(", "bool(f.Settled("),),
+    "result_lost_by_the_ack": (Bug("core.rules.settle:_ack", "in targets.reported:", "in ():"),),
+    "results_not_persisted": (Bug("core.state.results:ResultTable.snapshot", "yield from self._entries", "pass"),),
+    "result_of_before_a_seek": (
+        Bug(
+            "core.state.fold:Fold._group_sought",
+            "self.results.seek(fact.group_id, fact.log_id, fact.offset)",
+            "pass",
+        ),
+    ),
+    "progress_kept_after_the_end": (
+        Bug("core.state.fold:Fold._settled", "self.reports.settle(fact.group_id, fact.log_id, fact.ranges)", "pass"),
+    ),
     # --- what a connection holds
     "oldest_kept_too": (
         Bug(

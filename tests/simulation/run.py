@@ -167,6 +167,9 @@ def _filled(result: Result, world: World) -> Result:
     result.counts["groups idle"] = audit.backlogs.idled
     result.counts["groups caught up"] = audit.backlogs.caught_up
     result.counts["producers held up"] = audit.backlogs.refused
+    result.counts["results stored"] = audit.results.stored
+    result.counts["results forgotten"] = audit.results.forgotten
+    result.counts["progress reported"] = audit.results.reported
     result.counts["published"] = audit.staging.published
     result.counts["stream histories"] = audit.streams.histories
     result.counts["stream calls"] = audit.streams.calls

@@ -146,6 +146,7 @@ def _limits(chance: Random, segment_bytes: int) -> BrokerLimits:
         retry_ratio=chance.choice((0.2, 0.5)),
         batch_bytes=chance.choice((2_000, segment_bytes // 4)),  # the dead letters of one sweep must fit into a segment
         message_bytes=3_000,
+        job_result_ttl_ms=4_000,
         retry=retry,
         retry_floor_ms=20,
         ageing_ms=chance.choice((0, 500, 60_000)),

@@ -7,6 +7,7 @@ too long it tries to settle with a stale token.
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
 
 from driftq.core.model import commands as c
@@ -45,6 +46,7 @@ class Worker(Actor):
         self.retry: list[c.Command] = []
         self.concluded: list[c.CommitOutcome] = []  # the last ones, to be sent again
         self.claiming = 0
+        self.reports = Random(f"reports {world.swarm.seed} {self.name}")  # apart, so that seeds keep their runs
 
     def act(self) -> None:
         chance = self.random.random
@@ -88,9 +90,18 @@ class Worker(Actor):
         for item in items:
             offsets = {(item.partition, offset) for offset in range(item.first, item.end)}
             if not offsets & taken:
-                acks.append(self.held(item))
+                acks.extend(self.with_results(self.held(item)))
                 taken |= offsets
         return tuple(acks)
+
+    def with_results(self, held: c.Held) -> tuple[c.Held, ...]:
+        """Some messages of a run with a result of their own."""
+        if self.reports.random() < 0.6:
+            return (held,)
+        self.sent += 1
+        result = f'"{self.name}.{self.sent}"'.encode()
+        first, rest = c.Held(held.partition, held.first, held.first + 1, held.token, result), held.first + 1
+        return (first, c.Held(held.partition, rest, held.end, held.token)) if rest < held.end else (first,)
 
     def work(self) -> None:
         chance = self.random.random
@@ -115,7 +126,11 @@ class Worker(Actor):
 
     def extend(self, item: Item) -> None:
         lease_ms = 100 + int(self.random.random() * self.world.swarm.lease_ms)
-        self.ask(c.Extend(item.topic, item.group, item.owner, (self.held(item),), lease_ms), item)
+        held = self.held(item)
+        if held.end == held.first + 1 and self.reports.random() < 0.5:
+            self.sent += 1
+            held = c.Held(held.partition, held.first, held.end, held.token, progress=b"%d" % self.sent)
+        self.ask(c.Extend(item.topic, item.group, item.owner, (held,), lease_ms), item)
 
     def held(self, item: Item) -> c.Held:
         token = item.token if self.random.random() < 0.93 else ""
@@ -127,10 +142,11 @@ class Worker(Actor):
         names = (item.topic, item.group, item.owner)
         roll = chance()
         if roll < 0.58:
-            self.ask(c.Ack(*names, held), item)
+            self.ask(c.Ack(*names, self.with_results(held[0])), item)
         elif roll < 0.74:
             delay_ms = int(chance() * 500) if chance() < 0.3 else None
-            self.ask(c.Nack(*names, held, "broken", delay_ms), item)
+            traceback = "at line 7" if self.reports.random() < 0.5 else ""
+            self.ask(c.Nack(*names, held, "broken", delay_ms, traceback), item)
         elif roll < 0.82:
             self.ask(
                 c.ReleaseMessages(*names, held, chance() < 0.6, int(chance() * 100) if chance() < 0.3 else 0), item
@@ -160,7 +176,8 @@ class Worker(Actor):
             path = self.random.choice(PATHS)
             appends = (c.AppendStream(path, KIND, batch, count, size, None, "", if_match),)
         digest = f"{self.name}.{self.sent}".encode()
-        outcome = c.CommitOutcome((c.Ack(*names, held),), produces, appends, digest=digest)
+        acks = (c.Ack(*names, self.with_results(held[0])),)
+        outcome = c.CommitOutcome(acks, produces, appends, digest=digest)
         if held[0].token:
             self.concluded = [*self.concluded[-5:], outcome]
         self.ask(outcome, item)

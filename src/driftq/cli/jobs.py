@@ -1,21 +1,23 @@
-"""`driftq jobs`: enqueue, show and cancel jobs."""
+"""`driftq jobs`: enqueue, show and cancel jobs, and wait for their results."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
+import msgspec
 
 from driftq.cli import messages, output
 from driftq.cli.command import Invocation, broker_command, topic_argument
 from driftq.cli.exit_codes import Exit, fail
+from driftq.cli.param_types import DURATION
 
 tenant_option = click.option("--tenant", default="", help="Tenant of the job.")
 
 
 @click.group()
 def command() -> None:
-    """Enqueue, show and cancel jobs."""
+    """Enqueue, show and cancel jobs, and wait for their results."""
 
 
 @command.command()
@@ -70,12 +72,18 @@ def show(invocation: Invocation, topic: str, id: str, tenant: str) -> None:
         _show_group(group)
 
 
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
 def _show_group(group: dict[str, Any]) -> None:
     click.echo()
     state = [f"group {group['group']}: {group['state']}"]
     state += [f"due {group['due_at']}"] if "due_at" in group else []
     state += [f"held by {group['owner']} until {group['lease_until']}"] if "owner" in group else []
     click.echo(output.printable(", ".join(state)))
+    if "progress" in group:
+        click.echo(f"progress: {output.printable(_json(group['progress']))}  ({group['progress_at']})")
     if "result" in group:
         click.echo(f"result: {output.printable(group['result'])}")
     rows = (
@@ -90,6 +98,32 @@ def _show_group(group: dict[str, Any]) -> None:
         for attempt in group["attempts"]
     )
     output.table(("ATTEMPT", "BEGAN", "ENDED", "END", "OWNER", "ERROR"), rows)
+
+
+@command.command()
+@topic_argument
+@click.argument("id")
+@click.option("--wait", type=DURATION, default=0, help="Wait this long for the end of the job.")
+@click.option("--group", default="", help="The group whose result counts; by default every group that claims the job.")
+@tenant_option
+@broker_command
+def result(invocation: Invocation, topic: str, id: str, wait: int, group: str, tenant: str) -> None:
+    """Print what the worker of a job returned, as JSON. Fails if the job failed, or has not ended.
+
+    Example: driftq jobs result photos photo-7 --wait 10s
+    """
+    from driftq.client.errors import JobFailed, ResultTimeout
+
+    handle = invocation.broker.jobs.handle(topic, id, group=group, tenant=tenant)
+    try:
+        value = handle.result(timeout=wait / 1_000)
+    except JobFailed as failed:
+        if failed.traceback and not invocation.as_json:
+            click.echo(output.printable(failed.traceback), err=True)
+        fail(Exit.REFUSED, f"job {id} failed: {failed.error or 'it became a dead letter'}")
+    except ResultTimeout as late:
+        fail(Exit.IN_USE, str(late))
+    output.document(value)
 
 
 @command.command()

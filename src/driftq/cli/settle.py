@@ -31,6 +31,8 @@ class _Claim(NamedTuple):
     partition: int
     offset: int
     token: str
+    result_json: bytes = b""
+    progress_json: bytes = b""
 
 
 def _settle(
@@ -43,11 +45,12 @@ def _settle(
     claimed: tuple[str, ...],
     token: str,
     owner: str,
+    result: bytes = b"",
     **more: Any,
 ) -> None:
     """Settle in one call. Refused messages are printed, and the exit code says so."""
     holder = LeaseHolder(topic, group, owner)
-    claims = [_Claim(holder, item.partition, item.offset, item.token) for item in _delivered(claimed, token)]
+    claims = [_Claim(holder, item.partition, item.offset, item.token, result) for item in _delivered(claimed, token)]
     if not claims:
         fail(Exit.BAD_INPUT, "there is no message on standard input", as_json=invocation.as_json)
     reply = getattr(invocation.broker, method)(claims, **more)
@@ -84,8 +87,16 @@ def _from_input() -> Iterator[Delivered]:
             fail(Exit.BAD_INPUT, f"line {number} is not a message as `driftq claim --json` prints it: {error}")
 
 
+def _json_bytes(context: click.Context, parameter: click.Parameter, text: str | None) -> bytes:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(text)) if text is not None else b""
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(f"it is not JSON: {error}") from None
+
+
 @click.command()
 @_claim_options
+@click.option("--result", callback=_json_bytes, metavar="JSON", help="The result, for callers that wait for it.")
 @broker_command
 def ack(invocation: Invocation, **options: Any) -> None:
     """Mark claimed messages as done.

@@ -16,12 +16,26 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from driftq.client.calls import admin, queue, streams
+from driftq.client.calls import admin, queue
 from driftq.client.claims import ACK, ClaimedMessage, Claiming, ClaimOptions, LeaseHolder, SettleAction, settle
 from driftq.client.consume import claims, claims_async, consume, consume_async
-from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, iterating, listing
+from driftq.client.endpoint import AsyncApi, SyncApi, endpoint
 from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
 from driftq.client.outcome import AsyncOutcome, Outcome
+from driftq.client.resources import (
+    AsyncDeadLetters,
+    AsyncGroups,
+    AsyncJobs,
+    AsyncStreams,
+    AsyncTopics,
+    AsyncWorkers,
+    DeadLetters,
+    Groups,
+    Jobs,
+    Streams,
+    Topics,
+    Workers,
+)
 from driftq.client.streams.stream import AsyncStream, Stream
 from driftq.client.transport.http import Address, parse_address
 from driftq.client.transport.sansio import Call, RetryOptions, default_owner
@@ -57,90 +71,6 @@ def _address(url: str, options: ConnectOptions) -> Address:
 
 def _retry(options: ConnectOptions) -> RetryOptions | None:
     return options.get("retry") or options.get("patience")
-
-
-class TopicMethods:
-    create = endpoint(admin.create_topic)
-    list = listing(admin.list_topics)
-    describe = endpoint(admin.describe_topic)
-    change = endpoint(admin.change_topic)
-    delete = endpoint(admin.delete_topic)
-    offsets = endpoint(admin.offsets)
-    offsets_of = endpoint(admin.offsets_of_topics)
-    peek = endpoint(admin.peek)
-    fetch = endpoint(admin.fetch)
-
-
-class Topics(TopicMethods, SyncApi): ...
-
-
-class AsyncTopics(TopicMethods, AsyncApi): ...
-
-
-class GroupMethods:
-    list = listing(admin.list_groups)
-    describe = endpoint(admin.describe_group)
-    delete = endpoint(admin.delete_group)
-    pause = endpoint(admin.pause_group)
-    resume = endpoint(admin.resume_group)
-    seek = endpoint(admin.seek_group)
-    commit_offsets = endpoint(admin.commit_offsets)
-
-
-class Groups(GroupMethods, SyncApi): ...
-
-
-class AsyncGroups(GroupMethods, AsyncApi): ...
-
-
-class JobMethods:
-    enqueue = endpoint(admin.enqueue)
-    find = endpoint(admin.find_job)
-    cancel = endpoint(admin.cancel_job)
-
-
-class Jobs(JobMethods, SyncApi): ...
-
-
-class AsyncJobs(JobMethods, AsyncApi): ...
-
-
-class DeadLetterMethods:
-    list = listing(admin.list_letters)
-    iterate = iterating(admin.list_letters)
-    errors = endpoint(admin.letter_errors)
-    iterate_errors = iterating(admin.each_error)
-    redrive = endpoint(admin.redrive)
-
-
-class DeadLetters(DeadLetterMethods, SyncApi): ...
-
-
-class AsyncDeadLetters(DeadLetterMethods, AsyncApi): ...
-
-
-class WorkersMethods:
-    list = listing(admin.list_workers)
-    describe = endpoint(admin.describe_worker)
-    drain = endpoint(admin.drain_worker)
-    stop = endpoint(admin.stop_worker)
-
-
-class Workers(WorkersMethods, SyncApi): ...
-
-
-class AsyncWorkers(WorkersMethods, AsyncApi): ...
-
-
-class StreamsMethods:
-    list = endpoint(streams.list_streams)
-    iterate = iterating(streams.each_stream)
-
-
-class Streams(StreamsMethods, SyncApi): ...
-
-
-class AsyncStreams(StreamsMethods, AsyncApi): ...
 
 
 def _ack(messages: Sequence[ClaimedMessage]) -> Call[SettleReply]:

@@ -15,8 +15,11 @@ each message: `token_ranges`. Everything here is pure; messages, workers and out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+
+from msgspec import Raw
 
 from driftq.client.calls import queue
 from driftq.client.claim_result import ACCEPTED, read_claim
@@ -24,7 +27,7 @@ from driftq.client.errors import Busy, InvalidCall, refused
 from driftq.client.transport.sansio import Call, Flow, PeerHistory, RetryOptions, retrying_call
 from driftq.wire.claims import ClaimRequest, HeldItem
 from driftq.wire.effects import OutcomeAck
-from driftq.wire.errors import code_of
+from driftq.wire.errors import Code, code_of
 
 if TYPE_CHECKING:
     from driftq.client.claim_result import ClaimResult, MessageRun
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from driftq.wire.claims import RefusedItem, SettleReply
 
 REASON_CHARACTERS_MAX = 500
+TRACEBACK_CHARACTERS_MAX = 8_000
+CLAIM_ACKS_MAX = 1_000
+RESULTS_BYTES_MAX = 1 << 20  # of one call that acks
 RENEW_S = 1.0  # a message that waited for less than this still has almost its whole lease
 
 
@@ -54,6 +60,16 @@ class ClaimedMessage(Protocol):
     def offset(self) -> int: ...
     @property
     def token(self) -> str: ...
+    @property
+    def result_json(self) -> bytes:
+        """What its ack stores as its result; empty: nothing."""
+
+    @property
+    def progress_json(self) -> bytes:
+        """What its next extension reports as its progress; empty: nothing."""
+
+
+M = TypeVar("M", bound=ClaimedMessage)
 
 
 class SettleableMessage(ClaimedMessage, Protocol):
@@ -100,21 +116,26 @@ class SettleAction(NamedTuple):
     verb: str
     reason: str = ""
     delay_ms: int | None = None
+    traceback: str = ""  # of a failure; the broker keeps it if the message becomes a dead letter
 
     def fields(self) -> dict[str, object]:
         """The fields of the call in addition to the messages."""
         match self.verb:
             case "nack/batch":
-                return {"reason": self.reason, "delay_ms": self.delay_ms}
+                return {"reason": self.reason, "delay_ms": self.delay_ms, **self._traceback()}
             case "release":
                 return {"delay_ms": self.delay_ms}
             case "reject":
-                return {"reason": self.reason}
+                return {"reason": self.reason, **self._traceback()}
             case _:
                 return {}
 
+    def _traceback(self) -> dict[str, object]:
+        return {"traceback": self.traceback} if self.traceback else {}
+
 
 ACK = SettleAction("ack/batch")
+EXTEND = "extend"
 RELEASE = SettleAction("release")
 
 
@@ -126,13 +147,13 @@ def settlement_for(error: BaseException | None) -> SettleAction:
         case Retry():
             return SettleAction("nack/batch", error.reason, error.after_ms)
         case Reject():
-            return SettleAction("reject", error.reason)
+            return SettleAction("reject", error.reason, traceback=traceback_of(error))
         case Release():
             return SettleAction("release", delay_ms=error.after_ms)
         case Busy():
             return SettleAction("release", delay_ms=error.retry_after_ms)  # another worker has the effect: no failure
         case _:
-            return SettleAction("nack/batch", error_summary(error))
+            return SettleAction("nack/batch", error_summary(error), traceback=traceback_of(error))
 
 
 def error_summary(error: BaseException) -> str:
@@ -141,12 +162,27 @@ def error_summary(error: BaseException) -> str:
     return text if len(text) <= REASON_CHARACTERS_MAX else text[: REASON_CHARACTERS_MAX - 1] + "…"
 
 
-def token_ranges(messages: Iterable[ClaimedMessage]) -> list[HeldItem]:
-    """Name messages in a call: neighbouring offsets under one token are one range."""
+def traceback_of(error: BaseException) -> str:
+    """The end of an error's traceback, as text; empty if it was not raised."""
+    if error.__traceback__ is None:
+        return ""
+    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+
+
+def token_ranges(messages: Iterable[ClaimedMessage], verb: str = "") -> list[HeldItem]:
+    """Name messages in a call: neighbouring offsets under one token are one range. Acks name each message that has a
+    result by itself, and extensions each one that reports its progress."""
     ranges: list[HeldItem] = []
     partition = first = end = -1
     token = ""
     for message in messages:
+        held = _reported(message, verb)
+        if held is not None:
+            if end >= 0:
+                ranges.append(HeldItem(partition, first, end, token))
+            ranges.append(held)
+            partition = first = end = -1
+            continue
         if message.offset == end and message.partition == partition and message.token == token:
             end += 1
             continue
@@ -159,10 +195,19 @@ def token_ranges(messages: Iterable[ClaimedMessage]) -> list[HeldItem]:
     return ranges
 
 
+def _reported(message: ClaimedMessage, verb: str) -> HeldItem | None:
+    """The message with what its ack or extension reports, if it does."""
+    if verb == ACK.verb and message.result_json:
+        return HeldItem(message.partition, message.offset, None, message.token, result=Raw(message.result_json))
+    if verb == EXTEND and message.progress_json:
+        return HeldItem(message.partition, message.offset, None, message.token, progress=Raw(message.progress_json))
+    return None
+
+
 def settle(verb: str, messages: Sequence[ClaimedMessage], **fields: object) -> Call[SettleReply]:
     """One call for messages of one group."""
     holder = messages[0].holder
-    return queue.settle(verb, holder.topic, holder.group, holder.owner, token_ranges(messages), **fields)
+    return queue.settle(verb, holder.topic, holder.group, holder.owner, token_ranges(messages, verb), **fields)
 
 
 def settle_one(verb: str, message: ClaimedMessage, on_settled: Callable[[], None], **fields: object) -> Call[None]:
@@ -231,6 +276,41 @@ def claim_flow(
     return result._replace(refused=refused)
 
 
+def settle_parts(messages: Sequence[M], count_max: int) -> Iterator[list[M]]:
+    """Cut messages into parts for one call each: of a limited number, with results of a limited size."""
+    part: list[M] = []
+    bytes_left = RESULTS_BYTES_MAX
+    for message in messages:
+        bytes_left -= len(message.result_json)
+        if part and (bytes_left < 0 or len(part) == count_max):
+            yield part
+            part, bytes_left = [], RESULTS_BYTES_MAX - len(message.result_json)
+        part.append(message)
+    if part:
+        yield part
+
+
+def acks_of_claim(messages: Sequence[M]) -> list[M]:
+    """The messages that one claim can ack."""
+    return next(settle_parts(messages, CLAIM_ACKS_MAX), [])
+
+
+def results_too_large(messages: Iterable[M], refused: Iterable[RefusedItem]) -> dict[M, str]:
+    """The messages whose ack was refused because of their result, and why. It would be too large the next time, too,
+    and the work is done: they are to be rejected."""
+    reasons = {(item.partition, item.offset): item.message for item in refused if item.error == Code.TOO_LARGE}
+    positions = ((message, (message.partition, message.offset)) for message in messages)
+    return {message: reasons[position] for message, position in positions if position in reasons}
+
+
+def by_settlement(handled: Iterable[tuple[M, SettleAction]]) -> list[tuple[SettleAction, list[M]]]:
+    """Messages that can share a call."""
+    groups: dict[SettleAction, list[M]] = {}
+    for message, settlement in handled:
+        groups.setdefault(settlement, []).append(message)
+    return list(groups.items())
+
+
 def unsettled(messages: Sequence[SettleableMessage], runs: Sequence[MessageRun]) -> list[HeldItem]:
     """The messages of a batch that have to be acked: usually all, so that their runs name them."""
     if runs and not any(message.settled or message.lost for message in messages):
@@ -241,10 +321,7 @@ def unsettled(messages: Sequence[SettleableMessage], runs: Sequence[MessageRun])
 def ack_part(message: ClaimedMessage) -> OutcomeAck:
     """An ack as a part of an outcome."""
     holder = message.holder
-    return OutcomeAck(holder.topic, holder.group, token_ranges([message]), holder.owner)
-
-
-M = TypeVar("M", bound=ClaimedMessage)
+    return OutcomeAck(holder.topic, holder.group, token_ranges([message], ACK.verb), holder.owner)
 
 
 class PrefetchBuffer(Generic[M]):

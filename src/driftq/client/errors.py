@@ -22,6 +22,10 @@
     ├── NotConnected             no connection; nothing was sent
     ├── OutcomeUnknown           it was sent, and no reply came: it may have happened
     ├── NotWritten               a flush or close that could not write everything
+    ├── JobFailed                the job became a dead letter; `traceback` is its worker's
+    ├── JobCancelled             the job was cancelled
+    ├── ResultTimeout            the job has not ended in time
+    ├── ResultExpired            the job ended so long ago that its result is gone
     ├── BufferFull               a producer's buffer is full
     └── Closed                   the client or producer was closed
 
@@ -182,6 +186,36 @@ class NotWritten(DriftQError):
         first = f"; the first: {self.failed[0]}" if self.failed else ""
         super().__init__(f"{count} messages were not written{first}")
         self.retryable = bool(self.failed) and all(error.retryable for error in self.failed)
+
+
+class JobFailed(DriftQError):
+    """A job became a dead letter. `error` is its last error, and `traceback` the text that its worker sent, if any."""
+
+    remedy = Remedy.GIVE_UP
+
+    def __init__(self, id: str, error: str, traceback: str = "") -> None:
+        self.id = id
+        self.error = error
+        self.traceback = traceback
+        reason = error or "it became a dead letter"
+        super().__init__(f"job {id} failed: {reason}" + (f"\n\nIn the worker:\n{traceback}" if traceback else ""))
+
+
+class JobCancelled(DriftQError):
+    remedy = Remedy.GIVE_UP
+
+
+class ResultTimeout(DriftQError, TimeoutError):
+    """The job may still end: ask again."""
+
+    remedy = Remedy.RETRY_LATER
+    retryable = True
+
+
+class ResultExpired(DriftQError):
+    """Results are kept for `jobs.result_ttl_ms`."""
+
+    remedy = Remedy.GIVE_UP
 
 
 class BufferFull(DriftQError):

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from driftq.client.claims import ACK, HandlerResult, LeaseHolder, SettleAction, settle_one, settlement_for
+from driftq.client.claims import ACK, EXTEND, HandlerResult, LeaseHolder, SettleAction, settle_one, settlement_for
 from driftq.client.effects import AsyncEffect, Effect
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
+from driftq.client.errors import InvalidCall, TooLarge
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
+from driftq.wire.claims import PROGRESS_BYTES_MAX
 from driftq.wire.message import DeadLetter, Envelope, Routing
 
 if TYPE_CHECKING:
@@ -32,12 +34,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def json_of(field: str, value: Any) -> bytes:
+    """A result or a progress as it is sent."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidCall(f"{field} is not JSON: {error}") from None
+
+
 class MessageMethods:
     """The contents of a message and what can be done with it."""
 
     holder: LeaseHolder
     settled_as = ""  # the verb that the broker has confirmed
     lost = False  # the lease is gone: another worker may be handling the message
+    result_json = b""  # what its ack stores as its result
+    progress_json = b""  # what its next extension reports
     _run: MessageRun | None = None  # where its contents are, until they are decoded
     _index = 0  # in the run
 
@@ -169,8 +181,11 @@ class MessageMethods:
     # --- settling ---
 
     @bound_endpoint
-    def ack(self) -> Call[None]:
-        """Settle the message: it was handled."""
+    def ack(self, result: Any = None) -> Call[None]:
+        """Settle the message: it was handled. `result` is anything that JSON can express; it is stored in the same
+        write, and callers wait for it (`JobHandle.result`)."""
+        if result is not None:
+            self.result_json = json_of("result", result)
         return self.settle_call(ACK)
 
     @bound_endpoint
@@ -191,7 +206,21 @@ class MessageMethods:
     @bound_endpoint
     def extend(self, lease_ms: int | None = None) -> Call[None]:
         """Extend the lease."""
-        return settle_one("extend", self, lambda: None, lease_ms=lease_ms)
+        return settle_one(EXTEND, self, self.mark_reported, lease_ms=lease_ms)
+
+    @bound_endpoint
+    def report(self, progress: Any) -> Call[None]:
+        """Report how far the work is: anything that JSON can express, in up to 4 KiB. It is shown with the job while it
+        runs. Extends the lease by the topic's default."""
+        self.progress_json = json_of("progress", progress)
+        if len(self.progress_json) > PROGRESS_BYTES_MAX:
+            size, self.progress_json = len(self.progress_json), b""
+            raise TooLarge(f"progress has {size} bytes as JSON; at most {PROGRESS_BYTES_MAX} are allowed")
+        return settle_one(EXTEND, self, self.mark_reported)
+
+    def mark_reported(self) -> None:
+        """The broker has the last progress."""
+        self.progress_json = b""
 
     def settle_call(self, settlement: SettleAction) -> Call[None]:
         """The call that settles this message. `settled` is true when the broker has confirmed it."""

@@ -22,7 +22,7 @@ engine, or the simulation) must do the following:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from driftq.core.context import Chance, DecisionContext, LogReader
 from driftq.core.model import commands as c
@@ -104,6 +104,13 @@ RULES: dict[type[c.Command], Rule] = {
 }
 
 
+class TimedTable(Protocol):
+    """A table whose oldest entries a sweep drops."""
+
+    def next_ms(self) -> int | None:
+        """When the next sweep is due."""
+
+
 class Broker:
     """The state machine: its state, the rules by type of command and the folds by type of fact."""
 
@@ -113,6 +120,10 @@ class Broker:
         self.chance = chance
         self.state = State()
         self.folds = {**Fold(self.state).folds, **SnapshotRestore(self.state).folds}
+        state = self.state
+        self._tables: dict[str, TimedTable] = {  # by the kind of their subject
+            "keys": state.keys, "outcomes": state.outcomes, "results": state.results, "stages": state.stages,
+        }  # fmt: skip
 
     def decide(self, command: c.Command, now_ms: int) -> Decision:
         """The facts of a command and the reply to it. A refusal has no facts."""
@@ -188,9 +199,7 @@ class Broker:
         if kind == "wake":
             subscription = state.subscriptions.by_number.get(number)
             return subscription.until_ms or None if subscription is not None else None
-        if kind == "keys":
-            return state.keys.next_ms()
         if kind == "stream":
             stream = state.streams.by_log.get(number)
             return stream.expires_ms() if stream is not None and not stream.soft_deleted else None
-        return state.outcomes.next_ms() if kind == "outcomes" else state.stages.next_ms()
+        return self._tables[kind].next_ms()

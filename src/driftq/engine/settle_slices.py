@@ -31,12 +31,17 @@ SettleCommand = c.Ack | c.Nack | c.ReleaseMessages | c.RejectMessages | c.Extend
 EACH_MAX = 250  # messages of a nack, release or reject, where each gets a history of its own
 RUNS_MAX = 1_000  # runs of messages of an ack or an extension
 RUN_MESSAGES_MAX = 10_000  # and how many messages they may have
+RESULTS_BYTES_MAX = 1 << 20  # of their results or progress; one message more may exceed it
 
 
 def is_one_slice(command: SettleCommand) -> bool:
     """Whether the command is small enough to be decided at once."""
     runs_max, messages_max = _limits(command)
-    return len(command.held) <= runs_max and sum(held.end - held.first for held in command.held) <= messages_max
+    return (
+        len(command.held) <= runs_max
+        and sum(held.end - held.first for held in command.held) <= messages_max
+        and sum(len(held.result) + len(held.progress) for held in command.held) <= RESULTS_BYTES_MAX
+    )
 
 
 async def settle_in_slices(engine: Engine, command: SettleCommand) -> AsyncIterator[Settlement | Rejected]:
@@ -60,19 +65,21 @@ async def settle_in_slices(engine: Engine, command: SettleCommand) -> AsyncItera
 
 
 def slices(held: Sequence[c.Held], runs_max: int, messages_max: int) -> Iterator[tuple[c.Held, ...]]:
-    """Cut runs of messages into parts of at most so many runs and messages."""
+    """Cut runs of messages into parts of at most so many runs, messages and bytes of results."""
     part: list[c.Held] = []
-    room = messages_max
+    room, bytes_room = messages_max, RESULTS_BYTES_MAX
     for run in held:
         first = run.first
         while first < run.end:
             end = min(run.end, first + room)
-            part.append(c.Held(run.partition, first, end, run.token))
+            is_whole = (first, end) == (run.first, run.end)
+            part.append(run if is_whole else c.Held(run.partition, first, end, run.token))
             room -= end - first
+            bytes_room -= len(run.result) + len(run.progress)
             first = end
-            if not room or len(part) == runs_max:
+            if not room or bytes_room <= 0 or len(part) == runs_max:
                 yield tuple(part)
-                part, room = [], messages_max
+                part, room, bytes_room = [], messages_max, RESULTS_BYTES_MAX
     if part:
         yield tuple(part)
 

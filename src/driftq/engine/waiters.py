@@ -1,6 +1,7 @@
-"""Lets readers and claimers wait for something to happen instead of polling.
+"""Lets readers, claimers and callers of jobs wait for something to happen instead of polling.
 
     durable facts ──▶ Watch.observe ─┬─▶ readers of a log: all of them wake when it grows, closes or is deleted
+                                     ├─▶ callers that wait for a job: all of them wake when it may have ended
                                      └─▶ claimers of a group: a queue; one wakes per message that may be claimable
 
 Claimers are served in order of arrival, so two thousand idle consumers cost nothing when one message arrives. A claimer
@@ -64,6 +65,32 @@ class Waiter:
         self._waiter.cancel()
 
 
+class JobWaiter:
+    """A caller that waits for the end of a job."""
+
+    __slots__ = ("_jobs", "_log_id", "_offset", "_waiter")
+
+    def __init__(self, jobs: dict[int, dict[int, WaitQueue]], log_id: int, offset: int) -> None:
+        self._jobs = jobs
+        self._log_id, self._offset = log_id, offset
+        self._waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        jobs.setdefault(log_id, {}).setdefault(offset, OrderedDict())[self._waiter] = None
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until the job may have ended. False if nothing happened in time."""
+        try:
+            return await _wait(self._waiter, timeout_s)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        jobs = self._jobs.get(self._log_id)
+        if jobs is not None:
+            _leave(jobs, self._offset, self._waiter)
+            if not jobs:
+                del self._jobs[self._log_id]
+
+
 class Watch:
     """The waiters of one engine. Gets every durable fact."""
 
@@ -74,10 +101,15 @@ class Watch:
         self._logs: dict[int, WaitQueue] = {}  # readers, by log
         self._groups: dict[int, WaitQueue] = {}  # claimers that take any message, by group
         self._filtered: dict[int, WaitQueue] = {}  # claimers of a group with a filter
+        self._jobs: dict[int, dict[int, WaitQueue]] = {}  # callers that wait for the end of a job, by log and offset
 
     async def log(self, log_id: int, timeout_s: float | None) -> bool:
         """Wait until a log grows, closes or is deleted. False if nothing happened in time."""
         return await _wait_in(self._logs, log_id, timeout_s)
+
+    def join_job(self, log_id: int, offset: int) -> JobWaiter:
+        """Wait for the end of a job. Do it before looking at its state: an end in between is not missed."""
+        return JobWaiter(self._jobs, log_id, offset)
 
     def join(self, group_id: int, *, filtered: bool = False) -> Waiter:
         """Join the queue of a group. Do it before looking for messages: what arrives in between is not missed."""
@@ -109,6 +141,8 @@ class Watch:
         """Durable facts: wake the waiters that they concern."""
         if self.windows:
             self.windows.observe(facts, self._now_ms())
+        if self._jobs:
+            self._wake_jobs(facts)
         if not (self._groups or self._filtered or self._logs):
             return
         for fact in facts:
@@ -132,6 +166,34 @@ class Watch:
                     self._wake_orphans()
                 case _:
                     pass
+
+    def _wake_jobs(self, facts: list[f.Fact]) -> None:
+        """Wake the callers of jobs that were settled, or that something else may have ended."""
+        for fact in facts:
+            match fact:
+                case f.Settled():
+                    jobs = self._jobs.get(fact.log_id)
+                    for first, end in fact.ranges if jobs is not None else ():
+                        self._wake_ended(fact.log_id, first, end)
+                case f.Cancelled():
+                    self._wake_ended(fact.log_id, fact.offset, fact.offset + 1)
+                case f.Trimmed() | f.GroupSought():
+                    self._wake_ended(fact.log_id, 0, 1 << 62)
+                case f.TopicDeleted() | f.GroupDeleted() | f.FilterNoted():
+                    for log_id in list(self._jobs):
+                        self._wake_ended(log_id, 0, 1 << 62)
+                case _:
+                    pass
+
+    def _wake_ended(self, log_id: int, first: int, end: int) -> None:
+        jobs = self._jobs.get(log_id, {})
+        offsets = range(first, end) if end - first < len(jobs) else list(jobs)
+        for offset in offsets:
+            for waiter in jobs.pop(offset, ()) if first <= offset < end else ():
+                if not waiter.done():
+                    waiter.set_result(None)
+        if not jobs:
+            self._jobs.pop(log_id, None)
 
     def _grew(self, log_id: int, count: int) -> None:
         if log_id in self._logs:

@@ -140,6 +140,7 @@ def _work(context: Context) -> list[RouteSpec]:
         RouteSpec("POST", "/v1/dlq/{topic}/redrive", letters.redrive),
         RouteSpec("POST", "/v1/jobs", jobs.enqueue),
         RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get),
+        RouteSpec("GET", "/v1/jobs/{topic}/{id}/result", jobs.result),
         RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
         # processes that run workers
         RouteSpec("GET", "/v1/workers", workers.list),

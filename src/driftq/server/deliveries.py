@@ -20,9 +20,9 @@ import base64
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec import json
+from msgspec import UNSET, json
 from msgspec.structs import replace
 
 from driftq.core.model import commands as c
@@ -288,13 +288,27 @@ def held_runs(items: Sequence[HeldItem]) -> tuple[c.Held, ...]:
             raise BadRequest("end must be greater than offset")
         count += end - item.offset
         last = runs[-1] if runs else None
-        if last is not None and (last.partition, last.end, last.token) == (item.partition, item.offset, item.token):
+        if item.result is not UNSET or item.progress is not UNSET:
+            if end != item.offset + 1:
+                raise BadRequest("a result or a progress belongs to one message: name it without `end`")
+            result, progress = json_bytes(item.result), json_bytes(item.progress)
+            runs.append(c.Held(item.partition, item.offset, end, item.token, result, progress))
+        elif (
+            last is not None
+            and (last.partition, last.end, last.token) == (item.partition, item.offset, item.token)
+            and not (last.result or last.progress)
+        ):
             runs[-1] = c.Held(item.partition, last.first, end, item.token)
         else:
             runs.append(c.Held(item.partition, item.offset, end, item.token))
     if count > SETTLE_MESSAGES_MAX:
         raise BadRequest(f"one call may name {SETTLE_MESSAGES_MAX} messages, not {count}: send several calls")
     return tuple(runs)
+
+
+def json_bytes(value: Any) -> bytes:
+    """A result or a progress as it is stored: compact JSON, whatever the client sent; empty if it sent none."""
+    return b"" if value is UNSET else json.encode(value)
 
 
 def give_back(engine: Engine, claim: c.Claim, deliveries: Iterable[Delivery], token: str) -> None:

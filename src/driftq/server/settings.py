@@ -158,6 +158,8 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True):
     attempts_max: Annotated[
         Count, about("Deliveries of a job without a retry policy before it becomes a dead letter.")
     ] = 4
+    result_ttl_ms: Annotated[Milliseconds, about("How long the result of a job is kept after its end.")] = 3_600_000
+    result_bytes: Annotated[Bytes, about("The largest result of a job, as JSON.")] = 64 << 10
 
 
 class IdempotencySettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -271,6 +273,8 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             ageing_ms=queue.ageing_ms,
             retry=RetryPolicy(0, queue.retry_backoff_ms, queue.retry_max_backoff_ms, queue.retry_jitter),
             job_attempts_max=self.jobs.attempts_max,
+            job_result_ttl_ms=self.jobs.result_ttl_ms,
+            job_result_bytes=self.jobs.result_bytes,
             retry_floor_ms=queue.retry_floor_ms,
             key_ttl_ms=self.idempotency.ttl_ms,
             effect_ttl_ms=self.idempotency.effect_ttl_ms,

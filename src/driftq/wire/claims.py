@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Body, Name, Natural, Owner
 from driftq.wire.message import DeadLetter, Envelope, Job, Routing
 
+PROGRESS_BYTES_MAX = 4 << 10  # of a message, as JSON
 Prefetch = Annotated[int, Meta(ge=1, le=1_000_000)]
 Filter = Annotated[str, Meta(max_length=NAME_LENGTH_MAX)]  # the task or the label that a consumer asks for
 
@@ -25,12 +26,15 @@ class ConsumeRequest(Body, frozen=True):
 
 
 class HeldItem(Body, frozen=True, omit_defaults=True):
-    """A claimed message, or with `end` the messages [offset, end) of one claim."""
+    """A claimed message, or with `end` the messages [offset, end) of one claim. An ack of one message may have its
+    `result`, and an extension its `progress`: any JSON, of up to 64 KiB and 4 KiB."""
 
     partition: Natural
     offset: Natural
     end: Natural | None = None
     token: str = ""
+    result: Any = UNSET
+    progress: Any = UNSET
 
 
 class RefusedItem(Struct, frozen=True):
@@ -110,15 +114,18 @@ class AckRequest(Body, frozen=True):
     partition: Natural | UnsetType = UNSET
     offset: Natural | UnsetType = UNSET
     token: str = ""
+    result: Any = UNSET
 
 
 class NackRequest(AckRequest, frozen=True):
     reason: str = ""
     delay_ms: Natural | None = None
+    traceback: str = ""
 
 
 class SettleRequest(Body, frozen=True, omit_defaults=True):
-    """Many messages of one group in one call; each succeeds or fails by itself."""
+    """Many messages of one group in one call; each succeeds or fails by itself. The `traceback` of a nack or reject is
+    kept as the result of messages that become dead letters."""
 
     topic: Name
     group: Name
@@ -127,6 +134,7 @@ class SettleRequest(Body, frozen=True, omit_defaults=True):
     reason: str = ""
     delay_ms: Natural | None = None
     lease_ms: Natural | None = None
+    traceback: str = ""
 
 
 class DeadItem(Struct, frozen=True):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from driftq.wire.produce import ProduceRequest
 
@@ -37,8 +37,8 @@ class JobAttempt(Struct, frozen=True):
 
 
 class JobGroupState(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A job as one group sees it. `due_at` is there while it waits, `owner` and `lease_until` while it runs, `result`
-    once its worker committed an effect under the job's id."""
+    """A job as one group sees it. `due_at` is there while it waits, `owner` and `lease_until` while it runs, `progress`
+    if its worker reported one, `result` once its worker committed an effect under the job's id."""
 
     group: str
     state: JobStateName
@@ -47,6 +47,8 @@ class JobGroupState(Struct, frozen=True, omit_defaults=True, kw_only=True):
     lease_until: str | None = None
     attempts: list[JobAttempt]
     result: str | None = None
+    progress: Any = UNSET
+    progress_at: str | None = None
 
 
 class JobReply(Struct, frozen=True):
@@ -61,6 +63,26 @@ class JobReply(Struct, frozen=True):
     not_before: str | None
     state: JobStateName
     groups: list[JobGroupState]
+
+
+class JobResult(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """How a job ended, or that it has not ended yet (`done` is false; then `progress` is its worker's last report).
+
+    `result` is what its worker returned, as JSON. A job that died has an `error` and perhaps the `traceback` of its
+    worker. `expired`: the job ended so long ago that its result, if it had one, is forgotten.
+    """
+
+    id: str
+    topic: str
+    state: JobStateName
+    done: bool
+    result: Any = UNSET
+    error: str = ""
+    traceback: str = ""
+    ended_at: str | None = None
+    expired: bool = False
+    progress: Any = UNSET
+    progress_at: str | None = None
 
 
 class CancelReply(Struct, frozen=True):

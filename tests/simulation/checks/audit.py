@@ -26,6 +26,7 @@ from tests.simulation.checks.producers import ProducersCheck
 from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.reads import ReadsCheck
 from tests.simulation.checks.restarts import RestartsCheck
+from tests.simulation.checks.results import ResultsCheck
 from tests.simulation.checks.stages import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
 from tests.simulation.checks.violation import Violation
@@ -53,6 +54,7 @@ class Audit:
         self.backlogs = BacklogsCheck(self.ledger, self.queues, swarm.limits)
         self.effects = EffectsCheck(self.queues)
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
+        self.results = ResultsCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
         self.history = HistoryCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
@@ -61,7 +63,8 @@ class Audit:
         # the others see the old ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.history, self.claims, self.producers, self.streams, self.staging,
-            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.wakes, self.reads, self.ledger,
+            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.results, self.wakes, self.reads,
+            self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
         self._replies: dict[type, list[Callable[[Operation, Any], None]]] = {}
@@ -86,6 +89,7 @@ class Audit:
         self.history.finish(op)
         self.queues.finish(op)
         self.jobs.finish(op)
+        self.results.finish(op)
 
     def reply(self, op: Operation, reply: Reply) -> None:
         if type(reply) is Rejected and op.own:
@@ -116,3 +120,4 @@ class Audit:
         self.queues.compare(state, now_ms)
         self.streams.compare(state, now_ms)
         self.wakes.compare(state, now_ms)
+        self.results.compare(state, now_ms)

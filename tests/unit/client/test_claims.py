@@ -10,17 +10,22 @@ import pytest
 from driftq.client import errors
 from driftq.client.claims import (
     ACK,
+    CLAIM_ACKS_MAX,
     REASON_CHARACTERS_MAX,
     RENEW_S,
+    RESULTS_BYTES_MAX,
     LeaseHolder,
     PrefetchBuffer,
     Reject,
     Release,
     Retry,
     SettleAction,
+    acks_of_claim,
     error_summary,
+    results_too_large,
     settle,
     settle_one,
+    settle_parts,
     settlement_for,
     token_ranges,
 )
@@ -68,6 +73,8 @@ def test_a_long_error_is_shortened():
 class Claimed(NamedTuple):
     holder: LeaseHolder
     delivered: Delivered
+    result_json: bytes = b""
+    progress_json: bytes = b""
 
     @property
     def partition(self) -> int:
@@ -99,6 +106,42 @@ def test_another_partition_token_or_gap_begins_a_new_range():
     messages = [claimed(0, 3), claimed(1, 4), claimed(1, 6), claimed(1, 7, "u"), claimed(1, 8, "u")]
     assert ranges(*messages) == [(0, 3, 4, "t"), (1, 4, 5, "t"), (1, 6, 7, "t"), (1, 7, 9, "u")]
     assert token_ranges([]) == []
+
+
+def test_a_message_with_a_result_or_a_progress_is_named_by_itself():
+    messages = [claimed(0, 3), claimed(0, 4)._replace(result_json=b"[7]", progress_json=b"0.5"), claimed(0, 5)]
+    (first, second, third) = json.loads(settle("ack/batch", messages).body)["messages"]
+    assert second == {"partition": 0, "offset": 4, "token": "t", "result": [7]}
+    assert (first["end"], third["offset"]) == (4, 5)
+    (_, reported, _) = json.loads(settle("extend", messages).body)["messages"]
+    assert reported["progress"] == 0.5
+    assert "result" not in reported
+    assert len(token_ranges(messages)) == 1
+
+
+def test_a_claim_acks_a_limited_number_of_messages_with_results_of_a_limited_size():
+    plain = [claimed(0, offset) for offset in range(CLAIM_ACKS_MAX + 5)]
+    assert acks_of_claim(plain) == plain[:CLAIM_ACKS_MAX]
+    large = [message._replace(result_json=b"7" * (RESULTS_BYTES_MAX // 2)) for message in plain[:3]]
+    assert acks_of_claim(large) == large[:2]
+    assert list(settle_parts([*large, plain[0]], 100)) == [large[:2], [large[2], plain[0]]]
+    assert list(settle_parts(plain[:5], 2)) == [plain[:2], plain[2:4], plain[4:5]]
+
+
+def test_an_ack_that_is_refused_because_of_its_result_names_its_message():
+    messages = [claimed(0, 3), claimed(0, 4)]
+    refused = [RefusedItem(0, 3, "FAILED_PRECONDITION", "lost"), RefusedItem(0, 4, "TOO_LARGE", "too large")]
+    assert results_too_large(messages, refused) == {messages[1]: "too large"}
+
+
+def test_the_traceback_of_an_error_that_was_raised_is_sent():
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        settlement = settlement_for(error)
+    assert settlement.traceback.splitlines()[-1] == "ValueError: no"
+    assert "test_claims.py" in settlement.traceback
+    assert settlement.fields()["traceback"] == settlement.traceback
 
 
 def test_settling_one_message_raises_its_refusal():

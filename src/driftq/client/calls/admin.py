@@ -1,4 +1,4 @@
-"""Calls around the queue as pure functions: the server, topics, groups, dead letters, jobs, workers, explain, fetch."""
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, workers, explain, fetch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from driftq.client.calls.queue import (
     Value,
     bodyless_call,
-    decode_body,
     encode,
     get,
-    is_keyed,
     item,
     json_reader,
     no_body,
@@ -29,7 +27,6 @@ from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import Call, Flow, Open, ReadMore, Yield
 from driftq.wire.dead_letters import LettersReply, RedriveRequest
 from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupsReply, SeekRequest
-from driftq.wire.jobs import CancelReply, EnqueueReply
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
 from driftq.wire.topics import (
@@ -45,7 +42,6 @@ from driftq.wire.topics import (
 from driftq.wire.workers import HeartbeatReply, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
-    from driftq.wire.produce import ProduceItem
     from driftq.wire.records import Record
     from driftq.wire.workers import HeartbeatRequest
 
@@ -198,7 +194,7 @@ def commit_offsets(group: str, offsets: Mapping[str, Mapping[int, int]]) -> Call
     return post("/v1/groups/offsets", body, no_body, idempotent=True)
 
 
-# --- dead letters and jobs --------------------------------------------------------------------------------------------
+# --- dead letters -----------------------------------------------------------------------------------------------------
 
 
 def list_letters(
@@ -256,21 +252,6 @@ def redrive(
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"
     return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
-
-
-def enqueue(topic: str, message: ProduceItem) -> Call[EnqueueReply]:
-    return post("/v1/jobs", to_topic(topic, message), json_reader(EnqueueReply), idempotent=is_keyed(message))
-
-
-def find_job(topic: str, id: str, *, tenant: str = "") -> Call[dict[str, Any]]:
-    """A job's state for each group."""
-    return get(f"/v1/jobs/{segment(topic)}/{segment(id)}", dict[str, Any], {"tenant_id": tenant})
-
-
-def cancel_job(topic: str, id: str, *, tenant: str = "") -> Call[bool]:
-    """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
-    path = f"/v1/jobs/{segment(topic)}/{segment(id)}/cancel" + (f"?tenant_id={segment(tenant)}" if tenant else "")
-    return post(path, {}, lambda reply: decode_body(reply, CancelReply).cancelled, idempotent=True)
 
 
 # --- workers ----------------------------------------------------------------------------------------------------------

@@ -14,8 +14,17 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from driftq.client.claims import ACK, SettleAction, settle
+from driftq.client.claims import (
+    ACK,
+    SettleAction,
+    acks_of_claim,
+    by_settlement,
+    results_too_large,
+    settle,
+    settle_parts,
+)
 from driftq.client.errors import DriftQError
+from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
@@ -57,9 +66,9 @@ class SettleQueue:
             self._added.clear()
             while self._waiting:
                 handled, self._waiting = self._waiting, []
-                for settlement, messages in _by_settlement(handled):
-                    for at in range(0, len(messages), SETTLE_MAX):
-                        await self._settle(settlement, messages[at : at + SETTLE_MAX])
+                for settlement, messages in by_settlement(handled):
+                    for part in settle_parts(messages, SETTLE_MAX):
+                        await self._settle(settlement, part)
 
     async def _settle(self, settlement: SettleAction, messages: list[AnyMessage]) -> None:
         messages.sort(key=position)
@@ -74,7 +83,13 @@ class SettleQueue:
         self.settled(settlement, messages, reply.refused)
 
     def settled(self, settlement: SettleAction, messages: list[AnyMessage], refused: list[RefusedItem]) -> None:
-        """The broker has answered a call that settles these messages."""
+        """The broker has answered a call that settles these messages. If a result was too large, its job is
+        rejected."""
+        if refused:
+            for message, reason in results_too_large(messages, refused).items():
+                messages.remove(message)
+                self.add(message, SettleAction("reject", reason))
+            refused = [item for item in refused if item.error != Code.TOO_LARGE]
         if refused:
             logger.warning("%d messages were lost before they were settled: %s", len(refused), refused[0].message)
         self._end(settlement, messages, len(refused))
@@ -102,7 +117,7 @@ class SettleQueue:
 
     def take_acks(self) -> list[AnyMessage]:
         """Handled messages that the next claim can ack."""
-        done = [message for message, settlement in self._waiting if settlement == ACK][:SETTLE_MAX]
+        done = acks_of_claim([message for message, settlement in self._waiting if settlement == ACK])
         if done:
             taken = set(done)
             self._waiting = [item for item in self._waiting if item[0] not in taken]
@@ -117,10 +132,3 @@ class SettleQueue:
 
 def position(message: AnyMessage) -> tuple[int, int]:
     return message.partition, message.offset
-
-
-def _by_settlement(handled: list[tuple[AnyMessage, SettleAction]]) -> list[tuple[SettleAction, list[AnyMessage]]]:
-    groups: dict[SettleAction, list[AnyMessage]] = {}
-    for message, settlement in handled:
-        groups.setdefault(settlement, []).append(message)
-    return list(groups.items())

@@ -1,11 +1,14 @@
 """Tasks: functions that are called through the queue. A job's value is the call's arguments by name, as JSON.
 
 @driftq.task("email.send.v1", topic="emails")
-async def send_email(to: str, subject: str) -> None: ...
+async def send_email(to: str, subject: str) -> str: ...
 
-await send_email("ann@example.org", "hello")                 # a plain call
-send_email.enqueue(broker, "ann@example.org", "hello")       # a job; the worker checks the types of the arguments
-send_email.run(broker)                                       # a worker for this task
+await send_email("ann@example.org", "hello")                       # a plain call
+handle = send_email.enqueue(broker, "ann@example.org", "hello")    # a job; the worker checks the types of the arguments
+handle.result(timeout=10)                                          # what the worker returned
+send_email.run(broker)                                             # a worker for this task
+
+What the function returns is stored as the job's result, in the same write as the ack.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import msgspec
 
 from driftq.client.calls import queue
 from driftq.client.claims import Reject
+from driftq.client.endpoint import SyncApi
 from driftq.client.errors import InvalidCall
+from driftq.client.job_handle import AsyncJobHandle, JobHandle
+from driftq.client.message import json_of
 from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
 from driftq.client.worker.worker import Worker
 
@@ -27,7 +33,6 @@ if typing.TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ, DriftQ
     from driftq.client.message import MessageMethods
     from driftq.client.worker.hooks import Middleware
-    from driftq.wire.jobs import EnqueueReply
     from driftq.wire.produce import ProduceItem
 
 P = ParamSpec("P")
@@ -86,12 +91,28 @@ class Task(Worker[P, R]):
         return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **self._job_options)
 
     @overload
-    def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> EnqueueReply: ...
+    def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
     @overload
-    def enqueue(self, broker: AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Awaitable[EnqueueReply]: ...
+    def enqueue(self, broker: AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Awaitable[AsyncJobHandle[R]]: ...
     def enqueue(self, broker: DriftQ | AsyncDriftQ, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Enqueue a call for the workers of this task."""
-        return broker.jobs.enqueue(self.subscription.topic, self.job(*args, **kwargs))
+        """Enqueue a call for the workers of this task. Returns a handle, to wait for the result."""
+        job = self.job(*args, **kwargs)
+        options: dict[str, Any] = {
+            "group": self.subscription.group,
+            "tenant": job.envelope.tenant_id if job.envelope is not None else "",
+            "returns": _return_type(self.function),
+        }
+        topic = self.subscription.topic
+        if isinstance(broker, SyncApi):
+            enqueued = broker.jobs.enqueue(topic, job)
+            return JobHandle(broker._transport, topic, enqueued.id, reply=enqueued, **options)
+        enqueueing, transport = broker.jobs.enqueue(topic, job), broker._transport
+
+        async def handle() -> AsyncJobHandle[R]:
+            reply = await enqueueing
+            return AsyncJobHandle(transport, topic, reply.id, reply=reply, **options)
+
+        return handle()
 
     def handler(self) -> Handler:
         read = _reader(self.function, self._signature)
@@ -99,14 +120,33 @@ class Task(Worker[P, R]):
         if self.is_async:
 
             async def handle_async(message: MessageMethods) -> Any:
-                return await function(**read(message))  # type: ignore[call-arg, misc]
+                return _keep_result(message, await function(**read(message)))  # type: ignore[call-arg, misc]
 
             return handle_async
 
         def handle(message: MessageMethods) -> Any:
-            return function(**read(message))  # type: ignore[call-arg]
+            return _keep_result(message, function(**read(message)))  # type: ignore[call-arg]
 
         return handle
+
+
+def _keep_result(message: MessageMethods, value: Any) -> Any:
+    """The ack of the message stores what its task returned. A result that is not JSON will not be JSON the next time
+    either, and the work is done: the job is rejected."""
+    if value is not None:
+        try:
+            message.result_json = json_of("result", value)
+        except InvalidCall as error:
+            raise Reject(error.message) from None
+    return value
+
+
+def _return_type(function: Callable[..., Any]) -> Any:
+    """What results are converted to; anything if the function does not say."""
+    try:
+        return typing.get_type_hints(function).get("return", Any)
+    except (NameError, TypeError):
+        return Any
 
 
 def _reader(function: Callable[..., Any], signature: inspect.Signature) -> Callable[[MessageMethods], dict[str, Any]]:

@@ -178,7 +178,9 @@ class WorkerLoop:
         _, _, task, label, start = subscription
         claiming = Claiming(self._holder, room, self._options.lease_ms, start, task, label)
         done = self._to_settle.take_acks()
-        flow = claim_flow(claiming, 0 if drain else CLAIM_WAIT_MS, token_ranges(done), transport.retry, transport.peer)
+        flow = claim_flow(
+            claiming, 0 if drain else CLAIM_WAIT_MS, token_ranges(done, ACK.verb), transport.retry, transport.peer
+        )
         claim_task = asyncio.create_task(transport.execute(flow))
         # Cancelling a claim closes its connection; the broker then takes back what it may have delivered on it.
         await asyncio.wait((claim_task, stopping), return_when=asyncio.FIRST_COMPLETED)

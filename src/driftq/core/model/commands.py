@@ -11,7 +11,7 @@ from msgspec import Struct
 from driftq.core.model.facts import ProducerSequence, RecordSchedule, TopicConfig
 
 # What a sweep looks at: ("group", group_id, log_id), ("stream", log_id, 0), ("wake", subscription, 0), ("keys", 0, 0),
-# ("outcomes", 0, 0), ("stages", 0, 0).
+# ("outcomes", 0, 0), ("results", 0, 0), ("stages", 0, 0).
 Subject = tuple[str, int, int]
 
 
@@ -21,12 +21,14 @@ class Command(Struct, frozen=True, gc=False):
 
 class Held(Struct, frozen=True, gc=False):
     """A range of messages that the caller claims to hold: offsets [first, end) of a partition, under a token or,
-    without one, under the owner's name."""
+    without one, under the owner's name. A range of one message may have a result or a progress, as JSON."""
 
     partition: int
     first: int
     end: int
     token: str = ""
+    result: bytes = b""  # of an ack
+    progress: bytes = b""  # of an extension
 
 
 # --- topics and groups ----------------------------------------------------------------------------------------------
@@ -169,6 +171,7 @@ class Nack(Command, frozen=True):
     held: tuple[Held, ...]
     reason: str = ""
     delay_ms: int | None = None
+    traceback: str = ""  # kept as the result if the message becomes a dead letter
 
 
 class ReleaseMessages(Command, frozen=True):
@@ -190,6 +193,7 @@ class RejectMessages(Command, frozen=True):
     owner: str
     held: tuple[Held, ...]
     reason: str = ""
+    traceback: str = ""  # kept as the result
 
 
 class Extend(Command, frozen=True):

@@ -2,7 +2,8 @@
 
 A fact is what the journal holds and what `core.state.fold` folds. The facts of one command are one frame, all or
 nothing. Logs, groups and streams have dense numbers that are never reused. The other facts are in `stream_facts`
-(streams, subscriptions), `effect_facts` (effects, outcomes, stages) and `snapshot_facts`; `frames` lists all of them.
+(streams, subscriptions), `effect_facts` (effects, outcomes, stages), `job_facts` (results, progress) and
+`snapshot_facts`; `frames` lists all of them.
 
 How facts evolve:
 

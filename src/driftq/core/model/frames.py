@@ -11,6 +11,7 @@ import msgspec
 
 from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
+from driftq.core.model import job_facts as j
 from driftq.core.model import snapshot_facts as i
 from driftq.core.model import stream_facts as s
 
@@ -48,6 +49,9 @@ AnyFact = (
     | e.KeysSwept
     | e.OutcomeRecorded
     | e.OutcomesForgotten
+    | j.ResultStored
+    | j.ResultsForgotten
+    | j.ProgressReported
     | e.Staged
     | e.Published
     | e.StagesForgotten

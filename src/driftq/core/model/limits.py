@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from driftq.wire.claims import PROGRESS_BYTES_MAX
 from driftq.wire.fields import LEASE_MS_MAX, LEASE_MS_MIN
 from driftq.wire.message import RetryPolicy
 
@@ -42,6 +43,11 @@ class BrokerLimits(Struct, frozen=True):
     effect_lease_ms: int = 30_000
     result_bytes: int = 64 * 1024
     keys_max: int = 5_000_000
+
+    job_result_bytes: int = 64 * 1024
+    job_result_ttl_ms: int = 3_600_000
+    progress_bytes: int = PROGRESS_BYTES_MAX
+    traceback_bytes: int = 16 * 1024
 
     streams_max: int = 1_000_000
     touch_ms: int = 1_000

@@ -12,6 +12,9 @@ Every call is checked against the lease of each message that it names:
                                              is a repeat     is a repeat
 
 An ack inside an outcome is stricter (`Ack.fenced`): the caller must hold every message.
+
+An ack may bring the result of its message, and a nack or reject the traceback of its worker: they are stored in the
+frame that settles the message, and only there. An extension may bring a report of the progress.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from typing import TYPE_CHECKING
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.facts import Extended
+from driftq.core.model.job_facts import ProgressReported, ResultStored
 from driftq.core.model.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.dead_letter import dead_letter
 from driftq.core.transitions.expiry import extensions
 from driftq.core.transitions.lookups import bad_lease, bad_partition, find_group, no_such_topic, overlap
-from driftq.core.transitions.retry import bounded, fail
+from driftq.core.transitions.retry import bounded, bounded_end, fail
 from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
@@ -43,12 +47,13 @@ SettleCommand = c.Ack | c.Nack | c.ReleaseMessages | c.RejectMessages | c.Extend
 class _Targets:
     """The messages of a call, by what may be done with them. `fenced`: the caller must hold every one."""
 
-    __slots__ = ("fenced", "held", "refused", "resting")
+    __slots__ = ("fenced", "held", "refused", "reported", "resting")
 
     def __init__(self, fenced: bool) -> None:
         self.fenced = fenced
         self.held: list[tuple[Progress, Range]] = []
         self.resting: list[tuple[Progress, int]] = []  # the lease ran out or they were nacked, and not delivered again
+        self.reported: list[tuple[Progress, c.Held]] = []  # those of them that have a result or a progress
         self.refused: list[Refusal] = []
 
 
@@ -61,16 +66,41 @@ def _check(ctx: DecisionContext, group: Group, command: SettleCommand, *, fenced
             return bad_partition(held.partition, ctx.state.topics[group.topic])
         if not 0 <= held.first < held.end:
             return Rejected(Code.INVALID_ARGUMENT, "offset cannot be negative, and a range has at least one")
+        if held.result or held.progress:
+            refusal = _bad_report(ctx, held)
+            if isinstance(refusal, Rejected):
+                return refusal
+            if refusal is not None:
+                targets.refused.append(refusal)
+                continue
         progress = group.progress[held.partition]
         lease = progress.held.run_at(held.first, held.end)
         if lease is not None and _is_holder(lease, held.token, command.owner):
             targets.held.append((progress, (held.first, held.end)))
+            if held.result or held.progress:
+                targets.reported.append((progress, held))
             continue
         # One offset past the end of the log is enough to report that the others were never delivered.
         stop = max(held.first, ctx.state.logs[progress.log_id].end) + 1
         for offset in range(held.first, min(held.end, stop)):
             _check_message(targets, progress, held, offset, command)
     return targets
+
+
+def _bad_report(ctx: DecisionContext, held: Held) -> Refusal | Rejected | None:
+    """A result that is too large is refused with its message: the others are acked. Heartbeats have no such refusals,
+    because a worker would take its lease for lost: they are refused as a whole."""
+    if held.end != held.first + 1:
+        return Rejected(Code.INVALID_ARGUMENT, "a result or a progress belongs to one message: name it without `end`")
+    largest = ctx.limits.progress_bytes
+    if len(held.progress) > largest:
+        message = f"the progress has {len(held.progress)} bytes as JSON; at most {largest} are allowed"
+        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
+    largest = ctx.limits.job_result_bytes
+    if len(held.result) > largest:
+        message = f"the result has {len(held.result)} bytes as JSON; at most {largest} are allowed: store it elsewhere"
+        return Refusal(held.partition, held.first, Code.TOO_LARGE, message)
+    return None
 
 
 def _check_message(targets: _Targets, progress: Progress, held: c.Held, offset: int, command: SettleCommand) -> None:
@@ -89,11 +119,15 @@ def _check_message(targets: _Targets, progress: Progress, held: c.Held, offset: 
         refusal = "not owner"
     elif state is MessageState.HELD:
         targets.held.append((progress, (offset, offset + 1)))
+        if held.result or held.progress:
+            targets.reported.append((progress, held))
         return
     elif targets.fenced and entry is not None and not entry.lost:
         refusal = "not owner: the message was given back"
     else:
         targets.resting.append((progress, offset))
+        if held.result:
+            targets.reported.append((progress, held))
         return
     targets.refused.append(Refusal(held.partition, offset, code, refusal))
 
@@ -163,10 +197,15 @@ def _ack(ctx: DecisionContext, group: Group, targets: _Targets) -> None:
     late = [(progress, (offset, offset + 1)) for progress, offset in targets.resting]
     for log_id, ranges in _by_log(targets.held + late).items():
         ctx.facts.append(f.Settled(group.group_id, log_id, tuple(ranges), f.ACKED, ctx.now_ms))
+    expires_ms = ctx.now_ms + ctx.limits.job_result_ttl_ms
+    for progress, held in targets.reported:
+        result = ResultStored(group.group_id, progress.log_id, held.first, ctx.now_ms, expires_ms, held.result)
+        ctx.facts.append(result)
 
 
 def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
     """A repeated nack changes nothing. A nack after the lease ran out records its reason."""
+    reason, traceback = command.reason or "nack", bounded_end(command.traceback, ctx.limits.traceback_bytes)
 
     def act(group: Group, targets: _Targets) -> None:
         for progress, offset in targets.resting:
@@ -179,7 +218,7 @@ def nack(ctx: DecisionContext, command: c.Nack) -> Reply:
                 if ctx.is_full():
                     targets.refused.append(_too_much(ctx, progress, offset))
                     continue
-                fail(ctx, group, progress, offset, command.reason or "nack", lost=False, delay=command.delay_ms)
+                fail(ctx, group, progress, offset, reason, lost=False, delay=command.delay_ms, traceback=traceback)
 
     reply = _settle(ctx, command, act)
     if ctx.dead_letters and isinstance(reply, Settlement):
@@ -199,6 +238,8 @@ def _explain(ctx: DecisionContext, group: Group, progress: Progress, offset: int
 
 
 def reject(ctx: DecisionContext, command: c.RejectMessages) -> Reply:
+    traceback = bounded_end(command.traceback, ctx.limits.traceback_bytes)
+
     def act(group: Group, targets: _Targets) -> None:
         late = [(progress, (offset, offset + 1)) for progress, offset in targets.resting]
         for progress, (first, end) in targets.held + late:
@@ -210,7 +251,7 @@ def reject(ctx: DecisionContext, command: c.RejectMessages) -> Reply:
                     run = ((offset, offset + 1),)
                     error = bounded(command.reason, ctx.limits.error_bytes)
                     ctx.facts.append(f.Settled(group.group_id, progress.log_id, run, f.DEAD, ctx.now_ms, error))
-                elif not dead_letter(ctx, group, progress, offset, "rejected", command.reason):
+                elif not dead_letter(ctx, group, progress, offset, "rejected", command.reason, traceback=traceback):
                     partition = ctx.state.logs[progress.log_id].partition
                     message = "the record cannot be read, so it cannot become a dead letter"
                     targets.refused.append(Refusal(partition, offset, Code.DATA_CORRUPT, message))
@@ -228,7 +269,8 @@ def release(ctx: DecisionContext, command: c.ReleaseMessages) -> Reply:
 
 
 def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
-    """Only a live lease can be extended. After it ran out, the holder is refused."""
+    """Only a live lease can be extended. After it ran out, the holder is refused. Without a `lease_ms` a lease that
+    ends later than the default is left as it is."""
     group = find_group(ctx, command.topic, command.group)
     if isinstance(group, Rejected):
         return group
@@ -243,9 +285,13 @@ def extend(ctx: DecisionContext, command: c.Extend) -> Reply:
     until_ms = ctx.now_ms + lease_ms
     for log_id, ranges in _by_log(targets.held).items():
         progress = ctx.state.progress_of(group.group_id, log_id)
+        if command.lease_ms is None:
+            ranges = [part for run in ranges for part in _ending_before(progress, run, until_ms)]
         for end_ms, extended in extensions(ctx.state.logs[log_id], progress, ranges, ctx.now_ms + lease_ms).items():
             ctx.facts.append(f.Extended(group.group_id, log_id, tuple(extended), end_ms))
             until_ms = min(until_ms, end_ms)
+    for progress, held in targets.reported:
+        ctx.facts.append(ProgressReported(group.group_id, progress.log_id, held.first, ctx.now_ms, held.progress))
     lost = list(targets.refused)
     for progress, offset in targets.resting:
         partition = ctx.state.logs[progress.log_id].partition
@@ -318,7 +364,8 @@ def keep_leases(ctx: DecisionContext, command: Keep) -> Reply:
         if not 0 <= held.partition < len(group.progress):
             return bad_partition(held.partition, ctx.state.topics[group.topic])
         progress = group.progress[held.partition]
-        ranges.setdefault(progress.log_id, []).extend(_ending_before(progress, held, ctx.now_ms, command.until_ms))
+        ending = _ending_before(progress, (held.first, held.end), command.until_ms, held.token, ctx.now_ms)
+        ranges.setdefault(progress.log_id, []).extend(ending)
     for log_id, held_ranges in ranges.items():
         progress = ctx.state.progress_of(group.group_id, log_id)
         for until_ms, extended in extensions(ctx.state.logs[log_id], progress, held_ranges, command.until_ms).items():
@@ -326,16 +373,16 @@ def keep_leases(ctx: DecisionContext, command: Keep) -> Reply:
     return Settlement((), command.until_ms)
 
 
-def _ending_before(progress: Progress, held: Held, now_ms: int, until_ms: int) -> list[Range]:
-    """The ranges held under the token by a live lease that ends before `until_ms`."""
-    held_ranges = [
-        (low, high)
-        for low, high, lease in progress.held.overlapping(held.first, held.end)
-        if lease.token == held.token and now_ms < lease.until_ms < until_ms
-    ]
-    for offset in progress.entries_in(held.first, held.end):
+def _ending_before(progress: Progress, run: Range, until_ms: int, token: str = "", after_ms: int = 0) -> list[Range]:
+    """The ranges of a run whose lease ends before `until_ms`; with a token only those that it holds, and that have not
+    ended at `after_ms`."""
+
+    def is_ending(lease: Lease) -> bool:
+        return after_ms < lease.until_ms < until_ms and (not token or lease.token == token)
+
+    ranges = [(low, high) for low, high, lease in progress.held.overlapping(*run) if is_ending(lease)]
+    for offset in progress.entries_in(*run):
         entry = progress.entries[offset]
-        lease = entry.lease
-        if entry.held and lease is not None and lease.token == held.token and now_ms < lease.until_ms < until_ms:
-            held_ranges.append((offset, offset + 1))
-    return sorted(held_ranges)
+        if entry.held and entry.lease is not None and is_ending(entry.lease):
+            ranges.append((offset, offset + 1))
+    return sorted(ranges)

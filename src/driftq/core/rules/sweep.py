@@ -1,4 +1,5 @@
-"""Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, and records past their retention.
+"""Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, results, and records past their
+retention.
 
 The driver calls it when a deadline has passed (`Broker.due`), and now and then for what has no deadline: retention,
 idle groups, effect keys (`regular_sweeps`). A sweep is bounded; the next one does the rest.
@@ -14,6 +15,7 @@ from driftq.core.context import DecisionContext, Unreadable
 from driftq.core.model.commands import Sweep
 from driftq.core.model.effect_facts import EffectsChecked, KeysSwept, OutcomesForgotten
 from driftq.core.model.facts import ClockSet, GroupIdled, Trimmed
+from driftq.core.model.job_facts import ResultsForgotten
 from driftq.core.model.replies import Done, Reply, Swept
 from driftq.core.transitions.expiry import delete_stream, expire_leases, forget_stages
 from driftq.core.transitions.wakes import expire_wake
@@ -32,6 +34,7 @@ EFFECTS_CHECKED = 5_000  # effect keys that one sweep checks
 EFFECT_SWEEPS_MAX = 20  # in one round
 PENDING_TRIMMED = 10_000  # offsets that one sweep drops from a log of which a group has more pending messages
 PENDING_SWEEPS_MAX = 100  # of such a log in one round
+RESULTS_FORGOTTEN = 2_500  # results that one sweep forgets
 IDLE_MS = 3_600_000  # an idle broker records the time this often
 
 
@@ -159,6 +162,12 @@ def _sweep_outcomes(ctx: DecisionContext, number: int, limit: int) -> None:
         ctx.facts.append(OutcomesForgotten(count))
 
 
+def _sweep_results(ctx: DecisionContext, number: int, limit: int) -> None:
+    count = ctx.state.results.expired(ctx.now_ms, RESULTS_FORGOTTEN)
+    if count:
+        ctx.facts.append(ResultsForgotten(count))
+
+
 def _sweep_stages(ctx: DecisionContext, number: int, limit: int) -> None:
     stages = ctx.state.stages.by_handle.items()
     expired = tuple(islice((handle for handle, entry in stages if entry.expires_ms <= ctx.now_ms), limit))
@@ -235,6 +244,7 @@ _SWEEPS: dict[str, Callable[[DecisionContext, int, int], None]] = {
     "keys": _sweep_keys,
     "effects": _sweep_effects,
     "outcomes": _sweep_outcomes,
+    "results": _sweep_results,
     "stages": _sweep_stages,
     "retention": _retain_log,
     "pending": _retain_log,

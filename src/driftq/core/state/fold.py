@@ -24,6 +24,7 @@ from driftq.core.state.progress import Progress
 from driftq.core.state.streams import StreamRecord
 
 if TYPE_CHECKING:
+    from driftq.core.state.groups import Topic
     from driftq.core.state.logs import Log
     from driftq.core.state.state import State
 
@@ -44,6 +45,8 @@ class Fold:
         self.effect_messages = state.effect_messages
         self.stages = state.stages
         self.job_attempts = state.job_attempts
+        self.results = state.results
+        self.reports = state.reports
         self.deadlines = state.deadlines
         self.subscriptions = state.subscriptions
         self.folds: dict[type, Callable[[Any], None]] = {
@@ -80,6 +83,8 @@ class Fold:
             e.Published: self._published,
             e.StagesForgotten: self._stages_forgotten,
             **state.outcomes.folds,
+            **state.results.folds,
+            **state.reports.folds,
             **state.activity.folds,
             **state.subscriptions.folds,
         }
@@ -106,6 +111,7 @@ class Fold:
             topic = self.topics.pop(name)
             for group in topic.groups.values():
                 del self.groups[group.group_id]
+                self._forget_jobs(group.group_id, topic)
             for log_id in topic.log_ids:
                 self.keys.forget_log(log_id)
                 del self.logs[log_id]
@@ -163,6 +169,8 @@ class Fold:
             progress = self.state.progress_of(group_id, log.log_id)
             progress.trim(fact.start_offset)
             progress.forget_lanes(log.lanes.by_key)
+            if self.reports:
+                self.reports.settle(group_id, log.log_id, ((0, fact.start_offset),))
 
     def _records_lost(self, fact: f.RecordsLost) -> None:
         """Only journals that an older version repaired hold this fact: no group gets these offsets."""
@@ -201,6 +209,8 @@ class Fold:
         self._note_time(fact.at_ms)
         progress = self.state.progress_of(fact.group_id, fact.log_id)
         progress.seek(fact.offset)
+        self.results.seek(fact.group_id, fact.log_id, fact.offset)
+        self.reports.seek(fact.group_id, fact.log_id)
         self._restart(progress, fact.offset, fact.at_ms)
         self.groups[fact.group_id].use(fact.at_ms)
 
@@ -212,9 +222,16 @@ class Fold:
         group = self.groups.pop(fact.group_id)
         topic = self.topics[group.topic]
         del topic.groups[group.name]
+        self._forget_jobs(fact.group_id, topic)
         for log_id in topic.log_ids:
             self.logs[log_id].readers.remove(fact.group_id)
             self.logs[log_id].ended_ms = self.state.last_ms
+
+    def _forget_jobs(self, group_id: int, topic: Topic) -> None:
+        """A group is gone, and with it the results and reports of its jobs."""
+        for log_id in topic.log_ids:
+            self.results.seek(group_id, log_id, 0)
+            self.reports.seek(group_id, log_id)
 
     def _filter_noted(self, fact: f.FilterNoted) -> None:
         self._note_time(fact.at_ms)
@@ -275,6 +292,8 @@ class Fold:
         lanes.pass_settled(progress, log, fact)
         if log.tracked.count:
             self.job_attempts.settle(log, fact)
+        if self.reports:
+            self.reports.settle(fact.group_id, fact.log_id, fact.ranges)
         self.keys.end_jobs(log.log_id, fact.ranges, self.state.last_ms)
         self.state.schedule(progress)
 

@@ -112,8 +112,10 @@ def identity(command: CommitOutcome) -> bytes:
 
 
 def digest(command: CommitOutcome) -> bytes:
-    """A digest of the request, acks included."""
-    return _hashed((command.digest, _runs(command)))
+    """A digest of the request, with its acks and their results."""
+    results = [held.result for ack in command.acks for held in ack.held if held.result]
+    named = (command.digest, _runs(command))
+    return _hashed((*named, results) if results else named)
 
 
 def _runs(command: CommitOutcome) -> list[tuple[str, str, str, int, int, int, str]]:

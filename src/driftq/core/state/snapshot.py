@@ -54,6 +54,8 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield from state.keys.snapshot()
     yield from state.effects.snapshot()
     yield from state.outcomes.snapshot()
+    yield from state.results.snapshot()
+    yield from state.reports.snapshot()
     yield from state.stages.snapshot()
     yield from state.job_attempts.snapshot()
     yield from state.subscriptions.snapshot()

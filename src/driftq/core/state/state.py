@@ -5,7 +5,8 @@
     |- logs                    by number: every partition, every stream, and the staging log
     |- streams, subscriptions  by path, by log and by number
     |- keys, effects, outcomes what happened once and must not happen again
-    |- stages, job_attempts    batches that wait to be published; what became of jobs
+    |- stages                  batches that wait to be published
+    |- job_attempts, results, reports   what became of jobs, and how far those are that run
     `- deadlines               when to look at what next
 
 Rules read the tables and never change them. A snapshot is the same state as facts (`core.state.snapshot`).
@@ -24,6 +25,7 @@ from driftq.core.state.jobs import JobAttempts, JobTenure
 from driftq.core.state.logs import Log
 from driftq.core.state.outcomes import Outcomes
 from driftq.core.state.progress import Progress
+from driftq.core.state.results import ReportTable, ResultTable
 from driftq.core.state.stages import Stages
 from driftq.core.state.streams import StreamTable
 from driftq.core.state.subscriptions import SubscriptionTable
@@ -52,6 +54,8 @@ class State:
         self.job_attempts = JobAttempts()  # the attempts of tracked jobs
         self.deadlines = Deadlines()  # when to sweep what
         self.outcomes = Outcomes(self.deadlines)  # outcomes that were carried out, for repeats
+        self.results = ResultTable(self.deadlines)  # of jobs
+        self.reports = ReportTable()  # how far jobs are that run
         self.subscriptions = SubscriptionTable(self.deadlines)
         self.next_log_id = STAGING_LOG + 1  # numbers are never reused
         self.next_group_id = 1

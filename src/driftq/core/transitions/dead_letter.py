@@ -1,4 +1,5 @@
-"""Moves a message to the dead letters: appends a copy to `dlq.<topic>` and settles the original, in one frame."""
+"""Moves a message to the dead letters: appends a copy to `dlq.<topic>` and settles the original, in one frame. The
+traceback of its worker, if there is one, is stored as its result."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import msgspec
 
 from driftq.core.context import Unreadable
 from driftq.core.model.facts import DEAD, Settled
+from driftq.core.model.job_facts import ResultStored
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import DeadLetter, Head, encode_head, read_head
@@ -21,7 +23,15 @@ if TYPE_CHECKING:
 
 
 def dead_letter(
-    ctx: DecisionContext, group: Group, progress: Progress, offset: int, reason: str, error: str, *, lost: bool = False
+    ctx: DecisionContext,
+    group: Group,
+    progress: Progress,
+    offset: int,
+    reason: str,
+    error: str,
+    *,
+    lost: bool = False,
+    traceback: str = "",
 ) -> bool:
     """Dead-letter a message. False, and no facts, if its record cannot be read."""
     log = ctx.state.logs[progress.log_id]
@@ -46,6 +56,11 @@ def dead_letter(
     ctx.expect_event(log, letter.last_error)
     ctx.append(_dead_log(ctx, log), pack_one(dead.value, dead.key, dead.head), 1, dead.size_bytes)
     ctx.facts.append(Settled(group.group_id, log.log_id, ((offset, offset + 1),), DEAD, ctx.now_ms, letter.last_error))
+    if traceback:
+        expires_ms = ctx.now_ms + ctx.limits.job_result_ttl_ms
+        stored = ResultStored(group.group_id, log.log_id, offset, ctx.now_ms, expires_ms, b"", traceback)
+        ctx.facts.append(stored)
+        ctx.batch_bytes += len(traceback)
     ctx.dead_letters[group.group_id, log.log_id, offset] = (reason, letter.last_error)
     return True
 

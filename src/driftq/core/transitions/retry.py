@@ -32,6 +32,7 @@ def fail(
     *,
     lost: bool,
     delay: int | None = None,
+    traceback: str = "",
 ) -> None:
     """End an attempt as failed; `lost` if its lease ran out."""
     log = ctx.state.logs[progress.log_id]
@@ -44,7 +45,7 @@ def fail(
     except Unreadable:
         policy = ctx.limits.retry  # it cannot be copied to the dead letters: it is retried until it can be read
     exhausted = is_exhausted(policy, attempts) and not topic.dead_of
-    if exhausted and dead_letter(ctx, group, progress, offset, "max_attempts", error, lost=lost):
+    if exhausted and dead_letter(ctx, group, progress, offset, "max_attempts", error, lost=lost, traceback=traceback):
         return
     if delay is None:
         delay = delay_ms(policy, attempts, ctx.chance.uniform(), ctx.limits.retry_floor_ms)
@@ -70,6 +71,12 @@ def bounded(text: str, bytes_max: int) -> str:
     """Cut a text to a number of UTF-8 bytes, between characters."""
     raw = text.encode("utf-8", "replace")
     return text if len(raw) <= bytes_max else raw[:bytes_max].decode("utf-8", "ignore")
+
+
+def bounded_end(text: str, bytes_max: int) -> str:
+    """The end of a text: the last lines of a traceback say what happened."""
+    raw = text.encode("utf-8", "replace")
+    return text if len(raw) <= bytes_max else raw[-bytes_max:].decode("utf-8", "ignore")
 
 
 # --- backoff: pure arithmetic, chance is an argument ---

@@ -11,13 +11,21 @@ from msgspec import UNSET, json
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Claimed, Rejected, Settlement
-from driftq.engine.settle_slices import RUN_MESSAGES_MAX, RUNS_MAX, SettleCommand, is_one_slice, settle_in_slices
+from driftq.engine.settle_slices import (
+    RESULTS_BYTES_MAX,
+    RUN_MESSAGES_MAX,
+    RUNS_MAX,
+    SettleCommand,
+    is_one_slice,
+    settle_in_slices,
+)
 from driftq.server.consume_stream import ConsumeStream
 from driftq.server.deliveries import (
     ClaimReader,
     PackedClaim,
     give_back,
     held_runs,
+    json_bytes,
     refused_items,
 )
 from driftq.server.handlers.claim_reply import claim_reply, corrupt, packed_claim_reply
@@ -74,7 +82,10 @@ class ClaimsHandlers:
         start = body.start if body.start == "earliest" else start_of(body.start)
         acks = held_runs(body.acks) if body.acks else ()
         if acks and not is_one_slice(c.Ack(body.topic, body.group, body.owner, acks)):
-            raise BadRequest(f"the acks of a claim name up to {RUN_MESSAGES_MAX} messages in up to {RUNS_MAX} runs")
+            raise BadRequest(
+                f"the acks of a claim name up to {RUN_MESSAGES_MAX} messages in up to {RUNS_MAX} runs, with results of "
+                f"up to {RESULTS_BYTES_MAX} bytes"
+            )
         command = c.Claim(
             body.topic, body.group, body.owner, body.max, body.lease_ms, start, body.task, body.label, acks,
             self._context.settings.limits.reply_bytes,
@@ -169,11 +180,12 @@ class ClaimsHandlers:
 
     def ack(self, request: Request) -> Answer:
         body = read(request, AckRequest, _PARTITION_OFFSET)
-        return self._context.ask(c.Ack(body.topic, body.group, body.owner, (_held(body),)), _settled)
+        held = (_held(body, json_bytes(body.result)),)
+        return self._context.ask(c.Ack(body.topic, body.group, body.owner, held), _settled)
 
     def nack(self, request: Request) -> Answer:
         body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
-        command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms)
+        command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms, body.traceback)
         return self._context.ask(command, _settled)
 
     def ack_through(self, request: Request) -> Answer:
@@ -191,7 +203,10 @@ class ClaimsHandlers:
 
     def nack_batch(self, request: Request) -> Answer:
         return self._settle(
-            request, lambda body, held: c.Nack(body.topic, body.group, body.owner, held, body.reason, body.delay_ms)
+            request,
+            lambda body, held: c.Nack(
+                body.topic, body.group, body.owner, held, body.reason, body.delay_ms, body.traceback
+            ),
         )
 
     def release(self, request: Request) -> Answer:
@@ -202,7 +217,8 @@ class ClaimsHandlers:
 
     def reject(self, request: Request) -> Answer:
         return self._settle(
-            request, lambda body, held: c.RejectMessages(body.topic, body.group, body.owner, held, body.reason)
+            request,
+            lambda body, held: c.RejectMessages(body.topic, body.group, body.owner, held, body.reason, body.traceback),
         )
 
     def extend(self, request: Request) -> Answer:
@@ -234,13 +250,13 @@ class ClaimsHandlers:
         return _settle_response(items, until_ms or 0, dead)
 
 
-def _held(body: AckRequest) -> c.Held:
+def _held(body: AckRequest, result: bytes = b"") -> c.Held:
     partition, offset = body.partition, body.offset
     if partition is UNSET or offset is UNSET:
         raise BadRequest("partition and offset are required")
     if not (body.topic and body.group and (body.owner or body.token)):
         raise BadRequest("topic, group, and owner are required")
-    return c.Held(partition, offset, offset + 1, body.token)
+    return c.Held(partition, offset, offset + 1, body.token, result)
 
 
 def _settled(settlement: Settlement) -> Response:

@@ -129,6 +129,18 @@ JOB_OPERATIONS: Operations = {
         query=(_TENANT,),
         errors=READ_ERRORS,
     ),
+    ("GET", "/v1/jobs/{topic}/{id}/result"): Operation(
+        "Get the result of a job",
+        "What its worker returned, or how it failed. Waits up to `wait_ms` for the end of the job.",
+        "jobs",
+        {200: ReplyDoc("The result; `done` is false if the job has not ended yet.", jobs.JobResult)},
+        query=(
+            Query("wait_ms", Natural, "How long to wait for the end of the job, up to 60,000."),
+            Query("group", Name, "The group whose result counts; without it, every group that claims the job."),
+            _TENANT,
+        ),
+        errors=READ_ERRORS,
+    ),
     ("POST", "/v1/jobs/{topic}/{id}/cancel"): Operation(
         "Cancel a job",
         "The job is not delivered any more. A worker that runs it is notified at its next heartbeat.",
