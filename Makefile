@@ -36,7 +36,7 @@ LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
 LOCK_PEERS := $(UV) pip compile --group pyproject.toml:peers $(LOCKING)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash bench bench-core bench-peers performance spark-chaos table-power-cuts docs lock clean
+.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,8 @@ spark-chaos: setup classes ## Kill broker, driver, executors and workers under S
 
 table-power-cuts: setup classes ## Cut the power of a real file system under an archive N times, and compare (N=…, SEED=…)
 	$(BIN)/python -m tests.spark.power_cuts $(N) --seed $(SEED)
+archive-cycles: setup ## Kill a broker, delete its folder, restore it from its archive and audit, N times in each mode (N=…, SEED=…)
+	$(BIN)/python -m tests.crash.lost_machine $(N) --seed $(SEED)
 
 bench: setup ## Measure everything; one JSON line per result
 	$(BIN)/python -m bench

@@ -23,7 +23,7 @@ class Checkpoint:
         self._opened = opened
         self._phase = IDLE
         self._lsn = 0  # of the one that is under way
-        self._snapshot_lsn = opened.report.snapshot_lsn  # of the last one
+        self.snapshot_lsn = opened.report.snapshot_lsn  # of the last one
         self._work: SyncWork | None = None
 
     def is_syncing(self) -> bool:
@@ -44,7 +44,7 @@ class Checkpoint:
 
     def _begin(self, world: World) -> None:
         closed_lsn = self._opened.journal.closed_lsn()
-        if self._snapshot_lsn < closed_lsn <= world.sequencer.durable_lsn:
+        if self.snapshot_lsn < closed_lsn <= world.sequencer.durable_lsn:
             self._lsn = closed_lsn
             try:
                 self._work = self._opened.store.begin_sync()
@@ -74,7 +74,7 @@ class Checkpoint:
             world.counts["folds failed"] += 1
             return
         self._phase = TRIM
-        self._snapshot_lsn = self._lsn
+        self.snapshot_lsn = self._lsn
         world.audit.folded(self._opened, self._lsn, world.frames)
         world.trace.say(f"{world.steps}: snapshot at {self._lsn}")
 
@@ -82,7 +82,7 @@ class Checkpoint:
         self._phase = IDLE
         opened = self._opened
         removed = world.disk.counts.get("shared.remove", 0)
-        needed_lsn = snapshot_store.first_needed_lsn(opened.disk, opened.folder)
+        needed_lsn = min(snapshot_store.first_needed_lsn(opened.disk, opened.folder), world.kept_lsn())
         tail_lsn = opened.journal.tail_lsn()
         if world.random.random() < 0.5:
             opened.journal.trim(needed_lsn)

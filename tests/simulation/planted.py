@@ -362,11 +362,69 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is EffectStatus.COMMITTED:", "False:"),),
 }
 
+# Those that only a broker with an archive has (`tests.simulation.archive`).
+ARCHIVE_BUGS: dict[str, tuple[Bug, ...]] = {
+    "shipped_before_it_is_durable": (
+        Bug("storage.journal_reader:JournalReader.read", "if self.lsn >= end.lsn:", "if self._is_at_the_end():"),
+        Bug(
+            "storage.journal_reader:JournalReader.read",
+            "limit = end.position if is_last else self._segment.size_bytes",
+            "limit = self._segment.size_bytes",
+        ),
+        Bug("storage.journal_reader:JournalReader.read", "raise self._damaged(end.lsn)", "return None"),
+        Bug("storage.journal_reader:JournalReader.read", "self._is_at_the_end()", "False"),
+    ),
+    "generation_reused": (
+        Bug(
+            "storage.archive.writer:ArchiveWriter.attach",
+            "end_lsn, end_crc = self._seal(present, name)",
+            "name = present.head; end_lsn, end_crc = present.next_lsn - 1, present.next_crc",
+        ),
+    ),
+    "head_not_sealed": (
+        Bug(
+            "storage.archive.writer:ArchiveWriter._seal",
+            "self._objects.put_new(chunk_key(present.head, lsn), seal)",
+            "pass",
+        ),
+    ),
+    "manifest_overwritten_by_a_zombie": (
+        Bug(
+            "storage.archive.writer:ArchiveWriter._replace",
+            "(present.head, present.owner) != (self.generation, self._owner)",
+            "False",
+        ),
+        Bug(
+            "storage.archive.writer:ArchiveWriter._replace",
+            "self.present, self._version = present, version",
+            "self._version = version",
+        ),
+    ),
+    "base_without_what_a_file_gained": (
+        Bug("storage.archive.bases:BaseCopy._copy", "known.size_bytes == file_seen.size_bytes", "known.pieces"),
+    ),
+    "trimmed_history_of_a_branch": (
+        Bug("storage.archive.history:history_runs", "cut(chunk.run, stretch.last_lsn)", "chunk.run"),
+        Bug("storage.archive.history:history_runs", "lsn >= stretch.last_lsn", "0"),
+    ),
+    "listing_believed": (
+        Bug(
+            "storage.archive.history:_chunks_of",
+            "fetch.result() if fetch is not None else chunk_at(objects, generation, lsn)",
+            "fetch.result() if fetch is not None else chunk_at(objects, generation, lsn) if lsn in known else None",
+        ),
+        Bug("storage.archive.history:_chunks_of", "fetches: dict", "known = set(listed); fetches: dict"),
+    ),
+    "lost_reply_taken_for_another_writer": (
+        Bug("storage.archive.writer:ArchiveWriter.ship", "if self._objects.get(key) != data:", "if 1:"),
+    ),
+}
+
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """The product with one bug in it."""
-    with planted_bugs(*BUGS[name]):
+    with planted_bugs(*(BUGS.get(name) or ARCHIVE_BUGS[name])):
         yield
 
 

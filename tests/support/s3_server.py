@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import random
 import shutil
 import socket
 import subprocess
@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 from tests.support.wait import until_now
 
 START_S = 60.0
+STARTS_MAX = 4
 ACCESS_KEY, SECRET_KEY = "driftq-test", "driftq-test-secret"
 READ_ONLY_KEY, READ_ONLY_SECRET = "driftq-reader", "driftq-reader-secret"
 
@@ -50,12 +51,11 @@ class S3Server:
 def _free_ports(count: int) -> list[int]:
     """Ports below the ephemeral range, whose gRPC twins (+10,000) are free, too."""
     ports: list[int] = []
-    for port in range(20_000 + os.getpid() % 400 * 20, 31_000):
-        if all(_is_free(number) for number in (port, port + 10_000)):
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(11_000, 22_000)
+        if port not in ports and all(_is_free(number) for number in (port, port + 10_000)):
             ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise AssertionError("no free ports")
+    return ports
 
 
 def _is_free(port: int) -> bool:
@@ -75,36 +75,55 @@ def _identity(name: str, key: str, secret: str, actions: list[str]) -> dict[str,
 def s3_server() -> Iterator[S3Server]:
     """A server with two clients: one that may do everything, one that may only read."""
     folder = Path(tempfile.mkdtemp(prefix="driftq-s3-"))
-    master, volume, filer, s3 = _free_ports(4)
     identities = [
         _identity("writer", ACCESS_KEY, SECRET_KEY, ["Admin", "Read", "Write", "List", "Tagging"]),
         _identity("reader", READ_ONLY_KEY, READ_ONLY_SECRET, ["Read", "List"]),
     ]
     (folder / "s3.json").write_text(json.dumps({"identities": identities}))
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        for attempt in range(STARTS_MAX):
+            process, server = _start(folder / str(attempt), folder / "s3.json")
+            if _becomes_ready(process, server):
+                break
+            process.kill()
+            process.wait()
+        else:
+            raise AssertionError((folder / str(attempt) / "log").read_text()[-2_000:])
+        yield server
+    finally:
+        if process is not None:
+            process.kill()
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(folder: Path, config: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
+    folder.mkdir()
+    master, volume, filer, s3 = _free_ports(4)
     program = Path(sys.executable).parent / "weed"
     arguments = [
         "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
         f"-volume.port={volume}", "-volume.max=20", "-master.volumeSizeLimitMB=512", "-filer", f"-filer.port={filer}",
-        "-s3", f"-s3.port={s3}", f"-s3.config={folder}/s3.json",
+        "-s3", f"-s3.port={s3}", f"-s3.config={config}",
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, *arguments], stdout=log, stderr=log, cwd=folder)
-    server = S3Server(f"http://127.0.0.1:{s3}", f"http://127.0.0.1:{filer}")
+    return process, S3Server(f"http://127.0.0.1:{s3}", f"http://127.0.0.1:{filer}")
 
-    def is_ready() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()[-2_000:]
+
+def _becomes_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
+    """False if it ended: another process took one of its ports in the meantime."""
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            return True
         try:
             urlopen(f"{server.endpoint}/healthz", timeout=1).close()
-        except HTTPError:
-            return True
-        except (URLError, OSError):
+            urlopen(Request(f"{server.filer}/probe", data=b"stored", method="PUT"), timeout=5).close()
+        except (HTTPError, URLError, OSError):
             return False
         return True
 
-    try:
-        until_now(is_ready, START_S, pause_s=0.1)
-        yield server
-    finally:
-        process.kill()
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    until_now(answers, START_S, pause_s=0.1)
+    return process.poll() is None

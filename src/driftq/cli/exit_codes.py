@@ -31,12 +31,12 @@ class Exit(IntEnum):
     REFUSED = 1  # The server refused the request, or a part of it; or `driftq doctor` found a problem.
     USAGE = 2  # The command line or the settings are wrong.
     BAD_INPUT = 65  # The contents of a file or a pipe cannot be parsed.
-    NOTHING_THERE = 66  # No data folder at this path, no topic, group, job or stream of this name, or no such package.
-    UNREACHABLE = 69  # No server answers, or a server cannot listen at its address.
+    NOTHING_THERE = 66  # No data folder or archive there, no topic, group, job or stream of this name, no such package.
+    UNREACHABLE = 69  # No server or object store answers, or a server cannot listen at its address.
     FAILED = 70  # The disk failed, or there is a bug: nothing was acknowledged after it.
     FILES_MOVED = 72  # Files of the data folder were removed or replaced while the broker was running.
     CANNOT_CREATE = 73  # The data folder cannot be created or written.
-    DAMAGED = 74  # The data folder is damaged; nothing was changed.
+    DAMAGED = 74  # The data folder or the archive is damaged; nothing was changed.
     IN_USE = 75  # Try later: another process uses the data folder, or the server is busy, full or starting.
     NOT_ALLOWED = 77  # The server requires a token, or another one.
     TOO_NEW = 78  # The data folder was written by a later version.
@@ -54,9 +54,14 @@ def exit_on_error(report: Callable[[str], None] | None = None) -> Iterator[None]
         sys.exit(code)
 
     from driftq.core.model.frames import UnknownFact
+    from driftq.engine.archiver import ArchiveUnavailable
     from driftq.engine.lifetime import EngineStopped
     from driftq.repair.folder_reader import NoDataFolder
+    from driftq.repair.restore import NotInArchive
     from driftq.server.http.listener import CannotListen
+    from driftq.storage.archive.history import DamagedArchive, NoArchive
+    from driftq.storage.archive.manifest import BadManifest
+    from driftq.storage.archive.object_store import ObjectStoreError
     from driftq.storage.corruption import CorruptJournal, Damaged, FilesMoved, FormatTooNew
     from driftq.storage.data_folder import FolderInUse, FolderUnusable, ForeignFolder
     from driftq.storage.disk import DiskFailed, DiskFull
@@ -65,11 +70,13 @@ def exit_on_error(report: Callable[[str], None] | None = None) -> Iterator[None]
         yield
     except FolderInUse as error:
         end(Exit.IN_USE, str(error))
-    except CannotListen as error:
+    except (CannotListen, ArchiveUnavailable, ObjectStoreError) as error:
         end(Exit.UNREACHABLE, str(error))
     except (ForeignFolder, FolderUnusable) as error:
         end(Exit.CANNOT_CREATE, str(error))
-    except NoDataFolder as error:
+    except (DamagedArchive, BadManifest) as error:
+        end(Exit.DAMAGED, str(error))
+    except (NoDataFolder, NoArchive, NotInArchive) as error:
         end(Exit.NOTHING_THERE, str(error))
     except Damaged as error:
         lines = cut_by_truncate(str(Path(error.file).parents[1])) if isinstance(error, CorruptJournal) else []

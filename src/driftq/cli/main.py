@@ -66,6 +66,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "config": "Show every setting and where it comes from.",
         "backup": "Copy a broker's data while it runs, and check the copy.",
         "inspect": "Read a data folder: dump, verify, stats.",
+        "restore": "Make a data folder from an archive, as of now or of an earlier point.",
+        "archive": "List and verify an archive.",
         "repair": "Make a damaged data folder readable again, keeping what is cut.",
     },
     "Client": {
@@ -92,6 +94,8 @@ SHARED: Mapping[str, str] = {
     "version": "status",
     "serve": "serve",
     "config": "serve",
+    "restore": "archive",
+    "archive": "archive",
     "completion": "main",
 }
 

@@ -17,12 +17,22 @@ DEFAULT_DATA = "./data"  # of every command that takes a data folder
 @click.command()
 @click.option("--listen", "address", metavar="HOST:PORT", help="Address to listen on (default: 127.0.0.1:8080).")
 @click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="Data folder.")
+@click.option(
+    "--archive", metavar="URL", help="Copy everything to s3://bucket/prefix, gs://…, az://… or a folder (archive.url)."
+)
 @click.option("--memory", is_flag=True, help="Keep all data in memory; it is lost when the server stops.")
 @click.option("--config", metavar="FILE", help="Settings in TOML (env: DRIFTQ_CONFIG).")
 @click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True, help="Set one setting, e.g. queue.lease_ms=5000."
 )
-def serve(address: str | None, data: str, memory: bool, config: str | None, assignments: tuple[str, ...]) -> None:
+def serve(
+    address: str | None,
+    data: str,
+    archive: str | None,
+    memory: bool,
+    config: str | None,
+    assignments: tuple[str, ...],
+) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
     The server replies to a write only after it is on disk. The API is under /v1; its documentation is at /v1/docs.
@@ -43,6 +53,8 @@ def serve(address: str | None, data: str, memory: bool, config: str | None, assi
         if not colon or not port.isdigit():
             raise click.UsageError(f"--listen takes HOST:PORT, not {address!r}")
         assignments = (f"listen.host={host.strip('[]')}", f"listen.port={port}", *assignments)
+    if archive is not None:
+        assignments = (f"archive.url={archive}", *assignments)
     try:
         settings = load_from_environment(config, assignments).settings
     except SettingsError as error:

@@ -2,7 +2,7 @@
 
     1. sync the log store           everything that frames up to the lsn wrote is on the device
     2. fold                         old snapshot + closed part of the journal = new snapshot, saved durably
-    3. trim the journal             below the older of the two kept snapshots
+    3. trim the journal             below the older of the two kept snapshots, as far as the archive has it
     4. collect in the log store     delete the files that those frames had trimmed or dropped
 
 The order is the proof. A crash between any two steps leaves a folder that opens: before step 2 is complete the old
@@ -52,9 +52,11 @@ class Checkpointer:
         snapshots: SnapshotStore,
         state: State,
         stored_lsn: Callable[[], int],
+        archive_needs: Callable[[], int] | None = None,
     ) -> None:
         self._journal = journal
         self._stored_lsn = stored_lsn  # everything up to here has been written to the log store
+        self._archive_needs = archive_needs  # the first lsn that the archive still needs the journal for
         self._store = store
         self._snapshots = snapshots
         self._state = state  # of the running broker: only its size matters
@@ -95,6 +97,8 @@ class Checkpointer:
             return
         self._snapshot_lsn = lsn
         needed_lsn = self._snapshots.first_needed_lsn()
+        if self._archive_needs is not None:
+            needed_lsn = min(needed_lsn, self._archive_needs())
         committer.call(lambda: self._journal.trim(needed_lsn), lambda _: None)
         self._store.collect(self._journal.tail_lsn(), needed_lsn - 1)
         logger.info("checkpoint at lsn %d", lsn)

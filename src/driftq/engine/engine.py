@@ -11,7 +11,8 @@ elsewhere.
             ├─ LoopMonitor                  which work held the loop for how long
             ├─ Lifetime                     whether it still runs; the calls that a failure must end
             ├─ Queries                      reads of the state, answered when they are durable
-            └─ Watch                        consumers and readers that wait for something to happen
+            ├─ Watch                        consumers and readers that wait for something to happen
+            └─ Archiver, if there is one    copies the journal and the files to object storage, on threads
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from driftq.core.broker import Broker
 from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, Rejected, Reply, Swept
+from driftq.engine.archiver import CLAIM_S, Archiver, ArchiveUnavailable
 from driftq.engine.checkpointer import Checkpointer
 from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
 from driftq.engine.committer import CommitLoop, Committer, InlineCommitter, OnFailure, Post, ThreadCommitter
-from driftq.engine.folder_storage import RecoveryReport, StorageOptions, open_folder
+from driftq.engine.folder_storage import Archive, Opened, RecoveryReport, StorageOptions, open_folder
 from driftq.engine.group_commit import GroupCommit, PlainMessage
 from driftq.engine.lifetime import Lifetime
 from driftq.engine.loop_monitor import LoopMonitor
@@ -39,6 +41,7 @@ from driftq.engine.projection import BODIES_BYTES, BodyCache, StoreReader
 from driftq.engine.queries import Queries
 from driftq.engine.sequencer import Sequencer
 from driftq.engine.snapshot_store import NoSnapshots, SnapshotStore
+from driftq.engine.synced_journal import SyncedJournal
 from driftq.engine.timers import DeadlineTimer
 from driftq.engine.waiters import Watch, claim_or_wait
 from driftq.storage.data_folder import FolderLock
@@ -71,6 +74,7 @@ class Engine:
         folder: str | None = None,
         report: RecoveryReport | None = None,
         monitor: LoopMonitor | None = None,
+        archiver: Archiver | None = None,
     ) -> None:
         """`journal` is open and replayed; `broker` and `store` hold the result of the replay."""
         sizes = options or StorageOptions()
@@ -90,19 +94,29 @@ class Engine:
         self._bodies = BodyCache(BODIES_BYTES)  # of the compressed batches that were read last
         self._life = Lifetime()  # whether it still runs, and the calls that a failure must end
         self._clock = clock  # the broker's time
-        self._group = GroupCommit(self.sequencer, clock.now_ms)  # what a commit holds and when it starts
+        self.archiver = archiver  # ships to the archive; None without one
+        is_synced = archiver is not None and archiver.mode == "sync"
+        # What a commit holds and when it starts.
+        self._group = GroupCommit(self.sequencer, clock.now_ms, may_inline=not is_synced)
         clock.start_at(broker.state.last_ms)
         # Wakes up for deadlines; runs the commits; keeps the journal short.
         self._timer = DeadlineTimer(broker, clock, self._submit_sweep, self.monitor)
         self.commits = CommitLoop(
             self.sequencer, self._group, journal, committer, self._fail, self._timer.arm, self.monitor
         )
-        checkpointer = Checkpointer(journal, store, snapshots, broker.state, lambda: self.sequencer.durable_lsn)
+        checkpointer = Checkpointer(
+            journal, store, snapshots, broker.state, lambda: self.sequencer.durable_lsn,
+            archive_needs=archiver.needed_lsn if archiver is not None else None,
+        )  # fmt: skip
         self._maintenance = Maintenance(
             journal, store, committer, checkpointer, clock,
             submit=self._submit_sweep, regular_sweeps=broker.regular_sweeps,
             on_room=self._set_room, on_failure=self._fail, monitor=self.monitor,
+            wants_checkpoint=archiver.wants_checkpoint if archiver is not None else lambda: False,
         )  # fmt: skip
+        if archiver is not None:
+            post = asyncio.get_running_loop().call_soon_threadsafe
+            archiver.on_failure = lambda error: _ignore(post(self._fail, error))
         self._timer.arm()
 
     # --- start ---
@@ -118,8 +132,10 @@ class Engine:
         disk: Disk | None = None,
         progress: Progress | None = None,
         monitor: LoopMonitor | None = None,
+        archive: Archive | None = None,
     ) -> Engine:
-        """Open a data folder, or create one. Raises `FolderInUse` or what `storage.corruption` defines."""
+        """Open a data folder, or create one. Raises `FolderInUse`, what `storage.corruption` defines, or
+        `ArchiveUnavailable` if replies are to wait for an archive that cannot be claimed."""
         disk = disk or OsDisk()
         options = options or StorageOptions()
         lock = FolderLock(path)
@@ -141,9 +157,16 @@ class Engine:
         except BaseException:
             lock.release()
             raise
+        archiver = opened.archiver(archive) if archive is not None else None
+        journal: Journal = opened.journal
+        if archiver is not None:
+            archiver.start()
+            if archiver.mode == "sync":
+                await _claimed(archiver, opened)
+                journal = SyncedJournal(opened.journal, archiver)
         return cls(
             opened.broker,
-            opened.journal,
+            journal,
             opened.store,
             opened.snapshots,
             clock or SystemClock(),
@@ -151,6 +174,7 @@ class Engine:
             folder=path,
             report=opened.report,
             monitor=monitor,
+            archiver=archiver,
         )
 
     @classmethod
@@ -280,11 +304,15 @@ class Engine:
         a stop does not wait for a hundred thousand leases to expire."""
         self._timer.stop()
         await self._maintenance.stop()
+        if self.archiver is not None:
+            self.archiver.begin_stop()
         await self.commits.drain()
         is_clean = self._life.close()
         self.commits.close()
         if is_clean:
             self._maintenance.finish(self.sequencer.broker, self.sequencer.durable_lsn)
+        if self.archiver is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.archiver.close)
         self.sequencer.store.close()
         self.journal.close()
 
@@ -296,6 +324,22 @@ class Engine:
         self.commits.stop()
         self._timer.stop()
         self._life.fail(error)
+
+
+async def _claimed(archiver: Archiver, opened: Opened) -> None:
+    """Wait until the archive is claimed and has all that the journal has: what is not there yet was not acknowledged,
+    and must not be shown before it is. Raises `ArchiveUnavailable`; the folder is closed then."""
+    loop = asyncio.get_running_loop()
+    reason = await loop.run_in_executor(None, archiver.wait_ready, opened.journal.tail_lsn(), CLAIM_S)
+    if reason:
+        await loop.run_in_executor(None, archiver.close)
+        opened.store.close()
+        opened.journal.close()
+        raise ArchiveUnavailable(reason)
+
+
+def _ignore(result: object) -> None:
+    pass
 
 
 def _log_caller_error(error: Exception) -> None:

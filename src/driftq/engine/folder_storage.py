@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driftq.core.broker import Broker
+from driftq.engine.archiver import Archiver
 from driftq.engine.journal_room import JournalRoom
 from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import Progress, recover
 from driftq.engine.snapshot_store import FolderSnapshots
+from driftq.storage.archive.bases import BaseCopy
 from driftq.storage.data_folder import FORMAT_VERSION, DataFolder, find_folder, finish_folder, new_folder, sync_names
 from driftq.storage.file_journal import FileJournal
 from driftq.storage.file_log_store import SHARE_BYTES, FileLogStore
@@ -28,6 +30,9 @@ from driftq.storage.snapshots import remove_unfinished
 if TYPE_CHECKING:
     from driftq.core.context import Chance
     from driftq.core.model.limits import BrokerLimits
+    from driftq.engine.archive_bases import ArchiveOptions
+    from driftq.storage.archive.bases import Inventory
+    from driftq.storage.archive.object_store import ObjectStore
     from driftq.storage.corruption import CorruptSnapshot
     from driftq.storage.data_folder import FolderLock
     from driftq.storage.disk import Disk
@@ -80,6 +85,14 @@ class RecoveryReport:
     damaged_snapshots: tuple[CorruptSnapshot, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Where a folder is archived to, and how."""
+
+    objects: ObjectStore
+    options: ArchiveOptions
+
+
 @dataclass(slots=True)
 class Opened:
     """An open data folder and the broker recovered from it."""
@@ -92,6 +105,27 @@ class Opened:
     store: FileLogStore
     snapshots: FolderSnapshots
     report: RecoveryReport
+
+    def archiver(self, archive: Archive) -> Archiver:
+        """The archiver of this folder, not started."""
+
+        def copy_base(
+            generation: str, lsn: int, segment: int, previous: Inventory | None, same_process: bool, token: str
+        ) -> BaseCopy:
+            return BaseCopy(
+                archive.objects, self.disk, self.folder, generation, lsn, segment, previous,
+                same_process=same_process, token=token,
+            )  # fmt: skip
+
+        return Archiver(
+            archive.objects,
+            self.folder.store,
+            self.journal,
+            self.snapshots.newest_lsn,
+            copy_base,
+            archive.options,
+            self.options.journal_segment_bytes,
+        )
 
 
 def open_folder(

@@ -81,8 +81,9 @@ class PlainMessage(NamedTuple):
 class GroupCommit:
     """The commit policy of one sequencer."""
 
-    def __init__(self, sequencer: Sequencer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, sequencer: Sequencer, now_ms: Callable[[], int], *, may_inline: bool = True) -> None:
         self._sequencer = sequencer
+        self._may_inline = may_inline  # False: an append may wait for more than the disk
         self._now_ms = now_ms  # the broker's time, for commands that are decided on a flush
         self._plain: list[PlainMessage] = []  # messages that are not decided yet, in order of arrival
         self._plain_bytes = 0  # of their values
@@ -128,7 +129,12 @@ class GroupCommit:
 
     def is_inline(self, batch: CommitBatch) -> bool:
         """Whether the driver should append this batch in place, because only one caller waits and the disk is quick."""
-        if self._quick_appends < QUICK_APPENDS or self._expected_callers > 1 or self.callers() > 1:
+        if (
+            not self._may_inline
+            or self._quick_appends < QUICK_APPENDS
+            or self._expected_callers > 1
+            or self.callers() > 1
+        ):
             return False
         return sum(map(len, batch.frames)) <= INLINE_BYTES_MAX
 

@@ -82,6 +82,7 @@ class Maintenance:
         on_room: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         monitor: LoopMonitor,
+        wants_checkpoint: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._journal = journal
@@ -91,6 +92,7 @@ class Maintenance:
         self._on_room = on_room  # gets the journal's room, in bytes
         self._on_failure = on_failure
         self._monitor = monitor
+        self._wants_checkpoint = wants_checkpoint  # the archive waits for a snapshot
         self._checkpoint: asyncio.Task[None] | None = None  # the one that is under way
         self._tidy_timer: asyncio.TimerHandle | None = None  # the next step of the log store's upkeep
         self._sweeps = RegularSweeps(submit, regular_sweeps, on_failure, monitor)
@@ -127,7 +129,7 @@ class Maintenance:
         if self._tidy_timer is None:
             self._tidy()
         self._committer.call(self._maintain_journal, self._on_room)
-        if self._checkpoint is None and self._checkpointer.has_many_frames():
+        if self._checkpoint is None and (self._checkpointer.has_many_frames() or self._wants_checkpoint()):
             self._committer.call(self._close_segment, self._on_room)
         if self._checkpoint is None and self._checkpointer.is_due():
             checkpoint = self._monitor.steps("checkpoint", self._checkpointer.run(self._committer))

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import driftq
+from driftq.engine.archive_bases import ArchiveOptions
 from driftq.engine.clock import SystemClock
 from driftq.engine.engine import Engine
-from driftq.engine.folder_storage import StorageOptions
+from driftq.engine.folder_storage import Archive, StorageOptions
 from driftq.engine.loop_monitor import LoopMonitor
 from driftq.server import http
 from driftq.server.access import ReadinessGate
@@ -39,6 +40,7 @@ from driftq.server.router.routers import make_router
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
 from driftq.server.worker_registry import WorkerRegistry
 from driftq.settings.loader import SettingsError
+from driftq.storage.archive.cloud_objects import BadAddress, open_object_store
 from driftq.storage.backup import remove_stale_holds
 from driftq.storage.disk import DescriptorReserve, NoDescriptors, OsDisk
 
@@ -173,12 +175,15 @@ async def _open(
     settings: Settings, data: str | None, disk: OsDisk, descriptors: DescriptorPlan, monitor: LoopMonitor
 ) -> Engine:
     if data is None:
+        if settings.archive.url:
+            raise SettingsError("archive.url: a broker that keeps everything in memory has nothing to archive")
         return Engine.in_memory(limits=settings.core_limits(), monitor=monitor)
 
     def progress(lsn: int, tail_lsn: int) -> None:
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
     remove_stale_holds(data)
+    archive = _archive(settings)
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
     options = _storage_options(settings, descriptors.log_files)
     engine = await Engine.open(
@@ -189,12 +194,32 @@ async def _open(
         disk=disk,
         progress=progress,
         monitor=monitor,
+        archive=archive,
     )
     for path in engine.report.journal.shortened if engine.report is not None else ():
         logger.warning(
             "%s is shorter than its size when it was made, but all its blocks are there. Was it copied?", path
         )
     return engine
+
+
+def _archive(settings: Settings) -> Archive | None:
+    chosen = settings.archive
+    if not chosen.url:
+        return None
+    try:
+        objects = open_object_store(chosen.url)
+    except BadAddress as error:
+        raise SettingsError(f"archive.url: {error}") from None
+    options = ArchiveOptions(
+        mode=chosen.mode,
+        interval_ms=chosen.interval_ms,
+        base_bytes=chosen.base_bytes,
+        base_ms=chosen.base_ms,
+        retain_ms=chosen.retain_ms,
+        backlog_bytes_max=chosen.backlog_bytes_max,
+    )
+    return Archive(objects, options)
 
 
 def _storage_options(settings: Settings, open_files: int) -> StorageOptions:
@@ -223,7 +248,8 @@ def _greeting(settings: Settings, addresses: list[str], data: str | None, engine
         state = engine.latest_state
         recovered = "new" if report.created else f"{len(state.topics) // 2} topics, lsn {report.tail_lsn}"
         torn = ", a torn tail was cut off" if report.journal.torn is not None else ""
-        kept = f"data in {data}, every write synced before its reply; recovered: {recovered}{torn}"
+        archived = f"; archive {engine.archiver.status().url}, {engine.archiver.mode}" if engine.archiver else ""
+        kept = f"data in {data}, every write synced before its reply{archived}; recovered: {recovered}{torn}"
     return f"driftq {driftq.__version__} on {where}; {kept}"
 
 

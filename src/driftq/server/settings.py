@@ -81,6 +81,34 @@ class StorageSettings(Struct, frozen=True, forbid_unknown_fields=True):
     open_files: Annotated[Count, about("Log files that are kept open; fewer if the process may open few files.")] = 256
 
 
+class ArchiveCopySettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[archive]`: a copy of everything in object storage."""
+
+    url: Annotated[
+        str, about("Where to: `s3://bucket/prefix`, `gs://…`, `az://…` or a folder; empty: there is no archive.")
+    ] = ""
+    mode: Annotated[
+        Literal["async", "sync"],
+        about("`async`: replies do not wait for the archive; `sync`: they do, and nothing acknowledged is ever lost."),
+    ] = "async"
+    interval_ms: Annotated[Milliseconds, about("How often new parts of the journal are shipped in mode `async`.")] = 250
+    base_bytes: Annotated[
+        Bytes, about("How much of the journal is shipped until the next base; a restore replays what came after it.")
+    ] = 256 << 20
+    base_ms: Annotated[
+        Milliseconds, about("How long until the next base at the latest, if there is something new.")
+    ] = 3_600_000
+    retain_ms: Annotated[
+        Milliseconds, about("How far back every point in time can be restored; older objects are deleted.")
+    ] = 7 * 86_400_000
+    backlog_bytes_max: Annotated[
+        Bytes,
+        about(
+            "Size of the journal at which it is trimmed although the archive lacks it; the archive then starts over."
+        ),
+    ] = 16 << 30
+
+
 class ClockSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[clock]`: how far the machine's clock is trusted."""
 
@@ -243,6 +271,7 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: ListenSettings = ListenSettings()
     storage: StorageSettings = StorageSettings()
+    archive: ArchiveCopySettings = ArchiveCopySettings()
     clock: ClockSettings = ClockSettings()
     limits: LimitSettings = LimitSettings()
     queue: QueueSettings = QueueSettings()

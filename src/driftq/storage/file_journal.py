@@ -47,6 +47,7 @@ from driftq.storage.journal_files import (
     name_segment,
     replay_segments,
 )
+from driftq.storage.journal_reader import JournalReader
 from driftq.storage.journal_writer import SPARE, ActiveSegment, SpareSegment, WatermarkFile
 from driftq.storage.tail_recovery import JournalTail, Recovery, cut_torn_tail, find_tail, remove_leftovers, survey
 
@@ -96,20 +97,21 @@ class FileJournal:
         segment_bytes: int = SEGMENT_BYTES,
         first_lsn: int = 1,
         prev_crc: int = 0,
+        number: int = 1,
         parent: str | None = None,
         lock: FolderLock | None = None,
     ) -> FileJournal:
-        """An empty journal after the history that `prev_crc` stands for. Leftovers of an interrupted creation are
-        removed; a journal that holds frames is refused."""
+        """An empty journal after the history that `prev_crc` stands for; its first segment gets `number`. Leftovers of
+        an interrupted creation are removed; a journal that holds frames is refused."""
         disk.make_folder("journal.folder", folder)
         clear_unused(disk, folder)
         marks = disk.create("journal.watermark.create", f"{folder}/{WATERMARK}.tmp", WATERMARK_BYTES)
-        watermark = WatermarkFile(marks, store, Watermark(0, first_lsn - 1, 1, 1))
+        watermark = WatermarkFile(marks, store, Watermark(0, first_lsn - 1, number, number))
         watermark.write(watermark.saved)
         disk.rename("journal.watermark.rename", marks.path, f"{folder}/{WATERMARK}")
         marks.path = f"{folder}/{WATERMARK}"
         file = disk.create("journal.allocate", f"{folder}/{SPARE}", segment_bytes)
-        header = SegmentHeader(store, 1, first_lsn, segment_bytes, prev_crc)
+        header = SegmentHeader(store, number, first_lsn, segment_bytes, prev_crc)
         segment = name_segment(disk, folder, file, header)
         if parent is not None:
             disk.sync_folder("journal.parent.sync", parent)
@@ -240,6 +242,15 @@ class FileJournal:
         except DiskFailed as error:
             self._dead = error
             raise
+
+    def reader(self, after_lsn: int) -> JournalReader:
+        """For a copy of the journal elsewhere: its blocks as they are, from the one after `after_lsn` on, for use on
+        another thread. Raises `CorruptJournal` if no block begins there."""
+        return JournalReader(self._disk, self._folder, self._store, lambda: self._active.end, after_lsn)
+
+    def segment_numbers(self) -> dict[int, int]:
+        """The number of each segment, by the lsn that it begins with: where a copy of the journal can begin."""
+        return {segment.header.first_lsn: segment.header.number for segment in list(self._segments)}
 
     def room_bytes(self) -> int:
         return self._active.room_bytes() + self._spare.room_bytes()

@@ -7,7 +7,7 @@ Each knows its file and what was last written to it; when to write, and what a f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.storage import blocks
 from driftq.storage.journal_files import HEADER_BYTES, Watermark
@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 SPARE = "spare.tmp"
 
 
+class JournalEnd(NamedTuple):
+    """Up to where everything is durable. Replaced as a whole, so that other threads may read it."""
+
+    number: int  # of the segment
+    position: int
+    lsn: int
+
+
 class ActiveSegment:
     """The segment that gets the next block, and the end of the journal."""
 
-    __slots__ = ("_position", "_seed", "_size_bytes", "file", "prev_crc", "tail_lsn")
+    __slots__ = ("_position", "_seed", "_size_bytes", "end", "file", "prev_crc", "tail_lsn")
 
     def __init__(self, file: File, tail: JournalTail) -> None:
         self.file = file
@@ -32,6 +40,7 @@ class ActiveSegment:
         self._seed = tail.segment.seed  # what the checksums of its blocks start from
         self._size_bytes = tail.segment.size_bytes
         self._position = tail.position  # where the next block goes
+        self.end = JournalEnd(tail.segment.header.number, tail.position, tail.tail_lsn)
 
     def room_bytes(self) -> int:
         return self._size_bytes - self._position
@@ -44,12 +53,14 @@ class ActiveSegment:
         self._position += len(block)
         self.prev_crc = crc
         self.tail_lsn += len(frames)
+        self.end = JournalEnd(self.end.number, self._position, self.tail_lsn)
 
     def move_to(self, file: File, segment: Segment) -> None:
         """Continue in a new segment, whose name is durable."""
         self.file.close()
         self.file = file
         self._seed, self._size_bytes, self._position = segment.seed, segment.size_bytes, HEADER_BYTES
+        self.end = JournalEnd(segment.header.number, HEADER_BYTES, self.tail_lsn)
 
 
 class SpareSegment:

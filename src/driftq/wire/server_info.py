@@ -13,11 +13,28 @@ class HealthReply(Struct, frozen=True):
     status: str
 
 
+class ArchiveInfo(Struct, frozen=True):
+    """How far the archive is. `state` is "starting", "waiting" (another broker may write to it), "shipping", "failing"
+    or "superseded". `lag_ms` and `lag_bytes` are what would be lost with this machine."""
+
+    url: str
+    mode: str
+    state: str
+    generation: str
+    shipped_lsn: int
+    base_lsn: int
+    lag_ms: int
+    lag_bytes: int
+    error: str = ""
+
+
 class ReadinessReply(Struct, frozen=True, omit_defaults=True):
-    """`status` is "ready". `warnings` are for an operator; the broker serves requests in spite of them."""
+    """`status` is "ready". `warnings` are for an operator; the broker serves requests in spite of them. `archive` is
+    there if the broker has one."""
 
     status: str
     warnings: list[str] = []
+    archive: ArchiveInfo | None = None
 
 
 class VersionReply(Struct, frozen=True):

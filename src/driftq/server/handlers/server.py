@@ -19,9 +19,10 @@ from driftq.server.openapi.document import document
 from driftq.server.openapi.page import HEADERS, PAGE
 from driftq.wire.errors import CODES, Code
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.server_info import ClockInfo, HealthReply, ReadinessReply, VersionReply
+from driftq.wire.server_info import ArchiveInfo, ClockInfo, HealthReply, ReadinessReply, VersionReply
 
 if TYPE_CHECKING:
+    from driftq.engine.archiver import Archiver
     from driftq.engine.clock import ClockReading
     from driftq.server.handlers.context import Context
 
@@ -51,7 +52,11 @@ class ServerHandlers:
             details = {"reason": "disk_full", "folder": engine.folder}
             return error_response(_UNAVAILABLE.status, _UNAVAILABLE.error, message, details, [("Retry-After", "1")])
         reading = engine.read_clock()
-        return json_response(ReadinessReply("ready", [reading.advice()] if reading.held else []))
+        warnings = [reading.advice()] if reading.held else []
+        archive = _archive_info(engine.archiver)
+        if archive is not None and archive.error:
+            warnings.append(f"the archive is {archive.state}: {archive.error}")
+        return json_response(ReadinessReply("ready", warnings, archive))
 
     def version(self, request: Request) -> Answer:
         durable = self._context.engine.report is not None
@@ -63,6 +68,16 @@ class ServerHandlers:
                 durability="fsync" if durable else "memory (nothing is kept)",
             )
         )
+
+
+def _archive_info(archiver: Archiver | None) -> ArchiveInfo | None:
+    if archiver is None:
+        return None
+    status = archiver.status()
+    return ArchiveInfo(
+        status.url, status.mode, status.state, status.generation, status.shipped_lsn, status.base_lsn, status.lag_ms,
+        status.lag_bytes, status.error,
+    )  # fmt: skip
 
 
 class ClockHandlers:

@@ -85,6 +85,21 @@ METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition(
         "driftq_journal_room_bytes", "gauge", (), "Bytes the journal can take before it needs more disk space."
     ),
+    MetricDefinition(
+        "driftq_archive_lag_seconds", "gauge", (), "Age of the oldest change that is not in the archive yet."
+    ),
+    MetricDefinition(
+        "driftq_archive_lag_bytes", "gauge", (), "Bytes of the journal that are durable and not in the archive yet."
+    ),
+    MetricDefinition(
+        "driftq_archive_lsn", "gauge", ("state",), "LSN of the last frame in the archive: shipped, or base."
+    ),
+    MetricDefinition(
+        "driftq_archive_up",
+        "gauge",
+        ("state",),
+        "1 for the present state of the archive: starting, waiting, shipping, failing or superseded.",
+    ),
     MetricDefinition("driftq_disk_bytes", "gauge", ("part",), "Bytes of files: journal, logs, snapshots."),
     MetricDefinition("driftq_disk_free_bytes", "gauge", (), "Free bytes of the file system of the data folder."),
     MetricDefinition("driftq_recovery_seconds", "gauge", (), "How long recovery took at the last start."),
@@ -273,11 +288,22 @@ class Metrics:
         yield _samples("driftq_disk_bytes", (((part,), size) for part, size in sorted(sample.disk_bytes.items())))
         yield _one("driftq_disk_free_bytes", sample.disk_free_bytes)
         yield _one("driftq_recovery_seconds", self._sources.recovery_s)
+        yield from self._archive()
         stalls = [((cause,), histogram) for cause, histogram in sorted(self.counts.stalls.items())]
         yield _histograms("driftq_loop_stall_seconds", stalls)
         clock = self._engine.read_clock()
         yield _one("driftq_clock_ahead_seconds", clock.ahead_ms / 1_000)
         yield _one("driftq_clock_held", clock.held)
+
+    def _archive(self) -> Iterator[Family]:
+        archiver = self._engine.archiver
+        status = archiver.status() if archiver is not None else None
+        statuses = [status] if status is not None else []
+        yield _samples("driftq_archive_lag_seconds", (((), row.lag_ms / 1_000) for row in statuses))
+        yield _samples("driftq_archive_lag_bytes", (((), row.lag_bytes) for row in statuses))
+        lsns = ((("shipped",), row.shipped_lsn) for row in statuses)
+        yield _samples("driftq_archive_lsn", [*lsns, *((("base",), row.base_lsn) for row in statuses)])
+        yield _samples("driftq_archive_up", (((row.state,), 1) for row in statuses))
 
     def _state(self) -> Iterator[Family]:
         topics = self._sample.topics
