@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple, get_args
 
-from tests.tidy import cli_commands
+from tests.tidy import cli_commands, python_reference
 from tests.tidy.sources import ROOT
 
 Rows = Sequence[Sequence[str]]
@@ -90,6 +90,14 @@ TABLES: tuple[Table, ...] = (
         cli_commands.rows,
     ),
     Table(
+        "python",
+        "The Python client, name by name",
+        "docs/reference/python.md",
+        "driftq",
+        (),
+        python_reference.rows,
+    ),
+    Table(
         "codes",
         "Codes",
         "docs/reference/queue-api.md",
@@ -133,6 +141,9 @@ def is_active(table: Table) -> bool:
 
 
 def render(table: Table, module: ModuleType) -> str:
+    if not table.header:  # not a table: the lines as they are
+        lines = [line for row in table.rows(module) for line in row]
+        return "\n".join([f"<!-- made by `make docs`: {table.name} -->", *lines, f"<!-- end of {table.name} -->"])
     rows = [table.header, ["---"] * len(table.header), *table.rows(module)]
     cells = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join([f"<!-- made by `make docs`: {table.name} -->", *cells, f"<!-- end of {table.name} -->"])

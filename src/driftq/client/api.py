@@ -150,7 +150,20 @@ class DriftQ(BrokerMethods, SyncApi):
         task: str | None = None,
         label: str | None = None,
     ) -> list[Message]:
-        """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
+        """Take messages under a lease.
+
+        Parameters:
+            topic: Where the messages come from.
+            group: The group that shares them; it is created by its first claim.
+            max: How many to take at most.
+            wait_ms: How long to wait for the first one; 0 returns at once.
+            lease_ms: How long they are held (default: the topic's lease, 30 s).
+            start: Where a new group starts: "earliest", "latest" or an RFC 3339 time.
+            task: Only messages with this task.
+            label: Only messages with this label.
+
+        Each has to be settled before its lease ends: `message.ack()`, or `with message:`.
+        """
         claiming = Claiming(LeaseHolder(topic, group, self.owner), max, lease_ms, start, task, label)
         return sync_messages(self._transport, claiming.holder, self._transport.execute(claiming.call(wait_ms)))
 
@@ -199,6 +212,7 @@ class DriftQ(BrokerMethods, SyncApi):
         return self._transport.iterate(admin.backup(BACKUP_S))
 
     def stream(self, path: str, content_type: str = "") -> Stream:
+        """A durable stream by its path. Nothing is created before `create` is called on it."""
         return Stream(self._transport, path, content_type)
 
     def asynchronous(self) -> AsyncDriftQ:
@@ -210,6 +224,7 @@ class DriftQ(BrokerMethods, SyncApi):
         return client
 
     def close(self) -> None:
+        """Close the connections. Idempotent."""
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -256,7 +271,7 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         task: str | None = None,
         label: str | None = None,
     ) -> list[AsyncMessage]:
-        """Take up to `max` messages under a lease; wait up to `wait_ms` for the first."""
+        """Take messages under a lease, as `DriftQ.claim`."""
         claiming = Claiming(LeaseHolder(topic, group, self.owner), max, lease_ms, start, task, label)
         result = await self._transport.execute(claiming.call(wait_ms))
         return async_messages(self._transport, claiming.holder, result)
@@ -301,9 +316,11 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         return self._transport.iterate(admin.backup(BACKUP_S))
 
     def stream(self, path: str, content_type: str = "") -> AsyncStream:
+        """A durable stream by its path. Nothing is created before `create` is called on it."""
         return AsyncStream(self._transport, path, content_type)
 
     async def close(self) -> None:
+        """Close the connections. Idempotent."""
         await self._transport.close()
 
     async def __aenter__(self) -> Self:
@@ -319,10 +336,17 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
 
 
 def connect(url: str = "", **options: Unpack[ConnectOptions]) -> DriftQ:
-    """A blocking client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
+    """A blocking client of a broker. It connects when it is first used.
+
+    Parameters:
+        url: The address (default: DRIFTQ_URL, else http://127.0.0.1:8080).
+        options: `token`, sent as a bearer token; `owner`, the name of this client in leases; `retry`, a
+            `driftq.RetryOptions`; for https `ca`, `certificate` and `key`: PEM files of whom to trust, and of the
+            client's own certificate.
+    """
     return DriftQ(url, **options)
 
 
 def connect_async(url: str = "", **options: Unpack[ConnectOptions]) -> AsyncDriftQ:
-    """An async client of the broker at `url` (default: DRIFTQ_URL, else the local one)."""
+    """An async client of a broker, with the options of `connect`. It connects when it is first used."""
     return AsyncDriftQ(url, **options)

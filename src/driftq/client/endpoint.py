@@ -21,6 +21,8 @@ import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
+from driftq.client.pending_call import ForgottenCalls, Pending
+
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sansio import Call, Operation
@@ -57,8 +59,7 @@ class endpoint(Generic[P, T]):
     def __init__(self, build: Callable[P, Operation[T]]) -> None:
         self._build = build
         self._name = ""
-        self.__doc__ = build.__doc__
-        self.__wrapped__ = build
+        functools.update_wrapper(self, build)  # for `help` on the class
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -73,9 +74,13 @@ class endpoint(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        bound = bind(self._build, (), instance._transport.execute)  # type: ignore[attr-defined]
+        bound = bind(self._build, (), executor(instance, self._name))
         instance.__dict__[self._name] = bound
         return bound
+
+    def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Called on the class: the first argument is the object."""
+        return self.__get__(instance, type(instance))(*args, **kwargs)
 
 
 class bound_endpoint(Generic[S, P, T]):
@@ -83,8 +88,7 @@ class bound_endpoint(Generic[S, P, T]):
 
     def __init__(self, build: Callable[Concatenate[S, P], Operation[T]]) -> None:
         self._build = build
-        self.__doc__ = build.__doc__
-        self.__wrapped__ = build
+        functools.update_wrapper(self, build)  # for `help` on the class
 
     @overload
     def __get__(self, instance: None, owner: type) -> bound_endpoint[S, P, T]: ...
@@ -96,7 +100,26 @@ class bound_endpoint(Generic[S, P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        return bind(self._build, (instance,), instance._transport.execute)  # type: ignore[attr-defined]
+        return bind(self._build, (instance,), executor(instance, self._build.__name__))
+
+    def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Called on the class: the first argument is the object."""
+        return self.__get__(instance, type(instance))(*args, **kwargs)
+
+
+def executor(instance: Any, name: str) -> Callable[[Any], Any]:
+    """What carries out a call: the transport. An async call that is not awaited is an error."""
+    transport = instance._transport
+    if not isinstance(instance, AsyncApi):
+        execute: Callable[[Any], Any] = transport.execute
+        return execute
+    forgotten: ForgottenCalls = transport.forgotten
+
+    def execute_later(operation: Any) -> Pending[Any]:
+        forgotten.check()
+        return Pending(transport.execute(operation), forgotten, name)
+
+    return execute_later
 
 
 def bind(build: Callable[..., Any], first: tuple[object, ...], execute: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,8 +157,7 @@ class listing(Generic[P, T]):
 
     def __init__(self, build: Callable[P, Pages[T]]) -> None:
         self._build = build
-        self.__doc__ = build.__doc__
-        self.__wrapped__ = build
+        functools.update_wrapper(self, build)  # for `help` on the class
 
     @overload
     def __get__(self, instance: None, owner: type) -> listing[P, T]: ...
@@ -149,7 +171,17 @@ class listing(Generic[P, T]):
             return self
         if isinstance(instance, SyncApi):
             return bind(self._build, (), functools.partial(collect, instance._transport))
-        return bind(self._build, (), functools.partial(collect_async, instance._transport))  # type: ignore[attr-defined]
+        transport: AsyncTransport = instance._transport  # type: ignore[attr-defined]
+
+        def collect_later(pages: Pages[T]) -> Pending[list[T]]:
+            transport.forgotten.check()
+            return Pending(collect_async(transport, pages), transport.forgotten, self._build.__name__)
+
+        return bind(self._build, (), collect_later)
+
+    def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Called on the class: the first argument is the object."""
+        return self.__get__(instance, type(instance))(*args, **kwargs)
 
 
 def collect(transport: Transport, pages: Pages[T]) -> list[T]:
@@ -177,8 +209,7 @@ class iterating(Generic[P, T]):
 
     def __init__(self, build: Callable[P, Pages[T]]) -> None:
         self._build = build
-        self.__doc__ = build.__doc__
-        self.__wrapped__ = build
+        functools.update_wrapper(self, build)  # for `help` on the class
 
     @overload
     def __get__(self, instance: None, owner: type) -> iterating[P, T]: ...
@@ -193,6 +224,10 @@ class iterating(Generic[P, T]):
         if isinstance(instance, SyncApi):
             return bind(self._build, (), functools.partial(_iterate, instance._transport))
         return bind(self._build, (), functools.partial(_iterate_async, instance._transport))  # type: ignore[attr-defined]
+
+    def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Called on the class: the first argument is the object."""
+        return self.__get__(instance, type(instance))(*args, **kwargs)
 
 
 def _iterate(transport: Transport, pages: Pages[T]) -> Iterator[T]:

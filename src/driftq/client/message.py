@@ -24,6 +24,7 @@ from driftq.wire.message import DeadLetter, Envelope, Routing
 
 if TYPE_CHECKING:
     from driftq.client.claim_result import ClaimResult, MessageRun
+    from driftq.client.errors import InvalidCall
     from driftq.client.producer.producer_base import ProducerOptions
     from driftq.client.producer.stream_producer import AsyncIdempotentProducer, IdempotentProducer
     from driftq.client.transport.async_transport import AsyncTransport
@@ -50,6 +51,7 @@ class MessageMethods:
     lost = False  # the lease is gone: another worker may be handling the message
     result_json = b""  # what its ack stores as its result
     progress_json = b""  # what its next extension reports
+    forgotten: InvalidCall | None = None  # a call in its handler was not awaited
     _run: MessageRun | None = None  # where its contents are, until they are decoded
     _index = 0  # in the run
 
@@ -227,6 +229,7 @@ class MessageMethods:
         return settle_one(settlement.verb, self, lambda: self.mark_settled(settlement.verb), **settlement.fields())
 
     def mark_settled(self, verb: str = ACK.verb) -> None:
+        """Note that the broker has confirmed a settlement."""
         self.settled_as = verb
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftq.client.calls import admin, jobs, streams
+from driftq.client.calls import admin, jobs, streams, workers
 from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, iterating, listing
 from driftq.client.job_handle import AsyncJobHandle, JobHandle
 
@@ -81,10 +81,10 @@ class AsyncDeadLetters(DeadLetterMethods, AsyncApi): ...
 
 
 class WorkersMethods:
-    list = listing(admin.list_workers)
-    describe = endpoint(admin.describe_worker)
-    drain = endpoint(admin.drain_worker)
-    stop = endpoint(admin.stop_worker)
+    list = listing(workers.list_workers)
+    describe = endpoint(workers.describe_worker)
+    drain = endpoint(workers.drain_worker)
+    stop = endpoint(workers.stop_worker)
 
 
 class Workers(WorkersMethods, SyncApi): ...

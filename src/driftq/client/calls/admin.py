@@ -1,4 +1,4 @@
-"""Calls around the queue as pure functions: the server, topics, groups, dead letters, workers, explain, fetch."""
+"""Calls around the queue as pure functions: the server, topics, groups, dead letters, explain, fetch."""
 
 from __future__ import annotations
 
@@ -39,18 +39,16 @@ from driftq.wire.topics import (
     TopicReply,
     TopicsReply,
 )
-from driftq.wire.workers import HeartbeatReply, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
     from driftq.wire.records import Record
-    from driftq.wire.workers import HeartbeatRequest
 
 
 R = TypeVar("R")
 T = TypeVar("T")
 
 
-def _pages(
+def pages(
     path: str, body_type: type[R], page: Callable[[R], Page[T]], query: dict[str, Any], limit: int | None = None
 ) -> Pages[T]:
     def call(after: str, size: int) -> Call[Page[T]]:
@@ -79,10 +77,12 @@ def backup(timeout_s: float) -> Flow[None]:
 
 
 def healthy() -> Call[dict[str, Any]]:
+    """Whether the broker is alive."""
     return get("/v1/healthz", dict[str, Any])
 
 
 def ready() -> Call[dict[str, Any]]:
+    """Whether the broker serves requests: recovered, and its disk keeps up."""
     return get("/v1/readyz", dict[str, Any])
 
 
@@ -99,15 +99,21 @@ def accept_clock() -> Call[ClockInfo]:
 # --- topics -----------------------------------------------------------------------------------------------------------
 
 
-def create_topic(name: str, *, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
-    """Create a topic. Creating it again with the same number of partitions changes nothing. Settings as in `change`."""
+def create_topic(name: str, partitions: int = 1, **settings: Any) -> Call[TopicReply]:
+    """Create a topic. Creating it again with the same number of partitions changes nothing.
+
+    Parameters:
+        name: Up to 249 letters, digits, `.`, `_`, `-` and `:`.
+        partitions: How many logs it has. Messages of one key are in one of them, in order.
+        settings: As in `change`: `retention_ms`, `retry`, `history`, …
+    """
     body = {"name": name, "partitions": partitions, **settings}
     return post("/v1/topics", body, json_reader(TopicReply), idempotent=True)
 
 
 def list_topics() -> Pages[str]:
     """The names of all topics."""
-    return _pages("/v1/topics", TopicsReply, lambda reply: Page(reply.topics, reply.after), {})
+    return pages("/v1/topics", TopicsReply, lambda reply: Page(reply.topics, reply.after), {})
 
 
 def describe_topic(name: str) -> Call[TopicInfo]:
@@ -163,22 +169,26 @@ def _group(topic: str, group: str) -> str:
 
 def list_groups(topic: str = "") -> Pages[GroupInfo]:
     """Every group, or those of a topic, with lag."""
-    return _pages("/v1/groups", GroupsReply, lambda reply: Page(reply.groups, reply.after), {"topic": topic})
+    return pages("/v1/groups", GroupsReply, lambda reply: Page(reply.groups, reply.after), {"topic": topic})
 
 
 def describe_group(topic: str, group: str) -> Call[GroupInfo]:
+    """Where a group is in each partition: lag, in flight, waiting."""
     return get(_group(topic, group), GroupInfo)
 
 
 def delete_group(topic: str, group: str) -> Call[None]:
+    """Delete a group and its progress. Messages stay."""
     return bodyless_call("DELETE", _group(topic, group))
 
 
 def pause_group(topic: str, group: str) -> Call[None]:
+    """Deliver nothing to a group until it is resumed."""
     return bodyless_call("POST", f"{_group(topic, group)}/pause")
 
 
 def resume_group(topic: str, group: str) -> Call[None]:
+    """Resume a paused group."""
     return bodyless_call("POST", f"{_group(topic, group)}/resume")
 
 
@@ -212,7 +222,7 @@ def list_letters(
         "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
     }  # fmt: skip
     path = f"/v1/dlq/{segment(topic)}"
-    return _pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query, limit)
+    return pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query, limit)
 
 
 def letter_errors(topic: str) -> Call[dict[str, Any]]:
@@ -223,7 +233,7 @@ def letter_errors(topic: str) -> Call[dict[str, Any]]:
 def each_error(topic: str) -> Pages[dict[str, Any]]:
     """How many letters there are of each kind of error, the most frequent first."""
     path = f"/v1/dlq/{segment(topic)}/errors"
-    return _pages(path, dict[str, Any], lambda reply: Page(reply["errors"], reply.get("after")), {})
+    return pages(path, dict[str, Any], lambda reply: Page(reply["errors"], reply.get("after")), {})
 
 
 def redrive(
@@ -252,43 +262,6 @@ def redrive(
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"
     return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-def _worker(id: str) -> str:
-    return f"/v1/workers/{segment(id)}"
-
-
-def list_workers() -> Pages[WorkerInfo]:
-    """The processes that run workers now, as they announce themselves."""
-    return _pages("/v1/workers", WorkersReply, lambda reply: Page(reply.workers, reply.after), {})
-
-
-def describe_worker(id: str) -> Call[WorkerInfo]:
-    """What a process runs, and how busy it is. Its id is the owner of the leases that it holds."""
-    return get(_worker(id), WorkerInfo)
-
-
-def drain_worker(id: str) -> Call[WorkerInfo]:
-    """Ask a process to claim nothing more, finish what runs, and end. It is notified with its next heartbeat."""
-    return post(f"{_worker(id)}/drain", {}, json_reader(WorkerInfo), idempotent=True)
-
-
-def stop_worker(id: str) -> Call[WorkerInfo]:
-    """Ask a process to give back what it holds, without counting an attempt, and to end at once."""
-    return post(f"{_worker(id)}/stop", {}, json_reader(WorkerInfo), idempotent=True)
-
-
-def heartbeat(id: str, body: HeartbeatRequest) -> Call[HeartbeatReply]:
-    """Announce a process that runs workers."""
-    return Call("PUT", _worker(id), json_reader(HeartbeatReply), refusal=refusal, body=encode(body), idempotent=True)
-
-
-def remove_worker(id: str) -> Call[None]:
-    """A process that ran workers has ended."""
-    return bodyless_call("DELETE", _worker(id))
 
 
 # --- reading without a claim: explain, route, fetch -------------------------------------------------------------------

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from driftq.client.calls.queue import decode_body, get, is_keyed, json_reader, post, segment, to_topic
+from driftq.client.calls.queue import (
+    Value,
+    decode_body,
+    get,
+    is_keyed,
+    item,
+    json_reader,
+    post,
+    segment,
+    to_topic,
+)
 from driftq.wire.jobs import CancelReply, EnqueueReply, JobResult
+from driftq.wire.produce import ProduceItem
 
 if TYPE_CHECKING:
     from driftq.client.transport.sansio import Call
-    from driftq.wire.produce import ProduceItem
 
 
 def _job(topic: str, id: str) -> str:
     return f"/v1/jobs/{segment(topic)}/{segment(id)}"
 
 
-def enqueue(topic: str, message: ProduceItem) -> Call[EnqueueReply]:
+def enqueue(topic: str, value: Value | ProduceItem, *, task: str = "", **options: Any) -> Call[EnqueueReply]:
+    """Enqueue a job: a message with a task, an id, or both.
+
+    Parameters:
+        topic: Where the job is stored.
+        value: Bytes, text, or anything that JSON can represent. For a task, its arguments by name.
+        task: The name of the work; workers claim jobs of their own tasks.
+        options: As in `send`: `id`, `key`, `priority`, `delay_ms`, `not_before`, `timeout_ms`, `deadline`, `retry`, …
+
+    With an `id` it is safe to repeat: a second job of that id is not stored while the first has not ended.
+    """
+    message = value if isinstance(value, ProduceItem) else item(value, task=task, **options)
     return post("/v1/jobs", to_topic(topic, message), json_reader(EnqueueReply), idempotent=is_keyed(message))
 
 

@@ -235,10 +235,30 @@ def send(
     step_id: str = "",
     parent_step_id: str = "",
 ) -> Call[ProduceReply]:
-    """Produce one message; it is on disk when this returns. Without a key it goes to any partition.
+    """Produce one message; it is on disk when this returns.
 
-    With an `idempotency_key` (or a job's `id`) it is safe to repeat, and repeated by itself when an answer is lost.
-    For many messages use `producer`.
+    Parameters:
+        topic: Where to store it. It must exist.
+        value: Bytes, text, or anything that JSON can represent.
+        key: Chooses the partition: messages of one key keep their order. Without one it goes to any partition.
+        envelope: A whole `driftq.Envelope`; the parameters below that belong to it win over its fields.
+        idempotency_key: The same key again, within ten minutes, stores nothing and returns the first result.
+        task: The name of the work, for workers that claim one task.
+        id: The id of a job: looked up by `jobs.find`, and taken until the job has ended.
+        priority: 0 to 9; higher ones are delivered first.
+        delay_ms: Deliver it this much later, at the earliest.
+        not_before: Deliver it at this time, at the earliest: a datetime with a zone, or RFC 3339.
+        timeout_ms: How long one attempt may take.
+        deadline: After this time it becomes a dead letter instead of being delivered.
+        retry: A `driftq.RetryPolicy`: how often and how fast it is retried.
+        tenant: Who it belongs to; in a topic with `fair="tenant"` tenants take turns.
+        labels: Names and texts for routers and readers.
+        run_id: The run that it is a step of.
+        step_id: Its step.
+        parent_step_id: The step that caused it.
+
+    With an `idempotency_key` or an `id` it is safe to repeat, and repeated by itself when a reply is lost. For many
+    messages use `producer`.
     """
     message = item(
         value, key=key, envelope=envelope, idempotency_key=idempotency_key, task=task, id=id, priority=priority,
@@ -250,7 +270,11 @@ def send(
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
-    """Produce up to 10,000 messages in one call; each has its own result. `calls.item` makes one with a key.
+    """Produce up to 10,000 messages in one call; each has its own result.
+
+    Parameters:
+        topic: Where to store them.
+        messages: Values, or messages with a key and more: `driftq.client.calls.queue.item(value, key=…)`.
 
     Messages without a key share one partition, and those of the next call get another.
     """
@@ -311,6 +335,7 @@ def fail_effect(topic: str, group: str, key: str, fence: int, reason: str, *, te
 
 
 def find_effect(topic: str, group: str, key: str, *, tenant: str = "") -> Call[dict[str, Any]]:
+    """The state of an effect: pending, committed with its result, or failed."""
     query = {"topic": topic, "group": group, "key": key, "tenant_id": tenant}
     return get("/v1/idempotency", dict[str, Any], query)
 

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from driftq.client.calls import queue
 from driftq.client.calls.admin import describe_topic
 from driftq.client.errors import InvalidCall
+from driftq.client.pending_call import Pending
 from driftq.client.producer.accumulator import ANY_PARTITION, Callback, ProducerBatch, Receipt, Receipts
 from driftq.client.producer.producer_base import (
     AsyncProducerBase,
@@ -127,7 +128,17 @@ class Producer(SyncProducerBase):
         callback: Callback | None = None,
         **head: Any,
     ) -> Receipt:
-        """Hand a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
+        """Hand a message to the producer.
+
+        Parameters:
+            value: Bytes, text, or anything that JSON can represent.
+            key: Chooses the partition: messages of one key keep their order.
+            partition: Write to this partition instead.
+            callback: Called with the receipt when the message is written or has failed, on the producer's thread.
+            head: `envelope`, `task`, `id`, `priority`, `delay_ms`, `not_before`, `timeout_ms`, as for `broker.send`.
+
+        Returns a receipt at once: `receipt.result()` waits until the message is on disk.
+        """
         raw = value if type(value) is bytes else queue.raw_bytes(value)
         if not (key or head or callback):
             receipt = self._accumulator.put_plain(ANY_PARTITION if partition is None else partition, raw)
@@ -162,7 +173,7 @@ class AsyncProducer(AsyncProducerBase):
         self._partitions = KeyPartitions(0)
         self._init(transport.address, _new_state(topic, producer_id, self._wake, options))
 
-    async def send(
+    def send(
         self,
         value: queue.Value,
         key: str = "",
@@ -170,8 +181,14 @@ class AsyncProducer(AsyncProducerBase):
         partition: int | None = None,
         callback: Callback | None = None,
         **head: Any,
+    ) -> Pending[Receipt]:
+        """Hand a message to the producer, as `Producer.send` does. A send that is not awaited is an error."""
+        self._forgotten.check()
+        return Pending(self._send(value, key, partition, callback, head), self._forgotten, "send")
+
+    async def _send(
+        self, value: queue.Value, key: str, partition: int | None, callback: Callback | None, head: dict[str, Any]
     ) -> Receipt:
-        """Hand a message to the producer. `head`: envelope, task, id, priority, delay_ms, not_before, timeout_ms."""
         if self._sender is None:
             await self._fetch_partitions()
         raw = value if type(value) is bytes else queue.raw_bytes(value)
@@ -188,10 +205,14 @@ class AsyncProducer(AsyncProducerBase):
             receipt if receipt is not None else await self._put_when_room(partition, raw, raw_key, raw_head, callback)
         )
 
-    async def send_many(
+    def send_many(
         self, values: Iterable[queue.Value], key: str = "", *, partition: int | None = None
-    ) -> Receipts:
+    ) -> Pending[Receipts]:
         """Hand many messages, of one key or partition or of neither, to the producer at once. The fastest way."""
+        self._forgotten.check()
+        return Pending(self._send_many(values, key, partition), self._forgotten, "send_many")
+
+    async def _send_many(self, values: Iterable[queue.Value], key: str, partition: int | None) -> Receipts:
         if self._sender is None:
             await self._fetch_partitions()
         raws = [value if type(value) is bytes else queue.raw_bytes(value) for value in values]

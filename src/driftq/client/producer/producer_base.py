@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 
 from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
 from driftq.client.event_loop import background_loop
+from driftq.client.pending_call import ForgottenCalls
 from driftq.client.producer.accumulator import OVERHEAD_BYTES, Accumulator, Callback, ProducerBatch, Receipt, Receipts
 from driftq.client.producer.sender import Encode, Sender, SenderOptions
 from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch
@@ -260,6 +261,7 @@ class AsyncProducerBase(ProducerStats):
         self._accumulator = state.accumulator
         self._address = address
         self._task: asyncio.Task[None] | None = None
+        self._forgotten = ForgottenCalls()
 
     def _ensure_sender(self) -> Sender:
         """Start the sender at the first use: only then is there a running loop."""
@@ -298,6 +300,7 @@ class AsyncProducerBase(ProducerStats):
 
     async def flush(self) -> None:
         """Wait until everything sent so far is written or has failed. Raises `NotWritten` if something failed."""
+        self._forgotten.check()
         accumulator = self._accumulator
         accumulator.flush()
         while not accumulator.is_empty:
@@ -314,6 +317,7 @@ class AsyncProducerBase(ProducerStats):
             await self._task
             await self._sender_transport.close()
         self._state.raise_failures()
+        self._forgotten.check()
 
     async def __aenter__(self) -> Self:
         return self
@@ -323,6 +327,6 @@ class AsyncProducerBase(ProducerStats):
     ) -> None:
         try:
             await self.close()
-        except NotWritten:
+        except (NotWritten, InvalidCall):
             if error is None:
                 raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from driftq.client.calls import streams
 from driftq.client.calls.queue import Value, encode, raw_bytes
+from driftq.client.pending_call import Pending
 from driftq.client.producer.producer import EPOCH_RANDOM_BITS, first_epoch
 from driftq.client.producer.producer_base import (
     AsyncProducerBase,
@@ -108,8 +109,12 @@ class AsyncIdempotentProducer(AsyncProducerBase):
         self._batches, state = _new_state(stream.path, stream.content_type, producer_id, epoch, self._wake, options)
         self._init(stream._transport.address, state)
 
-    async def append(self, value: Value, callback: Callback | None = None) -> Receipt:
-        """Hand a value to the producer; awaiting the receipt is optional."""
+    def append(self, value: Value, callback: Callback | None = None) -> Pending[Receipt]:
+        """Hand a value to the producer; awaiting the receipt is optional. An append that is not awaited is an error."""
+        self._forgotten.check()
+        return Pending(self._append(value, callback), self._forgotten, "append")
+
+    async def _append(self, value: Value, callback: Callback | None) -> Receipt:
         if not self._batches.content_type:
             stream = self._stream
             info = await stream._transport.execute(streams.describe(stream.path))

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, cast
 
 from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
+from driftq.client.pending_call import ForgottenCalls
 from driftq.client.transport.http import Address, HttpReply, request_bytes
 from driftq.client.transport.reply_reader import ReplyReader
 from driftq.client.transport.sansio import (
@@ -249,6 +250,7 @@ class AsyncTransport:
         self.address = address
         self.retry = retry or RetryOptions()
         self.peer = PeerHistory()
+        self.forgotten = ForgottenCalls()
         self._tls = address.tls()
         self._idle: list[AsyncConnection] = []
         self._shared: dict[str, SharedConnection] = {}  # by lane

@@ -10,19 +10,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from driftq.client.errors import InvalidCall
 from driftq.client.message import AsyncMessage, Message
+from driftq.client.pending_call import current
 from driftq.client.worker.hooks import current_context_or_new, enter_context
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import Handler
 
 AnyMessage = Message | AsyncMessage
-
-_current: ContextVar[AnyMessage] = ContextVar("driftq_message")
 
 
 def current_message() -> Any:
@@ -31,7 +29,7 @@ def current_message() -> Any:
     For tasks, which get their arguments and not the message: `driftq.current_message().attempts`. Raises `InvalidCall`
     outside of a worker.
     """
-    message = _current.get(None)
+    message = current.get(None)
     if message is None:
         raise InvalidCall("there is no current message: this code was not called by a worker")
     return message
@@ -77,9 +75,10 @@ class HandlerCaller:
             return await asyncio.get_running_loop().run_in_executor(
                 self._threads, _call_on_thread, self._handler, message
             )
-        _current.set(message)
+        current.set(message)
         try:
-            return AttemptResult(await self._handler(message))
+            value = await self._handler(message)
+            return AttemptResult(value, message.forgotten)
         except (Exception, SystemExit) as error:
             return AttemptResult(None, error)
 
@@ -91,7 +90,7 @@ class HandlerCaller:
 
 def _call_on_thread(handler: Callable[[Any], Any], message: AnyMessage) -> AttemptResult:
     """The error is returned: a future would replace a `TimeoutError` with a new one that has no traceback."""
-    _current.set(message)
+    current.set(message)
     try:
         return AttemptResult(handler(message))
     except (Exception, SystemExit) as error:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq import __version__
-from driftq.client.calls import admin
+from driftq.client.calls import admin, workers
 from driftq.client.errors import DriftQError, NotConnected, NotFound, OutcomeUnknown, Refused
 from driftq.client.transport.sansio import RetryOptions
 from driftq.wire.workers import HEARTBEAT_MS, SUBSCRIPTIONS_MAX, HeartbeatRequest, WorkerSubscriptionInfo
@@ -88,7 +88,7 @@ class Presence:
     async def _announce(self) -> None:
         transport = self._client._transport
         try:
-            reply = await transport.execute(admin.heartbeat(self._client.owner, self._heartbeat()), ONCE)
+            reply = await transport.execute(workers.heartbeat(self._client.owner, self._heartbeat()), ONCE)
         except NotFound:
             self._has_registry = False
             return
@@ -106,7 +106,7 @@ class Presence:
 
     async def _leave(self) -> None:
         try:
-            await self._client._transport.execute(admin.remove_worker(self._client.owner), ONCE)
+            await self._client._transport.execute(workers.remove_worker(self._client.owner), ONCE)
         except DriftQError as error:
             logger.debug("the entry of this worker ends by itself: %s", error)
 
