@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple, get_args
 
-from tests.tidy import cli_commands, python_reference
+from tests.tidy import cli_commands, error_texts, python_reference, sizing
 from tests.tidy.sources import ROOT
 
 Rows = Sequence[Sequence[str]]
@@ -96,6 +96,22 @@ TABLES: tuple[Table, ...] = (
         "driftq",
         (),
         python_reference.rows,
+    ),
+    Table(
+        "messages",
+        "Troubleshooting",
+        "docs/guides/troubleshooting.md",
+        "driftq.cli.main",
+        ("text", "exit code"),
+        error_texts.rows,
+    ),
+    Table(
+        "sizing",
+        "Tuning and sizing",
+        "docs/guides/tuning.md",
+        "bench.performance",
+        ("how", "measured on two cores", "CPU of the server for a message", "at most, with one core"),
+        sizing.rows,
     ),
     Table(
         "codes",

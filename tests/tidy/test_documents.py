@@ -96,6 +96,44 @@ def test_a_picture_is_small_stands_alone_and_is_used(path):
     assert any(path.name in document.read_text(encoding="utf-8") for document in DOCUMENTS)
 
 
+def linked_pages(path: Path) -> set[Path]:
+    targets = LINK.findall(CODE.sub("", FENCE.sub("", path.read_text(encoding="utf-8"))))
+    pages = (
+        path.parent / target.partition("#")[0] for target in targets if not re.match(r"[a-z][a-z0-9+.-]*:", target)
+    )
+    return {page.resolve() for page in pages if page.suffix == ".md" and page.exists()}
+
+
+def reachable(start: Path) -> set[Path]:
+    """Every page that links lead to, from a page on."""
+    reached, left = {start}, [start]
+    while left:
+        for page in linked_pages(left.pop()) - reached:
+            reached.add(page)
+            left.append(page)
+    return reached
+
+
+def test_every_page_is_reachable_from_the_index_and_guides_and_references_directly():
+    index = ROOT / "docs" / "README.md"
+    pages = {path for path in DOCUMENTS if path.is_relative_to(ROOT / "docs")}
+    assert not pages - reachable(index)
+    direct = {path for path in pages if path.parent.name in ("guides", "reference")}
+    assert not direct - linked_pages(index), "add them to docs/README.md"
+    assert index in linked_pages(ROOT / "README.md")
+
+
+def test_a_page_that_no_link_leads_to_is_found(tmp_path):
+    for name, text in {
+        "a": "[b](b.md#x) `[d](d.md)`",
+        "b": "[a](a.md) [c](https://x.example/c.md)",
+        "c": "",
+        "d": "",
+    }.items():
+        (tmp_path / f"{name}.md").write_text(text)
+    assert {path.stem for path in reachable(tmp_path / "a.md")} == {"a", "b"}
+
+
 def test_every_page_on_internals_is_in_their_index():
     folder = ROOT / "docs" / "internals"
     index = (folder / "README.md").read_text(encoding="utf-8")
