@@ -59,7 +59,8 @@ def call(command: list[str], folder: Path, **env: str) -> str:
 def test_the_document_names_its_server_and_version(server, tmp_path):
     document = json.loads(saved_document(server, tmp_path).read_text())
     assert document["servers"] == [{"url": "/", "description": "The server that this document came from."}]
-    assert document["security"] == []
+    assert document["security"] == [{"token": []}, {}]
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     assert any(path.startswith("/v1/stream/__ds/subscriptions/") for path in document["paths"])
     assert '"items":false' not in json.dumps(document, separators=(",", ":"))
 

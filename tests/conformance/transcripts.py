@@ -27,6 +27,8 @@ PINNED_HEADERS = (
     "driftq-end-offset",
 )
 _WORDS = (
+    (re.compile(r"dq_[0-9a-f]{16}_[0-9a-f]{64}"), "ACCESS_TOKEN"),
+    (re.compile(r"\b[0-9a-f]{16}\b"), "TOKEN_ID"),
     (re.compile(r'"token":"[A-Za-z0-9_-]{22}"'), '"token":"TOKEN"'),
     (re.compile(r'"(\w+_ms)":1\d{12}'), r'"\1":TIME'),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"), "TIME"),

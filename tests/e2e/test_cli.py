@@ -18,6 +18,7 @@ from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
 
 LOCAL = {
+    "auth",
     "serve",
     "config",
     "inspect",
@@ -371,6 +372,32 @@ def test_a_stream_keeps_bytes_unchanged():
 
 
 # --- the server, contexts, errors -------------------------------------------------------------------------------------
+
+
+def test_a_token_is_created_shown_narrowed_rotated_and_revoked(tmp_path):
+    text = run("tokens", "create", "shop", "--grant", "produce:orders", "--grant", "observe", "--expires", "1h").strip()
+    token_id = text.split("_")[1]
+    assert as_json("tokens", "create", "other", "--grant", "admin")["grants"] == ["admin"]
+    assert "a token needs at least one --grant" in run("tokens", "create", "none", code=Exit.USAGE)
+    assert token_id in run("tokens", "list")
+    assert text not in run("tokens", "list")
+    assert "shop" in [token["name"] for token in as_json("tokens", "list")]
+    assert "produce:orders" in run("tokens", "show", token_id)
+    assert as_json("tokens", "show", token_id)["name"] == "shop"
+    assert "observe" not in run("tokens", "narrow", token_id, "--grant", "produce:orders")
+    assert as_json("tokens", "narrow", token_id, "--expires", "30m")["grants"] == ["produce:orders"]
+    assert "can only lose rights" in run("tokens", "narrow", token_id, "--grant", "admin", code=Exit.USAGE)
+    assert run("tokens", "rotate", token_id, "--overlap", "1h").startswith(f"dq_{token_id}_")
+    file = tmp_path / "token"
+    assert as_json("tokens", "rotate", token_id, "--to", str(file)) == {
+        "id": token_id, "name": "shop", "grants": ["produce:orders"], "file": str(file),
+    }  # fmt: skip
+    assert file.read_text().startswith(f"dq_{token_id}_")
+    assert "Add --yes" in run("tokens", "revoke", token_id, code=Exit.USAGE)
+    assert run("tokens", "revoke", token_id, "--yes") == f"{token_id}: revoked\n"
+    other = next(token["id"] for token in as_json("tokens", "list") if token["name"] == "other")
+    assert as_json("tokens", "revoke", other, "--yes")["status"] == "revoked"
+    assert "no access token" in run("tokens", "show", token_id, code=Exit.NOTHING_THERE)
 
 
 def test_the_clock_is_shown_and_accepted():

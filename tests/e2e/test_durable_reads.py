@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.access import first_token
 from tests.support.blocked_sync import BlockedSyncServer, compile_blocking_library
 from tests.support.handler_fixture import handler_fixture
 from tests.support.server import Reply, Server, running
@@ -34,6 +35,7 @@ class Read(NamedTuple):
     body: bytes | None = None
 
 
+TOKEN_ID = "0123456789abcdef"
 READS = (
     Read("GET /v1/topics", "/v1/topics"),
     Read("GET /v1/topics/{topic}", "/v1/topics/t"),
@@ -63,6 +65,8 @@ READS = (
     Read("* /v1/stream/*", "/v1/stream/made"),
     Read("* /v1/stream/*", "/v1/stream/__topics/t/0"),
     Read("* /v1/stream/*", "/v1/stream/__ds/subscriptions/sub"),
+    Read("GET /v1/tokens", "/v1/tokens"),
+    Read("GET /v1/tokens/{id}", f"/v1/tokens/{TOKEN_ID}"),
     Read("POST /v1/route", "/v1/route", "POST", b'{"topic": "new", "value": "x"}'),
     # Refusals, and calls that change nothing, depend on the state too.
     Read("POST /v1/jobs/{topic}/{id}/cancel", "/v1/jobs/u/done/cancel", "POST"),
@@ -87,7 +91,8 @@ CHANGES = {
     "POST /v1/topics/{topic}/groups/{group}/pause", "POST /v1/topics/{topic}/groups/{group}/resume",
     "POST /v1/idempotency/begin", "POST /v1/idempotency/commit", "POST /v1/idempotency/fail", "POST /v1/outcome",
     "POST /v1/jobs", "POST /v1/stages", "POST /v1/stages/publish", "POST /v1/stages/forget", "POST /v1/streams/trim",
-    "POST /v1/clock/accept",
+    "POST /v1/clock/accept", "POST /v1/tokens", "PATCH /v1/tokens/{id}", "DELETE /v1/tokens/{id}",
+    "POST /v1/tokens/{id}/rotate",
 }  # fmt: skip
 
 GAUGES = re.compile(
@@ -112,6 +117,7 @@ class Scenario:
     """A folder with every kind of object, and changes to all of them."""
 
     def __init__(self, folder: str) -> None:
+        first_token(folder, TOKEN_ID, ("observe", "read:a"))
         with running(folder) as server:
             self._set_up(server)
             self.before = {read: ask(server, read) for read in READS}
@@ -157,6 +163,7 @@ class Scenario:
         yield "POST", "/v1/stream/s", b"two", producer
         yield "PUT", "/v1/stream/made", b"m", {"Content-Type": "text/plain"}
         yield "POST", "/v1/stream/__ds/subscriptions/sub/streams", {"streams": ["second"]}, JSON
+        yield "PATCH", f"/v1/tokens/{TOKEN_ID}", {"grants": ["observe"]}, {}
         yield "DELETE", "/v1/topics/u", None, {}
 
 

@@ -53,7 +53,7 @@ def test_a_port_in_use_is_a_clear_error_with_the_address(tmp_path: Path, command
 
 
 def test_an_address_of_another_machine_is_a_clear_error() -> None:
-    ended = serve("--memory", "--listen", "203.0.113.7:0", "--set", "listen.insecure_bind=true")
+    ended = serve("--memory", "--listen", "203.0.113.7:0", "--set", "auth.mode=tokens")
     assert ended.returncode == Exit.UNREACHABLE
     assert "this machine has no such address" in ended.stderr
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from driftq.core.model import access as a
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.queries import ListStreams, ReadProducer, ReadStates, ReadStream
@@ -366,6 +367,34 @@ def _publish(line: Line, now_ms: int) -> c.Command:
     return c.Publish(writer, int(number), tuple(handles), line.text_of("content"))
 
 
+# --- access ---
+
+
+def _token(line: Line, now_ms: int) -> c.Command:
+    """token id secret grant grant expires_ms=500"""
+    token_id, secret, *grants = line.words
+    expires = line.number("expires_ms")
+    return a.CreateAccessToken(
+        token_id,
+        line.text_of("name", token_id),
+        tuple(grants),
+        secret.encode(),
+        expires_ms=now_ms + expires if expires is not None else 0,
+        first=line.yes("first"),
+    )
+
+
+def _narrow(line: Line, now_ms: int) -> c.Command:
+    token_id, *grants = line.words
+    expires = line.number("expires_ms")
+    return a.NarrowAccessToken(token_id, tuple(grants) or None, now_ms + expires if expires is not None else None)
+
+
+def _rotate(line: Line, now_ms: int) -> c.Command:
+    token_id, secret = line.words
+    return a.RotateAccessToken(token_id, secret.encode(), line.count("overlap_ms"))
+
+
 BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "topic": _create_topic,
     "configure": _configure,
@@ -400,5 +429,10 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "delete": _delete,
     "stage": _stage,
     "publish": _publish,
+    "token": _token,
+    "narrow": _narrow,
+    "rotate": _rotate,
+    "revoke": lambda line, now_ms: a.RevokeAccessToken(line.words[0]),
+    "used": lambda line, now_ms: a.NoteAccessTokens(tuple(line.words)),
     "forget": lambda line, now_ms: c.ForgetStages(line.words[0], tuple(line.words[1:])),
 }

@@ -25,7 +25,7 @@ from tests.support.broker_fixture import BrokerFixture
 
 TIMES = {
     "at_ms", "from_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms",
-    "deadline_ms", "expires_at_ms",
+    "deadline_ms", "expires_at_ms", "old_until_ms",
 }  # fmt: skip
 RANGES = {"ranges"}
 HASHES = {"outcome", "digest"}

@@ -79,6 +79,24 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "truncated_past_the_damage": (
         Bug("repair.folder_reader:FolderFold.take", "if frame.lsn != self.lsn + 1:", "if 0:"),
     ),
+    # --- access
+    "token_gains_rights": (
+        Bug(
+            "core.rules.access_tokens:narrow",
+            "if not covers(parse_grants(token.grants), parse_grants(grants)):",
+            "if 0:",
+        ),
+    ),
+    "old_secret_never_ends": (
+        Bug("core.state.access_tokens:AccessToken.secrets", "if self.old_until_ms > now_ms:", "if self.old_until_ms:"),
+    ),
+    "narrowed_token_wide_again_after_a_restart": (
+        Bug(
+            "core.state.access_tokens:AccessTokenTable._restored",
+            "fact.grants, fact.expires_ms,",
+            "fact.created.grants, fact.expires_ms,",
+        ),
+    ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
     "read_before_sync": (Bug("engine.sequencer:Sequencer.query", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),

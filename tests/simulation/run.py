@@ -18,7 +18,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import ranges
 from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.core.state import held_ranges, timer_queue
-from tests.simulation import actors, consumers, subscribers, workers
+from tests.simulation import actors, administrators, consumers, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.corruption import Expected, begin_lying, end_lying, try_flips
 from tests.simulation.operation import Operation
@@ -219,6 +219,9 @@ class Cast:
             for number in range(HOW_MANY.get(name, 1)):
                 self._cast.append(CLASSES[name](world, number))
                 self._totals.append((self._totals[-1] if self._totals else 0) + weight)
+        self._extra = (
+            [administrators.TokenAdministrator(world, 0)] if administrators.acts_in(swarm.seed) else []
+        )  # they act beside the others
         boss = actors.Admin(world, 99)
         for number in range(swarm.topics):
             command = c.CreateTopic(f"t{number}", swarm.partitions, actors.topic_config(boss))
@@ -233,6 +236,8 @@ class Cast:
                 world.audit.streams.at_step(world.steps)
                 world.pass_time()
                 world.guarded(actor.act)
+                for extra in self._extra:
+                    world.guarded(extra.act)
                 question = self._query_client.question()
                 if question is not None:
                     world.guarded(partial(world.query, question, self._query_client))

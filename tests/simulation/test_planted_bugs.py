@@ -11,6 +11,9 @@ SEEDS_MAX = 30
 # The seed to try first, for bugs that are found late. This saves time and proves the same: one of thirty seeds finds
 # it.
 LIKELY = {
+    "token_gains_rights": 6,
+    "old_secret_never_ends": 6,
+    "narrowed_token_wide_again_after_a_restart": 6,
     "crc_skip": 4,
     "snapshot_no_rename": 7,
     "journal_trimmed_too_far": 3,

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -59,6 +60,8 @@ class Server:
         sets = [part for setting in settings for part in ("--set", setting)]
         arguments = ["serve", *where, "--listen", f"127.0.0.1:{port}", *sets]
         self.process = Server.launch(arguments, {**os.environ, **(env or {})})
+        self.folder = folder
+        self._reader: threading.Thread | None = None
         self.lines: list[str] = []
         self.port = self._wait_until_ready()
 
@@ -75,6 +78,13 @@ class Server:
                 return int(match[1])
         self.kill()
         raise AssertionError("the server did not start:\n" + "".join(self.lines))
+
+    def read_lines(self) -> None:
+        """Read what it prints while it runs. A server that logs much would block otherwise."""
+        stderr = self.process.stderr
+        assert stderr is not None
+        self._reader = threading.Thread(target=lambda: self.lines.extend(stderr), daemon=True)
+        self._reader.start()
 
     @property
     def url(self) -> str:
@@ -105,6 +115,8 @@ class Server:
 
     def _reap(self) -> None:
         self.process.wait()
+        if self._reader is not None:
+            self._reader.join()
         if self.process.stderr is not None:
             self.lines.extend(self.process.stderr.readlines())
             self.process.stderr.close()

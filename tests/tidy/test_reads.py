@@ -16,7 +16,9 @@ from tests.tidy.sources import SRC, Module, modules
 
 # What comes of it is submitted as a command in the same turn, or held by `Context.hold`.
 PREPARES = {
+    "access/authenticator.py:Authenticator._note_uses",
     "handlers/context.py:Context.any_partition",
+    "handlers/stages.py:StagesHandlers._check_targets",
     "handlers/produce_batch.py:ProduceBatchHandlers._partition",
     "handlers/dead_letters.py:DeadLettersHandlers.redrive",
     "redrive_run.py:RedriveRun._frame_letters",
@@ -38,6 +40,7 @@ PREPARES = {
     "streams/reorder_buffer.py:ReorderBuffer._is_early",
 }
 OTHERS = {
+    "access/authenticator.py:Authenticator._of_token": "a revocation counts as soon as it is decided",
     "handlers/stages.py:StagesHandlers._published": "the name of a log, which never changes",
     "handlers/records.py:StreamRecordsHandlers._read": "ranges that a repair gave up, before the start",
     "streams/stream_body.py:_end_of_withdrawn": "ranges that a repair gave up, before the start",
@@ -46,6 +49,7 @@ OTHERS = {
     "handlers/subscriptions.py:SubscriptionHandlers._info": "the number of a subscription in a durable reply",
     "consume_stream.py:ConsumeStream._take": "counts what of a durable claim is still held; nothing is shown",
     "metrics/registry.py:Metrics.__init__": "names for counters of durable facts",
+    "run.py:_authenticator": "the start, when everything is durable",
     "run.py:_greeting": "the start, when everything is durable",
     "streams/webhooks.py:Webhooks.__init__": "the start, when everything is durable",
     "streams/webhooks.py:Webhooks._serve": "what is sent goes through a query",

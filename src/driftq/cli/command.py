@@ -199,8 +199,10 @@ def _exit_code(error: Refused) -> Exit:
 def _remedy(error: Refused) -> str:
     from driftq.wire.errors import Code, Remedy
 
-    if error.status in (401, 403):
-        return "A token is required: set DRIFTQ_TOKEN, or `driftq context add NAME URL --token …`."
+    if error.status == 401:
+        return "Set DRIFTQ_TOKEN, or keep the token with its server: driftq context add NAME URL --token - < FILE"
+    if error.status == 403:
+        return ""  # the message names the grant that is missing
     if error.details.get("commands"):
         return ""  # the message has the commands that help
     if error.code is Code.DEADLINE_EXCEEDED:

@@ -49,6 +49,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "jobs": "Enqueue, show and cancel jobs.",
         "streams": "Create, append to, read and follow durable streams.",
         "pipeline": "Run pipelines on Spark.",
+        "tokens": "Create, list, narrow, rotate and revoke access tokens.",
     },
     "Workers": {
         "worker": "Run the workers and tasks of modules.",
@@ -65,6 +66,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "version": "Show the versions of this program and of the server.",
         "config": "Show every setting and where it comes from.",
         "backup": "Copy a broker's data while it runs, and check the copy.",
+        "auth": "Make the first access token of a data folder.",
         "inspect": "Read a data folder: dump, verify, stats.",
         "restore": "Make a data folder from an archive, as of now or of an earlier point.",
         "archive": "List and verify an archive.",

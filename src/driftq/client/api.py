@@ -27,12 +27,14 @@ from driftq.client.resources import (
     AsyncGroups,
     AsyncJobs,
     AsyncStreams,
+    AsyncTokens,
     AsyncTopics,
     AsyncWorkers,
     DeadLetters,
     Groups,
     Jobs,
     Streams,
+    Tokens,
     Topics,
     Workers,
 )
@@ -133,6 +135,7 @@ class DriftQ(BrokerMethods, SyncApi):
         self.dead_letters = DeadLetters(self._transport)
         self.workers = Workers(self._transport)
         self.streams = Streams(self._transport)
+        self.tokens = Tokens(self._transport)
 
     @property
     def url(self) -> str:
@@ -254,6 +257,7 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         self.dead_letters = AsyncDeadLetters(transport)
         self.workers = AsyncWorkers(transport)
         self.streams = AsyncStreams(transport)
+        self.tokens = AsyncTokens(transport)
 
     @property
     def url(self) -> str:

@@ -229,6 +229,8 @@ class Closed(DriftQError):
 
 _BY_CODE: dict[Code, type[Refused]] = {
     Code.INVALID_ARGUMENT: InvalidCall,
+    Code.UNAUTHENTICATED: NotAllowed,
+    Code.PERMISSION_DENIED: NotAllowed,
     Code.NOT_FOUND: NotFound,
     Code.ALREADY_EXISTS: Conflict,
     Code.CONFLICT: Conflict,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from driftq.client.calls import admin, jobs, streams, workers
+from driftq.client.calls import admin, jobs, streams, tokens, workers
 from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, iterating, listing
 from driftq.client.job_handle import AsyncJobHandle, JobHandle
 
@@ -102,3 +102,18 @@ class Streams(StreamsMethods, SyncApi): ...
 
 
 class AsyncStreams(StreamsMethods, AsyncApi): ...
+
+
+class TokenMethods:
+    create = endpoint(tokens.create_token)
+    list = listing(tokens.list_tokens)
+    show = endpoint(tokens.show_token)
+    narrow = endpoint(tokens.narrow_token)
+    rotate = endpoint(tokens.rotate_token)
+    revoke = endpoint(tokens.revoke_token)
+
+
+class Tokens(TokenMethods, SyncApi): ...
+
+
+class AsyncTokens(TokenMethods, AsyncApi): ...

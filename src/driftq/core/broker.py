@@ -25,11 +25,22 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driftq.core.context import Chance, DecisionContext, LogReader
+from driftq.core.model import access as a
 from driftq.core.model import commands as c
 from driftq.core.model import subscriptions as w
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream, ReadSubscription
 from driftq.core.model.replies import Decision, Rejected, Reply
-from driftq.core.rules import effects, queries, settle, stages, streams, subscriptions, topic_history, topics
+from driftq.core.rules import (
+    access_tokens,
+    effects,
+    queries,
+    settle,
+    stages,
+    streams,
+    subscriptions,
+    topic_history,
+    topics,
+)
 from driftq.core.rules.claim import claim
 from driftq.core.rules.group_offsets import commit_offsets
 from driftq.core.rules.outcome import outcome
@@ -101,6 +112,11 @@ RULES: dict[type[c.Command], Rule] = {
     w.ClaimWake: subscriptions.claim,
     w.AckWake: subscriptions.ack,
     w.FinishWake: subscriptions.finish,
+    a.CreateAccessToken: access_tokens.create,
+    a.NarrowAccessToken: access_tokens.narrow,
+    a.RotateAccessToken: access_tokens.rotate,
+    a.RevokeAccessToken: access_tokens.revoke,
+    a.NoteAccessTokens: access_tokens.note_use,
 }
 
 

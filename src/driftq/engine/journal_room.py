@@ -18,6 +18,7 @@ Pure: the sequencer passes what waits, the driver sets `free_bytes` after every 
 from __future__ import annotations
 
 from driftq.core.model import commands as c
+from driftq.core.model.access import CreateAccessToken
 from driftq.core.model.replies import Rejected
 from driftq.wire.errors import Code
 
@@ -33,6 +34,7 @@ NEW_WORK = frozenset(
         c.CommitOutcome,
         c.CreateGroup,
         c.BeginEffect,
+        CreateAccessToken,
     )
 )
 

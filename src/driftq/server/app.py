@@ -1,10 +1,21 @@
-"""The route table: every path of the server on one page, and how a request finds its handler."""
+"""The route table: every path of the server with the right it needs, and how a request finds its handler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from driftq.server.access.identity import (
+    ANY,
+    BODY,
+    OWN,
+    PUBLIC,
+    Right,
+    require,
+    require_any_group,
+    require_any_topic,
+    require_topic,
+)
 from driftq.server.handlers.backup import BackupHandlers
 from driftq.server.handlers.claims import ClaimsHandlers
 from driftq.server.handlers.codec import error_response
@@ -21,16 +32,26 @@ from driftq.server.handlers.server import ClockHandlers, MetricsHandlers, Openap
 from driftq.server.handlers.stages import StagesHandlers
 from driftq.server.handlers.streams import StreamCatalogHandlers, StreamHandlers
 from driftq.server.handlers.subscriptions import SubscriptionHandlers
+from driftq.server.handlers.tokens import TokensHandlers
 from driftq.server.handlers.topics import TopicsHandlers
 from driftq.server.handlers.workers import WorkersHandlers
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
+from driftq.wire.grants import ADMIN, CONSUME, MANAGE, OBSERVE, PRODUCE, READ, UNNAMED_VERBS
 
 if TYPE_CHECKING:
+    from driftq.server.access.authenticator import Authenticator
     from driftq.server.handlers.context import Context
 
 Handler = Callable[[Request], Answer]
 ParameterHandler = Callable[..., Answer]
+RightOf = Callable[[str, bytes], Right]
+
+_TOPIC, _GROUP = "topic", "group"  # names of path parameters
+_PRODUCE, _CONSUME, _READ = Right(PRODUCE, BODY), Right(CONSUME, BODY), Right(READ, BODY)
+_SEE_TOPIC, _SEE_GROUP = Right(ANY.verb, _TOPIC), Right(ANY.verb, _GROUP)  # some right on it
+_READ_TOPIC, _MANAGE_TOPIC = Right(READ, _TOPIC), Right(MANAGE, _TOPIC)
+_ADMIN, _OBSERVE = Right(ADMIN), Right(OBSERVE)
 
 
 class RouteSpec(NamedTuple):
@@ -40,6 +61,7 @@ class RouteSpec(NamedTuple):
     method: str
     path: str
     handler: ParameterHandler
+    right: Right | RightOf  # what a caller needs; of a path that ends in `/*`: by method and the rest of the path
     head: bool = False  # HEAD is served too: like GET, without the body
 
 
@@ -51,10 +73,11 @@ def routes(context: Context) -> list[RouteSpec]:
         *_topics_and_groups(context),
         *_work(context),
         *_streams(context),
+        *_access(context),
     ]
     openapi = OpenapiHandlers(lambda: ((route.method, route.path) for route in table))
-    table.append(RouteSpec("GET", "/v1/openapi.json", openapi.document))
-    table.append(RouteSpec("GET", "/v1/docs", openapi.page))
+    table.append(RouteSpec("GET", "/v1/openapi.json", openapi.document, PUBLIC))
+    table.append(RouteSpec("GET", "/v1/docs", openapi.page, PUBLIC))
     return table
 
 
@@ -63,13 +86,13 @@ def _about_the_server(context: Context) -> list[RouteSpec]:
     clock = ClockHandlers(context)
     backup = BackupHandlers(context)
     return [
-        RouteSpec("GET", "/v1/healthz", server.healthz, head=True),
-        RouteSpec("GET", "/v1/readyz", server.readyz, head=True),
-        RouteSpec("GET", "/v1/version", server.version),
-        RouteSpec("GET", "/v1/clock", clock.show),
-        RouteSpec("POST", "/v1/clock/accept", clock.accept),
-        RouteSpec("GET", "/v1/backup", backup.download),
-        RouteSpec("GET", "/v1/metrics", MetricsHandlers(context).page, head=True),
+        RouteSpec("GET", "/v1/healthz", server.healthz, PUBLIC, head=True),
+        RouteSpec("GET", "/v1/readyz", server.readyz, PUBLIC, head=True),
+        RouteSpec("GET", "/v1/version", server.version, ANY),
+        RouteSpec("GET", "/v1/clock", clock.show, _OBSERVE),
+        RouteSpec("POST", "/v1/clock/accept", clock.accept, _ADMIN),
+        RouteSpec("GET", "/v1/backup", backup.download, _ADMIN),
+        RouteSpec("GET", "/v1/metrics", MetricsHandlers(context).page, _OBSERVE, head=True),
     ]
 
 
@@ -77,21 +100,21 @@ def _queue(context: Context) -> list[RouteSpec]:
     batches = ProduceBatchHandlers(context)
     claims = ClaimsHandlers(context)
     return [
-        RouteSpec("POST", "/v1/produce", ProduceHandlers(context).produce),
-        RouteSpec("POST", "/v1/produce/batch", batches.produce),
-        RouteSpec("POST", "/v1/produce/packed", batches.produce_packed),
-        RouteSpec("POST", "/v1/route", RouteHandlers(context).route),
-        RouteSpec("GET", "/v1/consume", claims.consume),
-        RouteSpec("POST", "/v1/claim", claims.claim),
-        RouteSpec("POST", "/v1/ack", claims.ack),
-        RouteSpec("POST", "/v1/nack", claims.nack),
-        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through),
-        RouteSpec("POST", "/v1/ack/batch", claims.ack_batch),
-        RouteSpec("POST", "/v1/nack/batch", claims.nack_batch),
-        RouteSpec("POST", "/v1/release", claims.release),
-        RouteSpec("POST", "/v1/reject", claims.reject),
-        RouteSpec("POST", "/v1/extend", claims.extend),
-        RouteSpec("GET", "/v1/explain", ExplainHandlers(context).explain),
+        RouteSpec("POST", "/v1/produce", ProduceHandlers(context).produce, _PRODUCE),
+        RouteSpec("POST", "/v1/produce/batch", batches.produce, _PRODUCE),
+        RouteSpec("POST", "/v1/produce/packed", batches.produce_packed, _PRODUCE),
+        RouteSpec("POST", "/v1/route", RouteHandlers(context).route, _PRODUCE),
+        RouteSpec("GET", "/v1/consume", claims.consume, _CONSUME),
+        RouteSpec("POST", "/v1/claim", claims.claim, _CONSUME),
+        RouteSpec("POST", "/v1/ack", claims.ack, _CONSUME),
+        RouteSpec("POST", "/v1/nack", claims.nack, _CONSUME),
+        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through, _CONSUME),
+        RouteSpec("POST", "/v1/ack/batch", claims.ack_batch, _CONSUME),
+        RouteSpec("POST", "/v1/nack/batch", claims.nack_batch, _CONSUME),
+        RouteSpec("POST", "/v1/release", claims.release, _CONSUME),
+        RouteSpec("POST", "/v1/reject", claims.reject, _CONSUME),
+        RouteSpec("POST", "/v1/extend", claims.extend, _CONSUME),
+        RouteSpec("GET", "/v1/explain", ExplainHandlers(context).explain, _READ),
     ]
 
 
@@ -100,24 +123,24 @@ def _topics_and_groups(context: Context) -> list[RouteSpec]:
     groups = GroupsHandlers(context)
     records = PartitionRecordsHandlers(context)
     return [
-        RouteSpec("GET", "/v1/topics", topics.list),
-        RouteSpec("POST", "/v1/topics", topics.create),
-        RouteSpec("GET", "/v1/topics/{topic}", topics.describe),
-        RouteSpec("PATCH", "/v1/topics/{topic}", topics.change),
-        RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete),
-        RouteSpec("GET", "/v1/topics/{topic}/offsets", records.offsets),
-        RouteSpec("POST", "/v1/offsets", records.offsets_of_topics),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek),
-        RouteSpec("GET", "/v1/groups", groups.list),
-        RouteSpec("POST", "/v1/groups/offsets", groups.commit_offsets),
-        RouteSpec("GET", "/v1/topics/{topic}/groups", groups.list_of_topic),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe),
-        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", groups.states),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", groups.seek),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", groups.pause),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", groups.resume),
+        RouteSpec("GET", "/v1/topics", topics.list, ANY),
+        RouteSpec("POST", "/v1/topics", topics.create, Right(MANAGE, BODY)),
+        RouteSpec("GET", "/v1/topics/{topic}", topics.describe, _SEE_TOPIC),
+        RouteSpec("PATCH", "/v1/topics/{topic}", topics.change, _MANAGE_TOPIC),
+        RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete, _MANAGE_TOPIC),
+        RouteSpec("GET", "/v1/topics/{topic}/offsets", records.offsets, _SEE_TOPIC),
+        RouteSpec("POST", "/v1/offsets", records.offsets_of_topics, Right(ANY.verb, BODY)),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch, _READ_TOPIC),
+        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek, _READ_TOPIC),
+        RouteSpec("GET", "/v1/groups", groups.list, ANY),
+        RouteSpec("POST", "/v1/groups/offsets", groups.commit_offsets, _CONSUME),
+        RouteSpec("GET", "/v1/topics/{topic}/groups", groups.list_of_topic, _SEE_TOPIC),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe, _SEE_GROUP),
+        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete, _MANAGE_TOPIC),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", groups.states, _SEE_GROUP),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", groups.seek, _MANAGE_TOPIC),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", groups.pause, _MANAGE_TOPIC),
+        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", groups.resume, _MANAGE_TOPIC),
     ]
 
 
@@ -129,30 +152,30 @@ def _work(context: Context) -> list[RouteSpec]:
     workers = WorkersHandlers(context)
     return [
         # effects that happen once
-        RouteSpec("GET", "/v1/idempotency", effects.get),
-        RouteSpec("POST", "/v1/idempotency/begin", effects.begin),
-        RouteSpec("POST", "/v1/idempotency/commit", effects.commit),
-        RouteSpec("POST", "/v1/idempotency/fail", effects.fail),
-        RouteSpec("POST", "/v1/outcome", OutcomeHandlers(context).outcome),
+        RouteSpec("GET", "/v1/idempotency", effects.get, _CONSUME),
+        RouteSpec("POST", "/v1/idempotency/begin", effects.begin, _CONSUME),
+        RouteSpec("POST", "/v1/idempotency/commit", effects.commit, _CONSUME),
+        RouteSpec("POST", "/v1/idempotency/fail", effects.fail, _CONSUME),
+        RouteSpec("POST", "/v1/outcome", OutcomeHandlers(context).outcome, Right(ANY.verb, BODY)),
         # dead letters and jobs
-        RouteSpec("GET", "/v1/dlq/{topic}", letters.list),
-        RouteSpec("GET", "/v1/dlq/{topic}/errors", letters.errors),
-        RouteSpec("POST", "/v1/dlq/{topic}/redrive", letters.redrive),
-        RouteSpec("POST", "/v1/jobs", jobs.enqueue),
-        RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get),
-        RouteSpec("GET", "/v1/jobs/{topic}/{id}/result", jobs.result),
-        RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel),
+        RouteSpec("GET", "/v1/dlq/{topic}", letters.list, _READ),
+        RouteSpec("GET", "/v1/dlq/{topic}/errors", letters.errors, _READ),
+        RouteSpec("POST", "/v1/dlq/{topic}/redrive", letters.redrive, _CONSUME),
+        RouteSpec("POST", "/v1/jobs", jobs.enqueue, _PRODUCE),
+        RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get, _READ_TOPIC),
+        RouteSpec("GET", "/v1/jobs/{topic}/{id}/result", jobs.result, _READ_TOPIC),
+        RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel, Right(PRODUCE, _TOPIC)),
         # processes that run workers
-        RouteSpec("GET", "/v1/workers", workers.list),
-        RouteSpec("GET", "/v1/workers/{id}", workers.describe),
-        RouteSpec("PUT", "/v1/workers/{id}", workers.heartbeat),
-        RouteSpec("DELETE", "/v1/workers/{id}", workers.remove),
-        RouteSpec("POST", "/v1/workers/{id}/drain", workers.drain),
-        RouteSpec("POST", "/v1/workers/{id}/stop", workers.stop),
+        RouteSpec("GET", "/v1/workers", workers.list, ANY),
+        RouteSpec("GET", "/v1/workers/{id}", workers.describe, Right(ANY.verb, BODY)),
+        RouteSpec("PUT", "/v1/workers/{id}", workers.heartbeat, _CONSUME),
+        RouteSpec("DELETE", "/v1/workers/{id}", workers.remove, _CONSUME),
+        RouteSpec("POST", "/v1/workers/{id}/drain", workers.drain, Right(MANAGE, BODY)),
+        RouteSpec("POST", "/v1/workers/{id}/stop", workers.stop, Right(MANAGE, BODY)),
         # staged appends, for sinks
-        RouteSpec("POST", "/v1/stages", stages.stage),
-        RouteSpec("POST", "/v1/stages/publish", stages.publish),
-        RouteSpec("POST", "/v1/stages/forget", stages.forget),
+        RouteSpec("POST", "/v1/stages", stages.stage, Right(ANY.verb, BODY)),
+        RouteSpec("POST", "/v1/stages/publish", stages.publish, Right(ANY.verb, BODY)),
+        RouteSpec("POST", "/v1/stages/forget", stages.forget, Right(ANY.verb, BODY)),
     ]
 
 
@@ -160,55 +183,91 @@ def _streams(context: Context) -> list[RouteSpec]:
     streams = StreamHandlers(context, SubscriptionHandlers(context))
     catalog = StreamCatalogHandlers(context)
     return [
-        RouteSpec("*", "/v1/stream/*", streams.handle),
-        RouteSpec("GET", "/v1/streams", catalog.list),
-        RouteSpec("POST", "/v1/streams/trim", catalog.trim),
-        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).fetch),
+        RouteSpec("*", "/v1/stream/*", streams.handle, streams.right_of),
+        RouteSpec("GET", "/v1/streams", catalog.list, ANY),
+        RouteSpec("POST", "/v1/streams/trim", catalog.trim, Right(MANAGE, BODY)),
+        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).fetch, _READ),
+    ]
+
+
+def _access(context: Context) -> list[RouteSpec]:
+    tokens = TokensHandlers(context)
+    return [
+        RouteSpec("GET", "/v1/tokens", tokens.list, _ADMIN),
+        RouteSpec("POST", "/v1/tokens", tokens.create, _ADMIN),
+        RouteSpec("GET", "/v1/tokens/{id}", tokens.show, _ADMIN),
+        RouteSpec("PATCH", "/v1/tokens/{id}", tokens.narrow, _ADMIN),
+        RouteSpec("DELETE", "/v1/tokens/{id}", tokens.revoke, _ADMIN),
+        RouteSpec("POST", "/v1/tokens/{id}/rotate", tokens.rotate, _ADMIN),
     ]
 
 
 class App:
-    """Finds the handler of a request."""
+    """Finds the handler of a request, and checks the right that its route needs."""
 
-    def __init__(self, table: list[RouteSpec]) -> None:
-        self._exact: dict[bytes, dict[str, ParameterHandler]] = {}
-        self._patterns: list[tuple[list[str], dict[str, ParameterHandler]]] = []
-        self._prefixes: list[tuple[bytes, ParameterHandler]] = []
+    def __init__(self, table: list[RouteSpec], authenticator: Authenticator | None = None) -> None:
+        self._authenticator = authenticator  # None: every caller may do everything
+        self._exact: dict[bytes, dict[str, RouteSpec]] = {}
+        self._patterns: list[tuple[list[str], dict[str, RouteSpec]]] = []
+        self._prefixes: list[tuple[bytes, RouteSpec]] = []
         for route in table:
             if route.path.endswith("/*"):
-                self._prefixes.append((route.path[:-1].encode(), route.handler))
+                self._prefixes.append((route.path[:-1].encode(), route))
             elif "{" in route.path:
-                self._pattern(route.path.strip("/").split("/"))[route.method] = route.handler
+                self._pattern(route.path.strip("/").split("/"))[route.method] = route
             else:
                 methods = self._exact.setdefault(route.path.encode(), {})
-                methods[route.method] = route.handler
+                methods[route.method] = route
                 if route.head:
-                    methods["HEAD"] = route.handler
+                    methods["HEAD"] = route
 
-    def _pattern(self, segments: list[str]) -> dict[str, ParameterHandler]:
+    def _pattern(self, segments: list[str]) -> dict[str, RouteSpec]:
         for known, known_methods in self._patterns:
             if known == segments:
                 return known_methods
-        methods: dict[str, ParameterHandler] = {}
+        methods: dict[str, RouteSpec] = {}
         self._patterns.append((segments, methods))
         return methods
 
     def __call__(self, request: Request) -> Answer:
         methods = self._exact.get(request.raw_path)
         if methods is not None:
-            handler = methods.get(request.method)
-            if handler is None:
-                return _not_allowed(methods)
-            # Access and route depend on the head alone, and clients repeat their heads: cache the handler with it.
-            request.head.handler = handler
-            request.head.route = f"{request.method} {request.path}"
-            return handler(request)
-        for prefix, below in self._prefixes:
+            return self._call_exact(request, methods)
+        for prefix, route in self._prefixes:
             if request.raw_path.startswith(prefix):
-                request.head.handler = _bound(below, request.raw_path[len(prefix) :])
-                request.head.route = f"{request.method} {prefix.decode()}*"
-                return request.head.handler(request)
-        return self._match(request)
+                rest = request.raw_path[len(prefix) :]
+                right = route.right if isinstance(route.right, Right) else route.right(request.method, rest)
+                refused = self._refusal(request, right)
+                if refused is not None:
+                    return refused
+                return self._cached(request, _bound(route.handler, rest), f"{request.method} {prefix.decode()}*")
+        return self._refusal(request, ANY) or self._match(request)
+
+    def _call_exact(self, request: Request, methods: dict[str, RouteSpec]) -> Answer:
+        route = methods.get(request.method)
+        right = ANY if route is None else route.right
+        assert isinstance(right, Right)
+        refused = self._refusal(request, right)
+        if refused is not None:
+            return refused
+        if route is None:
+            return _not_allowed(methods)
+        if right.verb in UNNAMED_VERBS:
+            require(request, right.verb)
+        return self._cached(request, route.handler, f"{request.method} {request.path}")
+
+    def _refusal(self, request: Request, right: Right) -> Response | None:
+        """The response to a caller whose credential is missing or wrong."""
+        if self._authenticator is None or right is PUBLIC or right is OWN:
+            return None
+        return self._authenticator.identify(request)
+
+    def _cached(self, request: Request, handler: Handler, name: str) -> Answer:
+        """Call a handler. Route, identity and its rights depend on the head alone, and clients repeat their heads:
+        cache the handler with it."""
+        head = request.head
+        head.handler, head.identity, head.route = handler, request.identity, name
+        return handler(request)
 
     def _match(self, request: Request) -> Answer:
         path = request.path
@@ -218,12 +277,34 @@ class App:
         for segments, methods in self._patterns:
             values = _values(segments, request_segments)
             if values is not None:
-                handler = methods.get(request.method)
-                if handler is None:
+                route = methods.get(request.method)
+                if route is None:
                     return _not_allowed(methods)
+                if request.identity is not None:
+                    _check_right(request, route, dict(zip(_names(segments), values)))
                 request.head.route = f"{request.method} /{'/'.join(segments)}"
-                return handler(request, *values)
+                return route.handler(request, *values)
         return error_response(404, "NOT_FOUND", f"there is no {path}")
+
+
+def _check_right(request: Request, route: RouteSpec, parameters: dict[str, str]) -> None:
+    """The right of a route whose target is a parameter of its path."""
+    right = route.right
+    assert isinstance(right, Right)
+    if right.target == _TOPIC:
+        topic = parameters[_TOPIC]
+        if right.verb == ANY.verb:
+            require_any_topic(request, topic)
+        else:
+            require_topic(request, right.verb, topic)
+    elif right.target == _GROUP:
+        require_any_group(request, parameters[_TOPIC], parameters[_GROUP])
+    elif right.verb in UNNAMED_VERBS:
+        require(request, right.verb)
+
+
+def _names(segments: list[str]) -> list[str]:
+    return [segment.strip("{}") for segment in segments if segment.startswith("{")]
 
 
 def _bound(below: ParameterHandler, rest: bytes) -> Handler:
@@ -243,6 +324,6 @@ def _values(segments: list[str], request_segments: list[str]) -> list[str] | Non
     return values
 
 
-def _not_allowed(methods: dict[str, ParameterHandler]) -> Response:
+def _not_allowed(methods: dict[str, RouteSpec]) -> Response:
     allowed = ", ".join(sorted(methods))
     return error_response(405, "METHOD_NOT_ALLOWED", "method not allowed", headers=[("Allow", allowed)])

@@ -83,8 +83,11 @@ class Filter(NamedTuple):
 
 def dead_topic(state: State, name: str) -> Topic | Rejected:
     """The dead-letter topic of a topic. Its own name works as well."""
-    dead = name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
-    return state.topics.get(dead) or no_such_topic(name)
+    return state.topics.get(dead_name(name)) or no_such_topic(name)
+
+
+def dead_name(name: str) -> str:
+    return name if name.startswith(DEAD_PREFIX) else DEAD_PREFIX + name
 
 
 def waiting_count(state: State, topic: Topic) -> int:

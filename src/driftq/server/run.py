@@ -26,7 +26,8 @@ from driftq.engine.engine import Engine
 from driftq.engine.folder_storage import Archive, StorageOptions
 from driftq.engine.loop_monitor import LoopMonitor
 from driftq.server import http
-from driftq.server.access import ReadinessGate
+from driftq.server.access.authenticator import Authenticator
+from driftq.server.access.gate import ReadinessGate
 from driftq.server.app import App, routes
 from driftq.server.handlers.codec import bad_request, error_response, internal_error
 from driftq.server.handlers.context import Context
@@ -98,7 +99,8 @@ async def serve_until(
             (lambda: tls.not_after_s) if tls is not None else None,
         )
         _tune_process(monitor)
-        gate.open(App(routes(Context(engine, settings, router_caller, Metrics(engine, sources), outbound, workers))))
+        context = Context(engine, settings, router_caller, Metrics(engine, sources), outbound, workers)
+        gate.open(App(routes(context), _authenticator(settings, engine, listener)))
         report(_greeting(settings, listener.addresses, data, engine))
         await _wait_for_stop(stop, engine)
         report("stopping")
@@ -143,6 +145,16 @@ def _tune_process(monitor: LoopMonitor) -> None:
     _tune_threads()
     _tune_garbage_collector()
     monitor.watch_garbage_collection()
+
+
+def _authenticator(settings: Settings, engine: Engine, listener: Listener) -> Authenticator | None:
+    if not settings.auth.is_on:
+        return None
+    if not engine.latest_state.access_tokens.by_id:
+        logger.warning("there is no access token, so every call is refused; stop and run `driftq auth init --data DIR`")
+    authenticator = Authenticator(engine)
+    listener.check_heads(authenticator.check_head)
+    return authenticator
 
 
 def _tune_threads() -> None:
@@ -267,10 +279,10 @@ def _logged_error(access_log: AccessLog, request: http.Request, error: BaseExcep
 def _check_bind(settings: Settings) -> None:
     """Refuse to listen on a public address by accident."""
     host = settings.listen.host
-    if host not in LOOPBACK_HOSTS and not settings.listen.insecure_bind:
+    if host not in LOOPBACK_HOSTS and not settings.auth.is_on:
         raise SettingsError(
-            f"refusing to listen on {host}: it can be reached from outside and there is no authentication. "
-            "Listen on 127.0.0.1, or use --set listen.insecure_bind=true if something in front of it checks callers."
+            f"refusing to listen on {host}: it can be reached from outside, and callers are not authenticated. "
+            "Use --set auth.mode=tokens and make the first token with `driftq auth init`, or listen on 127.0.0.1."
         )
 
 

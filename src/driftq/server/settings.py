@@ -27,6 +27,7 @@ _WEB_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:[0-9]{1,5})?"
 # Settings of earlier versions, and what to do instead.
 REMOVED = {
     "jobs.timeout_ms": "it had no effect; give the job a timeout_ms, or the worker (5 minutes by default)",
+    "listen.insecure_bind": "callers have to prove who they are: set auth.mode=tokens, and run driftq auth init",
     "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
 }
 
@@ -37,9 +38,7 @@ Amount = Annotated[int, Meta(ge=0)]
 
 
 class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    host: Annotated[str, about("The address to listen on; anything but loopback needs `listen.insecure_bind`.")] = (
-        "127.0.0.1"
-    )
+    host: Annotated[str, about("The address to listen on; anything but loopback needs `auth.mode`.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535), about("The TCP port; 0 picks a free one.")] = 8_080
     tls_certificate: Annotated[
         str, about("A PEM file with the certificate chain; with `listen.tls_key` it turns TLS on.")
@@ -68,7 +67,21 @@ class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=1 << 20),
         about("Memory for output that clients have not read yet; when it runs short, each of them may hold less."),
     ] = 256 << 20
-    insecure_bind: Annotated[bool, about("Listen on a public address although callers are not authenticated.")] = False
+
+
+class AuthSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[auth]`: how callers prove who they are."""
+
+    mode: Annotated[
+        Literal["none", "tokens"],
+        about(
+            "How callers prove who they are: none (only on loopback) or tokens (`driftq auth init` makes the first)."
+        ),
+    ] = "none"
+
+    @property
+    def is_on(self) -> bool:
+        return self.mode != "none"
 
 
 class StorageSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -270,6 +283,7 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: ListenSettings = ListenSettings()
+    auth: AuthSettings = AuthSettings()
     storage: StorageSettings = StorageSettings()
     archive: ArchiveCopySettings = ArchiveCopySettings()
     clock: ClockSettings = ClockSettings()

@@ -99,10 +99,13 @@ class WorkerRegistry:
         self._drop_silent()
         return len(self._entries)
 
-    def page(self, after: str, limit: int) -> tuple[list[WorkerEntry], bool]:
-        """Up to `limit` entries by id, from the one after `after` on, and whether there are more."""
+    def page(
+        self, after: str, limit: int, is_seen: Callable[[WorkerEntry], bool] = lambda entry: True
+    ) -> tuple[list[WorkerEntry], bool]:
+        """Up to `limit` of the entries that the caller may see, by id, from the one after `after` on, and whether there
+        are more."""
         self._drop_silent()
-        ids = sorted(id for id in self._entries if id > after)
+        ids = sorted(id for id, entry in self._entries.items() if id > after and is_seen(entry))
         entries: list[WorkerEntry] = []
         size_bytes = 0
         for id in ids[:limit]:

@@ -34,6 +34,8 @@ class Code(StrEnum):
     """Why the broker refused. Each code has a row in `CODES`."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
     NOT_FOUND = "NOT_FOUND"
     ALREADY_EXISTS = "ALREADY_EXISTS"
     CONFLICT = "CONFLICT"
@@ -86,6 +88,10 @@ CODES: dict[Code, ErrorCode] = {
         400, "INVALID_ARGUMENT", 409, 409, _FIX, "The message was not delivered to this group yet."),
     Code.DEADLINE_EXCEEDED: ErrorCode(
         400, "DEADLINE_EXCEEDED", 409, 409, _UP, "The message's deadline has passed."),
+    Code.UNAUTHENTICATED: ErrorCode(
+        401, "UNAUTHENTICATED", 401, 401, _FIX, "A credential is required, or this one is not valid (any more)."),
+    Code.PERMISSION_DENIED: ErrorCode(
+        403, "PERMISSION_DENIED", 403, 403, _FIX, "The credential has no grant for this."),
     Code.NOT_FOUND: ErrorCode(
         404, "NOT_FOUND", 404, 404, _FIX, "There is no such topic, group, job, stream or path."),
     Code.ALREADY_EXISTS: ErrorCode(
@@ -140,6 +146,7 @@ HTTP_ERRORS = {
     414: "TOO_LARGE",
     415: "UNSUPPORTED_MEDIA_TYPE",
     417: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
     431: "TOO_LARGE",
     500: "INTERNAL",
     503: "UNAVAILABLE",

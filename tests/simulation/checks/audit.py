@@ -14,6 +14,7 @@ from driftq.core.model.facts import Fact
 from driftq.core.model.replies import OutcomeReply, Rejected, Reply
 from driftq.core.state.state import State
 from driftq.engine.folder_storage import Opened
+from tests.simulation.checks.access import AccessCheck
 from tests.simulation.checks.backlogs import BacklogsCheck
 from tests.simulation.checks.claims import ClaimsCheck
 from tests.simulation.checks.dead_letters import DeadLettersCheck
@@ -56,6 +57,7 @@ class Audit:
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.results = ResultsCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
+        self.access = AccessCheck()
         self.history = HistoryCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
         self.reads = ReadsCheck(self.restarts)
@@ -63,7 +65,8 @@ class Audit:
         # the others see the old ends.
         self._checks: tuple[Any, ...] = (
             self.restarts, self.letters, self.history, self.claims, self.producers, self.streams, self.staging,
-            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.results, self.wakes, self.reads,
+            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.results, self.wakes,
+            self.access, self.reads,
             self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
@@ -121,3 +124,4 @@ class Audit:
         self.streams.compare(state, now_ms)
         self.wakes.compare(state, now_ms)
         self.results.compare(state, now_ms)
+        self.access.compare(state, now_ms)

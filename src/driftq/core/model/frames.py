@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from driftq.core.model import access_facts as a
 from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
 from driftq.core.model import job_facts as j
@@ -80,6 +81,12 @@ AnyFact = (
     | s.WakeEnded
     | s.SigningKeyMade
     | s.SubscriptionState
+    | a.AccessTokenCreated
+    | a.AccessTokenNarrowed
+    | a.AccessTokenRotated
+    | a.AccessTokenRevoked
+    | a.AccessTokensUsed
+    | a.AccessTokenState
 )
 
 

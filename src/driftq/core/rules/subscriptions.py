@@ -22,6 +22,7 @@ from driftq.core.model.stream_facts import (
     WakeMade,
 )
 from driftq.core.state.subscriptions import SubscriptionRecord, matches
+from driftq.core.transitions.lookups import no_such_subscription
 from driftq.core.transitions.wakes import end_wake, stream_end
 from driftq.wire.errors import Code
 
@@ -39,9 +40,7 @@ def _refuse(code: Code, reason: str, message: str, **details: object) -> Rejecte
 
 def _find(ctx: DecisionContext, name: str) -> SubscriptionRecord | Rejected:
     subscription = ctx.state.subscriptions.by_name.get(name)
-    if subscription is None:
-        return _refuse(Code.NOT_FOUND, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}")
-    return subscription
+    return subscription if subscription is not None else no_such_subscription(name)
 
 
 def make_key(ctx: DecisionContext, command: w.MakeSigningKey) -> Reply:

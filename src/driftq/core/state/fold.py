@@ -87,6 +87,7 @@ class Fold:
             **state.reports.folds,
             **state.activity.folds,
             **state.subscriptions.folds,
+            **state.access_tokens.folds,
         }
 
     # --- topics and records ---

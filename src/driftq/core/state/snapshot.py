@@ -59,6 +59,7 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield from state.stages.snapshot()
     yield from state.job_attempts.snapshot()
     yield from state.subscriptions.snapshot()
+    yield from state.access_tokens.snapshot()
 
 
 def _plain_streams(state: State, streams: list[StreamRecord]) -> i.PlainStreamsState:

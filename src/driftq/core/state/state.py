@@ -7,6 +7,7 @@
     |- keys, effects, outcomes what happened once and must not happen again
     |- stages                  batches that wait to be published
     |- job_attempts, results, reports   what became of jobs, and how far those are that run
+    |- access_tokens           who may do what
     `- deadlines               when to look at what next
 
 Rules read the tables and never change them. A snapshot is the same state as facts (`core.state.snapshot`).
@@ -17,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import STAGING_LOG
+from driftq.core.state.access_tokens import AccessTokenTable
 from driftq.core.state.deadlines import Deadlines
 from driftq.core.state.effects import PENDING_KEPT_MS, EffectMessages, EffectStatus, EffectTable
 from driftq.core.state.groups import HISTORY_SUFFIX, Group, GroupActivity, Topic, link_history
@@ -57,6 +59,7 @@ class State:
         self.results = ResultTable(self.deadlines)  # of jobs
         self.reports = ReportTable()  # how far jobs are that run
         self.subscriptions = SubscriptionTable(self.deadlines)
+        self.access_tokens = AccessTokenTable()
         self.next_log_id = STAGING_LOG + 1  # numbers are never reused
         self.next_group_id = 1
         self.next_fence = 1  # of effects; rises over all keys together

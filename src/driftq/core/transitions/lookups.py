@@ -137,7 +137,22 @@ def overlap(held: Sequence[Held]) -> bool:
     return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(ranges))
 
 
+# --- access ---
+
+
+def no_such_token(token_id: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"there is no access token {token_id}; it may have been revoked")
+
+
 # --- streams and producers ---
+
+
+def no_such_subscription(name: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"there is no subscription {name}", {"reason": "SUBSCRIPTION_NOT_FOUND"})
+
+
+def no_such_stream(path: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"stream does not exist: {path}")
 
 
 def find_stream(ctx: DecisionContext, path: str) -> StreamRecord | Rejected:
@@ -145,7 +160,7 @@ def find_stream(ctx: DecisionContext, path: str) -> StreamRecord | Rejected:
     stream = ctx.state.streams.by_path.get(path)
     is_expired = stream is not None and stream.is_over(ctx.now_ms)
     if stream is None or (is_expired and not stream.forks and not stream.soft_deleted):
-        return Rejected(Code.NOT_FOUND, f"stream does not exist: {path}")
+        return no_such_stream(path)
     if stream.soft_deleted or is_expired:
         return Rejected(Code.GONE, f"stream is deleted; forks still read it: {path}")
     return stream

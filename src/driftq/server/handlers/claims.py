@@ -19,6 +19,7 @@ from driftq.engine.settle_slices import (
     is_one_slice,
     settle_in_slices,
 )
+from driftq.server.access.identity import require_group
 from driftq.server.consume_stream import ConsumeStream
 from driftq.server.deliveries import (
     ClaimReader,
@@ -79,6 +80,7 @@ class ClaimsHandlers:
     def claim(self, request: Request) -> Answer:
         """A claim that may wait is a task; any other one is answered by the commit that makes it durable."""
         body = read(request, ClaimRequest, _CLAIM_NUMBERS)
+        require_group(request, body.topic, body.group)
         start = body.start if body.start == "earliest" else start_of(body.start)
         acks = held_runs(body.acks) if body.acks else ()
         if acks and not is_one_slice(c.Ack(body.topic, body.group, body.owner, acks)):
@@ -146,6 +148,7 @@ class ClaimsHandlers:
         body = read(request, ConsumeRequest, frozenset({"lease_ms", "prefetch"}))
         if not (body.topic and body.group and body.owner):
             raise BadRequest("topic, group, and owner are required")
+        require_group(request, body.topic, body.group)
         lease_ms = body.lease_ms if body.lease_ms is not None else self._lease_ms(body.topic)
         claim = c.Claim(
             body.topic, body.group, body.owner, 1, lease_ms, start_of(body.start), body.task, body.label,
@@ -180,17 +183,20 @@ class ClaimsHandlers:
 
     def ack(self, request: Request) -> Answer:
         body = read(request, AckRequest, _PARTITION_OFFSET)
+        require_group(request, body.topic, body.group)
         held = (_held(body, json_bytes(body.result)),)
         return self._context.ask(c.Ack(body.topic, body.group, body.owner, held), _settled)
 
     def nack(self, request: Request) -> Answer:
         body = read(request, NackRequest, _PARTITION_OFFSET | {"delay_ms"}, {"error": "reason"})
+        require_group(request, body.topic, body.group)
         command = c.Nack(body.topic, body.group, body.owner, (_held(body),), body.reason, body.delay_ms, body.traceback)
         return self._context.ask(command, _settled)
 
     def ack_through(self, request: Request) -> Answer:
         """Ack everything up to and including an offset, if the caller holds all of it."""
         body = read(request, AckRequest, _PARTITION_OFFSET)
+        require_group(request, body.topic, body.group)
         if body.partition is UNSET or body.offset is UNSET:
             raise BadRequest("partition and offset are required")
         command = c.AckThrough(body.topic, body.group, body.owner, body.partition, body.offset, body.token)
@@ -231,6 +237,7 @@ class ClaimsHandlers:
     ) -> Answer:
         """A nack or reject may have to leave something to a next command at any size, because of large dead letters."""
         body = read_json(request.body, SettleRequest)
+        require_group(request, body.topic, body.group)
         settle = command(body, held_runs(body.messages))
         if is_one_slice(settle) and not isinstance(settle, c.Nack | c.RejectMessages):
             return self._context.ask(settle, _settle_reply)

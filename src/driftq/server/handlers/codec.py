@@ -133,6 +133,11 @@ def any_of(partition: str | None) -> Literal["any"] | None:
 # --- responses ---
 
 encoded = msgspec.json.Encoder().encode
+_HTTP_HEADERS = {
+    401: [("WWW-Authenticate", "Bearer")],
+    429: [("Retry-After", "1")],
+    503: [("Retry-After", "1")],
+}
 
 
 def json_response(body: object, status: int = 200) -> Response:
@@ -171,7 +176,7 @@ def error_response(
 
 def bad_request(status: int, message: str) -> Response:
     """For the HTTP layer: requests that reached no handler, and those that a handler could not parse."""
-    headers = [("Retry-After", "1")] if status == 503 else None
+    headers = _HTTP_HEADERS.get(status)
     return error_response(status, HTTP_ERRORS.get(status, HTTP_ERRORS[400]), message, headers=headers)
 
 

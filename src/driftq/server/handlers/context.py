@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.replies import Rejected, Reply
-from driftq.server.access import TenantRates
+from driftq.server.access.rates import TenantRates
 from driftq.server.handlers.codec import refusal
 from driftq.server.http.response import Deferred
 from driftq.server.http.response import Reply as HttpReply

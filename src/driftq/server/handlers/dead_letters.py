@@ -12,8 +12,19 @@ import re
 from typing import TYPE_CHECKING
 
 from driftq.core.model.replies import Rejected
+from driftq.core.state.groups import DEAD_PREFIX
+from driftq.server.access.identity import require_group, require_topic
 from driftq.server.dead_letter_index import LetterIndex
-from driftq.server.dead_letter_scan import BEFORE_ALL, Filter, KindCounts, LetterSearch, Place, WaitingWalk, dead_topic
+from driftq.server.dead_letter_scan import (
+    BEFORE_ALL,
+    Filter,
+    KindCounts,
+    LetterSearch,
+    Place,
+    WaitingWalk,
+    dead_name,
+    dead_topic,
+)
 from driftq.server.deliveries import content
 from driftq.server.handlers.codec import (
     PAGE_LIMIT_MAX,
@@ -28,9 +39,10 @@ from driftq.server.handlers.codec import (
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.redrive_run import RedriveRun
 from driftq.storage.corruption import CorruptLog
-from driftq.wire.dead_letters import ErrorKindsReply, LetterFilter, RedriveReply, RedriveRequest
+from driftq.wire.dead_letters import REDRIVE_GROUP, ErrorKindsReply, LetterFilter, RedriveReply, RedriveRequest
 from driftq.wire.errors import Code
 from driftq.wire.fields import from_rfc3339
+from driftq.wire.grants import PRODUCE, READ
 
 if TYPE_CHECKING:
     from driftq.engine.queries import StateView
@@ -52,6 +64,7 @@ class DeadLettersHandlers:
     async def list(self, request: Request, topic_name: str) -> Response:
         """A page by partition and offset. `after` is the place of the last letter shown. A page of large letters ends
         early."""
+        require_topic(request, READ, dead_name(topic_name))
         limit = page_limit(request)
         place = _place(request.query.get("after", ""))
         search = await self._search(topic_name, _filter(_filter_query(request)), place)
@@ -65,6 +78,7 @@ class DeadLettersHandlers:
     async def errors(self, request: Request, topic_name: str) -> Response:
         """How many letters there are of each kind of error, the most frequent first. `after` is the number of kinds on
         the pages before."""
+        require_topic(request, READ, dead_name(topic_name))
         limit = page_limit(request, PAGE_LIMIT_MAX)
         first = number("after", request.query.get("after", "0"))
 
@@ -89,6 +103,8 @@ class DeadLettersHandlers:
 
     async def redrive(self, request: Request, topic_name: str) -> Response:
         body = read_json(request.body or b"{}", RedriveRequest)
+        require_group(request, dead_name(topic_name), REDRIVE_GROUP)
+        require_topic(request, PRODUCE, dead_name(topic_name).removeprefix(DEAD_PREFIX))
         letter_filter = _filter(body)
         state = self._engine.latest_state
         topic = dead_topic(state, topic_name)

@@ -20,6 +20,7 @@ from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Produced, Reply, StreamAppended
 from driftq.core.state.effects import effect_scope
+from driftq.server.access.identity import require_group, require_stream, require_target, require_topic
 from driftq.server.deliveries import held_runs
 from driftq.server.handlers.codec import from_query, json_response, no_content, read_json, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
@@ -39,6 +40,7 @@ from driftq.wire.effects import (
 )
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import APPEND, PRODUCE
 
 if TYPE_CHECKING:
     from driftq.engine.queries import StateView
@@ -57,6 +59,7 @@ class EffectsHandlers:
 
     def begin(self, request: Request) -> Answer:
         body = read_json(request.body, BeginRequest)
+        require_group(request, body.topic, body.group)
         if (body.partition is None) != (body.offset is None):
             raise BadRequest("partition and offset belong together")
         command = c.BeginEffect(
@@ -66,16 +69,19 @@ class EffectsHandlers:
 
     def commit(self, request: Request) -> Answer:
         body = read_json(request.body, CommitRequest)
+        require_group(request, body.topic, body.group)
         return self._context.ask(_commit(body), no_content)
 
     def fail(self, request: Request) -> Answer:
         body = read_json(request.body, FailRequest)
+        require_group(request, body.topic, body.group)
         return self._context.ask(c.FailEffect(_key(body), body.fence, body.reason), no_content)
 
     def get(self, request: Request) -> Answer:
         """`?topic=&group=&key=&tenant_id=`."""
         names = ("topic", "group", "key", "tenant_id")
         body = from_query({name: request.query[name] for name in names if name in request.query}, EffectRequest)
+        require_group(request, body.topic, body.group)
         return self._context.query(lambda view: _effect_reply(view, body))
 
 
@@ -129,16 +135,23 @@ class OutcomeHandlers:
             raise BadRequest("an outcome does at least one thing")
         if sum(map(len, (body.acks, body.produce, body.streams, body.commits))) > OUTCOME_ITEMS_MAX:
             raise BadRequest(f"an outcome does at most {OUTCOME_ITEMS_MAX} things")
+        if request.identity is not None:
+            _check_rights(request, body)
         trace = request.head.fields.get(TRACE_HEADER)
         items = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
         router = self._context.router
         if router is None or not items:
-            return self._submit(body, [(topic, item, None) for topic, item in items])
+            return self._submit(request, body, [(topic, item, None) for topic, item in items])
         return router.then(
-            items, lambda routes: self._submit(body, [(topic, *route) for (topic, _), route in zip(items, routes)])
+            items,
+            lambda routes: self._submit(request, body, [(topic, *route) for (topic, _), route in zip(items, routes)]),
         )
 
-    def _submit(self, body: OutcomeRequest, items: list[tuple[str, ProduceItem, Routing | None]]) -> Answer:
+    def _submit(
+        self, request: Request, body: OutcomeRequest, items: list[tuple[str, ProduceItem, Routing | None]]
+    ) -> Answer:
+        for _, item, _ in items:
+            require_target(request, item)
         command = c.CommitOutcome(
             acks=tuple(c.Ack(ack.topic, ack.group, ack.owner, held_runs(ack.messages)) for ack in body.acks),
             produces=tuple(self._produce(*item) for item in items),
@@ -179,6 +192,18 @@ class OutcomeHandlers:
             producer=producer,
             close=append.close,
         )
+
+
+def _check_rights(request: Request, body: OutcomeRequest) -> None:
+    """Every part needs its own right; one that is refused refuses all of them."""
+    for ack in body.acks:
+        require_group(request, ack.topic, ack.group)
+    for item in body.produce:
+        require_topic(request, PRODUCE, item.topic)
+    for append in body.streams:
+        require_stream(request, APPEND, append.path)
+    for commit in body.commits:
+        require_group(request, commit.topic, commit.group)
 
 
 def _digest(body: OutcomeRequest) -> bytes:

@@ -17,11 +17,13 @@ from driftq.core.state.lanes import SHARED_TENANT
 from driftq.core.state.progress import MessageState, Progress
 from driftq.core.transitions.claim_selection import DEFAULT_LANE, ClaimFilter
 from driftq.core.transitions.lookups import bad_partition, no_such_group, no_such_topic
+from driftq.server.access.identity import require_topic
 from driftq.server.handlers.codec import json_response, number, refusal
 from driftq.server.handlers.topics import NEARLY_FULL, backlog_info
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import READ
 from driftq.wire.message import DeadLetter, read_head
 from driftq.wire.records import read_header, unpack
 from driftq.wire.server_info import Explanation, Gate, GroupExplanation, MessageFacts
@@ -54,6 +56,7 @@ class ExplainHandlers:
         query = request.query
         if not query.get("topic"):
             raise BadRequest("topic, partition and offset are required")
+        require_topic(request, READ, query["topic"])
         partition, offset = (number(name, query.get(name, "")) for name in ("partition", "offset"))
         return self._context.query(lambda view: self._explain(view, query, partition, offset))
 

@@ -10,6 +10,7 @@ from driftq.core.model.queries import ReadStates
 from driftq.core.model.replies import PendingView, Rejected, StatesView
 from driftq.core.state.backlog import lag_of
 from driftq.core.transitions.lookups import no_such_group, no_such_topic
+from driftq.server.access.identity import require_group, sees_group
 from driftq.server.handlers.codec import (
     PAGE_LIMIT_MAX,
     encoded,
@@ -50,7 +51,9 @@ class GroupsHandlers:
         limit, after = _page(request)
 
         def groups(state: State) -> list[Group]:
-            return list(state.groups.values())
+            if request.identity is None:
+                return list(state.groups.values())
+            return [group for group in state.groups.values() if sees_group(request.identity, group.topic, group.name)]
 
         return await self._pages(lambda view: _page_rows(view, groups(view.state), topic_name, limit, after))
 
@@ -59,7 +62,8 @@ class GroupsHandlers:
         groups = await self._engine.queries.result(lambda view: _groups_of(view.state, topic_name))
         if isinstance(groups, Rejected):
             return refusal(groups)
-        return await self._pages(lambda view: _page_rows(view, groups, topic_name, limit, after))
+        seen = [group for group in groups if sees_group(request.identity, topic_name, group.name)]
+        return await self._pages(lambda view: _page_rows(view, seen, topic_name, limit, after))
 
     async def describe(self, request: Request, topic_name: str, name: str) -> Response:
         group = await self._engine.queries.result(lambda view: _find(view.state, topic_name, name))
@@ -112,6 +116,8 @@ class GroupsHandlers:
 
     def commit_offsets(self, request: Request) -> Answer:
         body = read_json(request.body, CommitOffsetsRequest)
+        for topic in body.offsets:
+            require_group(request, topic, body.group)
         offsets = tuple(
             (topic, partition, offset)
             for topic, partitions in body.offsets.items()

@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
+from driftq.server.access.identity import Verdict, decide, require_target, require_topic
 from driftq.server.handlers.codec import json_response, number, read_message, refusal, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.job_status import JobStatus, find_job, job_status, result_of
 from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, traced
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import PRODUCE, READ
 from driftq.wire.jobs import CancelReply, EnqueueReply, JobReply, JobRequest, JobResult
 from driftq.wire.message import Job, Routing, read_head
 from driftq.wire.records import read_header, unpack
@@ -41,15 +43,17 @@ class JobsHandlers:
             raise BadRequest("topic and value are required")
         if not (body.id or body.task):
             raise BadRequest("a job has a task, an id, or both")
+        require_topic(request, PRODUCE, body.topic)
         trace = request.head.fields.get(TRACE_HEADER)
         if trace is not None:
             body = traced(body, trace)
         router = self._context.router
         if router is None:
-            return self._enqueue(body.topic, body)
-        return router.then([(body.topic, body)], lambda routes: self._enqueue(body.topic, *routes[0]))
+            return self._enqueue(request, body.topic, body)
+        return router.then([(body.topic, body)], lambda routes: self._enqueue(request, body.topic, *routes[0]))
 
-    def _enqueue(self, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+    def _enqueue(self, request: Request, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+        require_target(request, item)
         message = prepare(item, topic, self._engine.now_ms(), routing=routing)
         command = produce_command(topic, item.envelope, message, self._context.any_partition(topic, item))
         rejected = self._context.charge(item.envelope, 1, command.payload_bytes)
@@ -67,8 +71,8 @@ class JobsHandlers:
         """A job's state for each group that reads its topic. The record is read after the query, when it is durable."""
         tenant = request.query.get("tenant_id", "")
         status = await self._engine.queries.result(lambda view: job_status(view, tenant, topic_name, job_id))
-        if status is None:
-            return _unknown(topic_name, job_id)
+        if status is None or decide(request.identity, READ, status.topic) is not Verdict.ALLOWED:
+            return _unknown(topic_name, job_id)  # an id may name the offset of another topic
         job = self._job(status)
         not_before_ms = job.not_before_ms if job is not None else 0
         return json_response(
@@ -106,7 +110,7 @@ class JobsHandlers:
 
         def look(view: StateView) -> JobResult | None:
             status = job_status(view, tenant, topic_name, job_id)
-            if status is None:
+            if status is None or decide(request.identity, READ, status.topic) is not Verdict.ALLOWED:
                 return None
             result = result_of(view, status, job_id, group)
             if not result.done and view.now_ms < until_ms:
@@ -123,9 +127,9 @@ class JobsHandlers:
         """No worker gets the job any more. A worker that runs it is notified at its next heartbeat."""
         state, tenant = self._engine.latest_state, request.query.get("tenant_id", "")
         key = find_job(state, self._engine.now_ms(), tenant, topic_name, job_id)
-        if key is None:
+        log = state.logs[key.log_id] if key is not None else None
+        if key is None or log is None or decide(request.identity, PRODUCE, log.topic) is not Verdict.ALLOWED:
             return self._context.hold(_unknown(topic_name, job_id))
-        log = state.logs[key.log_id]
         command = c.Cancel(log.topic, log.partition, key.offset)
         return self._context.ask(command, lambda reply: json_response(CancelReply(job_id, reply.changed)))
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from driftq.core.model.replies import Produced, Rejected
+from driftq.server.access.identity import require_target, require_topic
 from driftq.server.handlers.codec import any_of, json_response, number, read_message, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import PRODUCE
 from driftq.wire.message import Envelope, RetryPolicy, Routing
 from driftq.wire.produce import ProduceItem, ProduceRequest
 
@@ -41,6 +43,7 @@ class ProduceHandlers:
         body = read_message(request.body, ProduceRequest) if request.body else _from_query(request)
         if not body.topic:
             raise BadRequest("topic and value are required")
+        require_topic(request, PRODUCE, body.topic)
         trace = request.head.fields.get(TRACE_HEADER)
         if trace is not None:
             body = traced(body, trace)
@@ -48,12 +51,12 @@ class ProduceHandlers:
         if router is None:
             value = self._plain_value(body)
             if value is None:
-                return self._produce(body.topic, body)
+                return self._produce(request, body.topic, body)
             answer = _ProduceAnswer(body.topic)
             partition = self._context.any_partition(body.topic, body) if body.partition is not None else None
             self._context.engine.produce_to(body.topic, value.encode(), body.key.encode(), answer, partition)
             return answer
-        return router.then([(body.topic, body)], lambda routes: self._produce(body.topic, *routes[0]))
+        return router.then([(body.topic, body)], lambda routes: self._produce(request, body.topic, *routes[0]))
 
     def _plain_value(self, body: ProduceRequest) -> str | None:
         """Fast path: the value, if the message is ASCII text with an optional short key and nothing else. `_produce`
@@ -67,7 +70,8 @@ class ProduceHandlers:
             return None
         return value
 
-    def _produce(self, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+    def _produce(self, request: Request, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
+        require_target(request, item)
         engine = self._context.engine
         strict = self._context.settings.idempotency.strict
         message = prepare(item, topic, engine.now_ms(), strict_keys=strict, routing=routing)

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import Produced, Rejected, Reply
+from driftq.server.access.identity import AccessRefused, require_target, require_topic
 from driftq.server.handlers.codec import any_of, json_response, number, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.produced_message import TRACE_HEADER, ProducedMessage, prepare, produce_command, read_packed, traced
 from driftq.wire.errors import CODES, Code, error_fields
+from driftq.wire.grants import PRODUCE
 from driftq.wire.message import Routing
 from driftq.wire.partitions import partition_of
 from driftq.wire.produce import (
@@ -69,17 +71,21 @@ class ProduceBatchHandlers:
             requested = [(topic, traced(item, trace)) for topic, item in requested]
         router = self._context.router
         if router is None:
-            return self._produce([(topic, item, None) for topic, item in requested], wants_any)
+            return self._produce(request, [(topic, item, None) for topic, item in requested], wants_any)
         return router.then(
             requested,
-            lambda routes: self._produce([(topic, *route) for (topic, _), route in zip(requested, routes)], wants_any),
+            lambda routes: self._produce(
+                request, [(topic, *route) for (topic, _), route in zip(requested, routes)], wants_any
+            ),
         )
 
-    def _produce(self, requested: list[_Requested], wants_any: bool) -> Answer:
+    def _produce(self, request: Request, requested: list[_Requested], wants_any: bool) -> Answer:
         results = [_NO_RESULT] * len(requested)
-        return self._submit(self._items(requested, results, wants_any), results)
+        return self._submit(self._items(request, requested, results, wants_any), results)
 
-    def _items(self, requested: list[_Requested], results: list[_Result], wants_any: bool) -> list[_Item]:
+    def _items(
+        self, request: Request, requested: list[_Requested], results: list[_Result], wants_any: bool
+    ) -> list[_Item]:
         """The messages that can be submitted. The others get their result here."""
         sticky: dict[str, int] = {}
         now_ms = self._context.engine.now_ms()
@@ -89,9 +95,12 @@ class ProduceBatchHandlers:
             try:
                 if not topic:
                     raise BadRequest("topic and value are required")
+                require_topic(request, PRODUCE, topic)
+                require_target(request, item)
                 message = prepare(item, topic, now_ms, strict_keys=strict, routing=routing)
             except BadRequest as error:
-                results[index] = _error_result(Rejected(Code.INVALID_ARGUMENT, error.message))
+                code = error.code if isinstance(error, AccessRefused) else Code.INVALID_ARGUMENT
+                results[index] = _error_result(Rejected(code, error.message))
                 continue
             partition = None
             if wants_any or item.partition is not None:
@@ -155,6 +164,7 @@ class ProduceBatchHandlers:
         topic = request.query.get("topic", "")
         if not topic:
             raise BadRequest("topic is required")
+        require_topic(request, PRODUCE, topic)
         bounds = self._context.settings.limits
         batch = read_packed(request.body, bounds.message_bytes, bounds.batch_bytes)
         if isinstance(batch, Rejected):

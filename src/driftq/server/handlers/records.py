@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from driftq.core.model.queries import ReadStream
 from driftq.core.model.replies import Rejected, StreamView
 from driftq.core.transitions.lookups import bad_partition, no_such_topic
+from driftq.server.access.identity import require_any_topic, require_stream
 from driftq.server.deliveries import content
 from driftq.server.handlers.codec import json_response, number, page_limit, read_json, refusal, refused, start_of
 from driftq.server.http import Answer, BadRequest, Request, Response
@@ -24,6 +25,7 @@ from driftq.server.streams.stream_body import ranges_of
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import SAFE_INTEGER_MAX, to_rfc3339
+from driftq.wire.grants import READ
 from driftq.wire.produce import PACKED_RANGE_TYPE
 from driftq.wire.records import read_header, unpack
 from driftq.wire.topics import (
@@ -150,6 +152,8 @@ class PartitionRecordsHandlers:
     async def offsets_of_topics(self, request: Request) -> Response:
         """The offsets of many topics: one call for a reader of a thousand topics."""
         body = read_json(request.body, OffsetsRequest)
+        for name in body.topics:
+            require_any_topic(request, name)
         topics: list[TopicOffsets] = []
         answered = 0
         async for rows in slices(self._engine.queries, lambda view: _topic_rows(view, body.topics)):
@@ -256,6 +260,7 @@ class StreamRecordsHandlers:
         path = query.get("stream", "").strip("/")
         if not path:
             raise BadRequest("stream is missing: the path of a stream")
+        require_stream(request, READ, path)
         offset = number("offset", query["offset"]) if "offset" in query else None
         end, bytes_max = _end(request), _bytes_max(request)
         stream = self._engine.latest_state.streams.by_path.get(path)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.replies import Produced, Rejected
+from driftq.server.access.identity import require_target, require_topic
 from driftq.server.handlers.codec import json_response, read_message
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.produced_message import prepare, produce_command, value_of
 from driftq.server.router.caller import RoutedItem, RouterVerdict, applied, scope_of
 from driftq.wire.errors import CODES, error_fields
+from driftq.wire.grants import PRODUCE
 from driftq.wire.message import Envelope
 from driftq.wire.produce import ProduceRequest
 from driftq.wire.router import RouteDecision, RouteInput, RouteReply
@@ -33,8 +35,11 @@ class RouteHandlers:
         body = read_message(request.body, ProduceRequest)
         if not body.topic:
             raise BadRequest("topic and value are required")
+        require_topic(request, PRODUCE, body.topic)
         verdict, known = await self._ask(body)
-        return await self._context.engine.queries.result(lambda view: self._explained(view, body, verdict, known))
+        return await self._context.engine.queries.result(
+            lambda view: self._explained(view, request, body, verdict, known)
+        )
 
     async def _ask(self, body: ProduceRequest) -> tuple[RouterVerdict, ProducedKey | None]:
         router = self._context.router
@@ -48,12 +53,18 @@ class RouteHandlers:
         return await router.ask(message), None
 
     def _explained(
-        self, view: StateView, body: ProduceRequest, verdict: RouterVerdict, known: ProducedKey | None
+        self,
+        view: StateView,
+        request: Request,
+        body: ProduceRequest,
+        verdict: RouterVerdict,
+        known: ProducedKey | None,
     ) -> Response:
         route = applied(body, verdict)
         log = view.state.logs.get(known.log_id) if known is not None else None
         if log is not None:
             route = RoutedItem(_sent_to(body, log.topic, log.partition))
+        require_target(request, route.item)
         strict = self._context.settings.idempotency.strict
         message = prepare(route.item, body.topic, view.now_ms, strict_keys=strict, routing=route.routing)
         partition = self._context.any_partition(body.topic, route.item)

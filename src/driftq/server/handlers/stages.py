@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
+from driftq.server.access.identity import require_stream, require_topic
 from driftq.server.handlers.codec import json_response, number, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.produced_message import read_packed
 from driftq.wire import streams as w
 from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
+from driftq.wire.grants import APPEND, PRODUCE
 from driftq.wire.records import Header, unpack
 from driftq.wire.stages import (
     ForgetRequest,
@@ -38,6 +41,10 @@ class StagesHandlers:
         topic, path = query.get("topic", ""), query.get("path", "")
         if bool(topic) == bool(path):
             raise BadRequest("a stage is for a topic or for the path of a stream")
+        if topic:
+            require_topic(request, PRODUCE, topic)
+        else:
+            require_stream(request, APPEND, path)
         bytes_max = self._context.settings.limits.batch_bytes
         batch = read_packed(request.body, bytes_max, bytes_max)
         if isinstance(batch, Rejected):
@@ -78,13 +85,32 @@ class StagesHandlers:
     def publish(self, request: Request) -> Answer:
         """Make handles visible, in this order. Everything else that the writer staged is deleted."""
         body = read_json(request.body, PublishRequest)
+        self._check_targets(request, body.writer, body.handles)
         command = c.Publish(body.writer, body.batch, tuple(body.handles), body.content)
         return self._context.ask(command, self._published)
 
     def forget(self, request: Request) -> Answer:
         body = read_json(request.body, ForgetRequest)
+        self._check_targets(request, body.writer, body.handles)
         command = c.ForgetStages(body.writer, tuple(body.handles))
         return self._context.ask(command, lambda reply: json_response(ForgottenInfo(reply.changed)))
+
+    def _check_targets(self, request: Request, writer: str, handles: Sequence[str]) -> None:
+        """The caller needs a right on every target of the handles, and on those of the writer's last publication, which
+        a repeat is answered with. One that is refused refuses all of them."""
+        if request.identity is None:
+            return
+        state = self._context.engine.latest_state
+        staged = [stage for handle in handles if (stage := state.stages.by_handle.get(handle)) is not None]
+        log_ids = [batch.target_log_id for stage in staged for batch in stage.batches]
+        last = state.stages.writers.get(writer)
+        log_ids += [part.log_id for part in last.parts] if last is not None else []
+        for log_id in dict.fromkeys(log_ids):
+            log, stream = state.logs.get(log_id), state.streams.by_log.get(log_id)
+            if stream is not None:
+                require_stream(request, APPEND, stream.path)
+            elif log is not None:
+                require_topic(request, PRODUCE, log.topic)
 
     def _published(self, reply: PublishedReply) -> Response:
         parts: list[PublishedPartInfo] = []

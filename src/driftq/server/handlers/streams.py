@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStream
-from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamsListed, StreamView
-from driftq.server.handlers.codec import json_response, page_limit, read_json
+from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamEntry, StreamsListed, StreamView
+from driftq.server.access.identity import (
+    ANY,
+    BODY,
+    PUBLIC,
+    Right,
+    require_any_stream,
+    require_any_topic,
+    require_stream,
+    require_topic,
+    sees_stream,
+    stream_prefixes,
+)
+from driftq.server.handlers.codec import PAGE_LIMIT_MAX, json_response, page_limit, read_json
 from driftq.server.handlers.context import Context, responder
 from driftq.server.http import Answer, BadRequest, Deferred, LazyReply, Request, Response, Streaming, query_pairs
 from driftq.server.http import Reply as HttpReply
@@ -27,11 +39,22 @@ from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChu
 from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
 from driftq.wire import streams as w
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import APPEND, MANAGE, READ
 
 if TYPE_CHECKING:
+    from driftq.server.access.identity import Identity
     from driftq.server.handlers.subscriptions import SubscriptionHandlers
 
 _CONTROL = w.CONTROL.encode()
+# The rights of the methods of a stream. A writer may look at the end of its stream.
+RIGHTS: dict[str, Right] = {
+    "PUT": Right(APPEND, BODY),
+    "POST": Right(APPEND, BODY),
+    "GET": Right(READ, BODY),
+    "HEAD": Right(ANY.verb, BODY),
+    "DELETE": Right(MANAGE, BODY),
+    "OPTIONS": PUBLIC,
+}
 BUFFERS_MAX = 64  # joining more buffers than this is cheaper than sending them one by one
 
 
@@ -53,6 +76,13 @@ class StreamHandlers:
             "HEAD": self._look,
             "DELETE": self._delete,
         }
+
+    def right_of(self, method: str, rest: bytes) -> Right:
+        """The right that a request needs; `rest` as in `handle`."""
+        first, _, control = rest.partition(b"/")
+        if first == _CONTROL and method != "OPTIONS":
+            return self._subscriptions.right_of(method, control)
+        return RIGHTS.get(method, ANY)
 
     def handle(self, request: Request, rest: bytes) -> Answer:
         """Any method of any stream; `rest` is the raw path below the root. Invalid requests are answered here, because
@@ -80,11 +110,15 @@ class StreamHandlers:
 
     def _create(self, request: Request, path: str) -> Answer:
         command = create_command(request, path)
+        require_stream(request, APPEND, path)
+        if command.source is not None:
+            require_stream(request, READ, command.source)
         host = request.headers.get("host", "")
         location = f"{self._scheme}://{host}{request.raw_path.decode('latin-1')}"
         return self._ask(command, partial(responses.created, location=location))
 
     def _append(self, request: Request, path: str) -> Answer:
+        require_stream(request, APPEND, path)
         stream = self._engine.latest_state.streams.by_path.get(path)
         stream_type = stream.created.content_type if stream is not None and not stream.closed else None
         command, dialect = append_command(request, path, stream_type)
@@ -100,17 +134,21 @@ class StreamHandlers:
         return answer
 
     def _delete(self, request: Request, path: str) -> Answer:
+        require_stream(request, MANAGE, path)
         return self._ask(c.DeleteStream(path), lambda _: respond(204, []))
 
     # --- reading ---
 
     def _look(self, request: Request, path: str) -> Answer:
+        require_any_stream(request, path)
         return self._ask(ReadStream(path, renews=False), responses.described)
 
     def _read(self, request: Request, path: str) -> Answer:
         producer = request.query.get("producer")
         if producer is not None:
+            require_any_stream(request, path)
             return self._ask(ReadProducer(path, producer), responses.producer)
+        require_stream(request, READ, path)
         stream = self._engine.latest_state.streams.by_path.get(path)
         log_id = stream.log_id if stream is not None else None
         form = form_of(stream.created.content_type) if stream is not None else Form.BYTES
@@ -198,7 +236,9 @@ class StreamHandlers:
             return responses.not_allowed("GET, HEAD, OPTIONS")
         command = ReadPartition(topic, partition)
         if request.method == "HEAD":
+            require_any_topic(request, topic)
             return self._ask(command, responses.described)
+        require_topic(request, READ, topic)
         known = self._engine.latest_state.topics.get(topic)
         log_id = known.log_ids[partition] if known is not None and partition < len(known.log_ids) else None
         return self._reading(request, command, log_id, Form.PARTITION)
@@ -313,10 +353,27 @@ class StreamCatalogHandlers:
     def list(self, request: Request) -> Answer:
         query = request.query
         command = ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
+        if request.identity is not None:
+            return self._visible(request.identity, command)
         return self._context.ask(command, _streams_reply)
+
+    async def _visible(self, identity: Identity, asked: ListStreams) -> Response:
+        """The streams of a page that the caller may see. Only what its grants can name is looked at, page by page, so
+        that neither the names nor the number of other streams shows."""
+        shown: list[StreamEntry] = []
+        for prefix in stream_prefixes(identity, asked.prefix):
+            after, more = asked.after, True
+            while more and len(shown) <= asked.limit:
+                reply = await self._context.engine.submit(ListStreams(prefix, after, PAGE_LIMIT_MAX))
+                assert isinstance(reply, StreamsListed)
+                shown += (stream for stream in reply.streams if sees_stream(identity, stream.path))
+                more = reply.more
+                after = reply.streams[-1].path if more else after
+        return _streams_reply(StreamsListed(tuple(shown[: asked.limit]), len(shown) > asked.limit))
 
     def trim(self, request: Request) -> Answer:
         body = read_json(request.body, w.TrimRequest)
+        require_stream(request, MANAGE, body.stream.strip("/"))
         before = w.offset_of(body.before)
         if before is None:
             raise BadRequest("invalid before: it is the offset that becomes the first")

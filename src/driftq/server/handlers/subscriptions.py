@@ -16,6 +16,16 @@ from driftq.core.model import subscriptions
 from driftq.core.model.queries import ReadSubscription
 from driftq.core.model.replies import Rejected, Reply
 from driftq.core.model.stream_facts import PULL_WAKE, WEBHOOK, SubscriptionConfig
+from driftq.server.access.identity import (
+    BODY,
+    OWN,
+    PUBLIC,
+    AccessRefused,
+    Right,
+    require_pattern,
+    require_stream,
+    require_subscription,
+)
 from driftq.server.handlers.codec import read_json
 from driftq.server.handlers.context import Context, responder
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
@@ -25,8 +35,9 @@ from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
 from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
 from driftq.wire import streams as w
-from driftq.wire.errors import CODES, retry_after_s
+from driftq.wire.errors import CODES, Code, retry_after_s
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import APPEND, CONSUME, MANAGE, READ
 from driftq.wire.subscriptions import (
     FollowedStreamInfo,
     LinkType,
@@ -46,8 +57,16 @@ if TYPE_CHECKING:
     from driftq.core.model.commands import Command
 
 
+# Calls that carry the token of a wake as their credential.
+_WAKE_CALLS = (b"ack", b"callback", b"release")
+
+
 class SubscriptionHandlers:
-    """Handlers of the control routes."""
+    """Handlers of the control routes.
+
+    A caller needs `manage` on the name of a subscription to change it, `read` to see it, `consume` to claim its wakes.
+    What it follows the caller must be allowed to read, and what it writes to the caller must be allowed to append to.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -60,6 +79,17 @@ class SubscriptionHandlers:
         if self._engine.latest_state.subscriptions.seed:
             self._on_key(None)
 
+    def right_of(self, method: str, rest: bytes) -> Right:
+        """The right that a request needs; `rest` as in `handle`."""
+        segments = rest.split(b"/")
+        if segments == [b"jwks.json"]:
+            return PUBLIC
+        if len(segments) == 3 and segments[2] in _WAKE_CALLS and method == "POST":
+            return OWN
+        if segments[-1] == b"claim":
+            return Right(CONSUME, BODY)
+        return Right(READ if method == "GET" else MANAGE, BODY)
+
     def handle(self, request: Request, rest: bytes) -> Answer:
         """`rest` is the raw path below the reserved segment."""
         try:
@@ -69,6 +99,9 @@ class SubscriptionHandlers:
             if segments[0] != b"subscriptions" or len(segments) < 2 or not segments[1]:
                 return _error(404, "SUBSCRIPTION_NOT_FOUND", "there is no such control route")
             return self._route(request, percent_decoded(segments[1]), segments[2:])
+        except AccessRefused as refused:
+            code = "SUBSCRIPTION_NOT_FOUND" if refused.code is Code.NOT_FOUND else refused.code.value
+            return _error(refused.status, code, refused.message)
         except BadRequest as error:
             return _error(error.status, "INVALID_REQUEST", error.message)
 
@@ -78,14 +111,20 @@ class SubscriptionHandlers:
             case [] if method == "PUT":
                 return self._create(request, name)
             case [] if method == "GET":
+                require_subscription(request, READ, name)
                 return self._ask(ReadSubscription(name), lambda reply: _json(self._info(reply)))
             case [] if method == "DELETE":
+                require_subscription(request, MANAGE, name)
                 return self._ask(subscriptions.DeleteSubscription(name), _no_content)
             case [b"streams"] if method == "POST":
                 paths = tuple(_path(path) for path in read_json(request.body, StreamsRequest).streams)
+                require_subscription(request, MANAGE, name)
+                for path in paths:
+                    require_stream(request, READ, path)
                 return self._ask(subscriptions.LinkStreams(name, paths), _no_content)
             case [b"streams", *parts] if parts and method == "DELETE":
                 path = _path("/".join(percent_decoded(part) for part in parts))
+                require_subscription(request, MANAGE, name)
                 return self._ask(subscriptions.UnlinkStream(name, path), _no_content)
             case [b"claim"] if method == "POST":
                 return self._claim(request, name)
@@ -141,6 +180,8 @@ class SubscriptionHandlers:
     def _create(self, request: Request, name: str) -> Answer:
         body = read_json(request.body, SubscriptionRequest)
         config = _config(body)
+        if request.identity is not None:
+            _check_rights(request, name, config)
         if config.url:
             try:
                 check_url(config.url, self._outbound)
@@ -187,6 +228,7 @@ class SubscriptionHandlers:
 
     def _claim(self, request: Request, name: str) -> Answer:
         worker = read_json(request.body, WakeClaimRequest).worker
+        require_subscription(request, CONSUME, name, f"{name}/{worker}")
 
         def respond(view: subscriptions.WakeView) -> Response:
             assert self._signer is not None
@@ -207,6 +249,8 @@ class SubscriptionHandlers:
 
     def _ack(self, request: Request, name: str, pulls: bool, *, release: bool = False) -> Answer:
         known = self._engine.latest_state.subscriptions.by_name.get(name)
+        if known is None and self._context.settings.auth.is_on:
+            return _no_wake_token()  # a caller without a credential does not learn which names exist
         if known is None:
             return self._context.hold(_error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}"))
         if pulls and known.config.kind != PULL_WAKE:
@@ -214,7 +258,7 @@ class SubscriptionHandlers:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
         if scheme.lower() != "bearer" or generation is None:
-            return _error(401, "TOKEN_INVALID", "a wake is acked with the bearer token it came with")
+            return _no_wake_token()
         body = read_json(request.body, WakeAckRequest) if request.body else WakeAckRequest()
         if body.generation != generation:
             return _error(409, "FENCED", "the token belongs to another generation")
@@ -249,12 +293,26 @@ def _config(body: SubscriptionRequest) -> SubscriptionConfig:
     )
 
 
+def _check_rights(request: Request, name: str, config: SubscriptionConfig) -> None:
+    require_subscription(request, MANAGE, name)
+    if config.pattern:
+        require_pattern(request, READ, config.pattern.replace("**", "*"))
+    for path in config.streams:
+        require_stream(request, READ, path)
+    if config.wake_stream:
+        require_stream(request, APPEND, config.wake_stream)
+
+
 def _path(text: str) -> str:
     return text.strip("/")
 
 
 def _link_type(followed: subscriptions.FollowedStream) -> LinkType:
     return "explicit" if followed.by_name else "glob"
+
+
+def _no_wake_token() -> Response:
+    return _error(401, "TOKEN_INVALID", "a wake is acked with the bearer token it came with")
 
 
 def _json(body: object, status: int = 200, headers: Sequence[tuple[str, str]] = ()) -> Response:

@@ -13,11 +13,13 @@ from driftq.core.model.replies import Rejected, TopicReady
 from driftq.core.state.backlog import limiting_backlog
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.core.transitions.lookups import no_such_topic
+from driftq.server.access.identity import require_topic, sees_topic
 from driftq.server.dead_letter_scan import waiting_count
 from driftq.server.handlers.codec import PAGE_LIMIT_MAX, json_response, no_content, page_limit, read, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.slices import collected
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.grants import MANAGE
 from driftq.wire.topics import BacklogInfo, PartitionInfo, TopicChange, TopicInfo, TopicReply, TopicRequest, TopicsReply
 
 if TYPE_CHECKING:
@@ -43,7 +45,11 @@ class TopicsHandlers:
         limit, after = page_limit(request, PAGE_LIMIT_MAX), request.query.get("after", "")
 
         def look(view: StateView) -> Response:
-            names = sorted(name for name in view.state.topics if not name.startswith(DEAD_PREFIX) and name > after)
+            names = sorted(
+                name
+                for name in view.state.topics
+                if not name.startswith(DEAD_PREFIX) and name > after and sees_topic(request.identity, name)
+            )
             more = paged and len(names) > limit
             return json_response(TopicsReply(names[:limit], names[limit - 1]) if more else TopicsReply(names))
 
@@ -54,6 +60,7 @@ class TopicsHandlers:
         name = body.name.strip()
         if not name:
             raise BadRequest("name is required")
+        require_topic(request, MANAGE, name)
         config = TopicConfig(
             body.retention_ms,
             body.retention_bytes,

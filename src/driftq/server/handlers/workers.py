@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from driftq.server.access.identity import require_group, require_topic, sees_group
 from driftq.server.handlers.codec import (
     error_response,
     json_response,
@@ -15,6 +17,7 @@ from driftq.server.handlers.codec import (
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.wire.errors import Code
 from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
+from driftq.wire.grants import MANAGE
 from driftq.wire.workers import HeartbeatRequest, WorkerInfo, WorkersReply
 
 if TYPE_CHECKING:
@@ -37,7 +40,10 @@ class WorkersHandlers:
             raise BadRequest(f"the id of a worker has at most {ID_LENGTH_MAX} characters")
         if len(request.body) > HEARTBEAT_BYTES_MAX:
             raise BadRequest(f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
-        reply = self._registry.heartbeat(id, read_json(request.body, HeartbeatRequest), len(request.body))
+        body = read_json(request.body, HeartbeatRequest)
+        _require_groups(request, body)
+        self._require_groups(request, id)
+        reply = self._registry.heartbeat(id, body, len(request.body))
         if reply is None:
             headers = [("Retry-After", "10")]
             message = "the registry of workers is full; this worker is not listed, and works without an entry"
@@ -45,25 +51,38 @@ class WorkersHandlers:
         return json_response(reply)
 
     def list(self, request: Request) -> Answer:
-        entries, has_more = self._registry.page(request.query.get("after", ""), page_limit(request))
+        after, limit = request.query.get("after", ""), page_limit(request)
+        entries, has_more = self._registry.page(after, limit, partial(_is_seen, request))
         infos = [self._info(entry) for entry in entries]
         return json_response(WorkersReply(infos, infos[-1].id if has_more else None))
 
     def describe(self, request: Request, id: str) -> Answer:
         entry = self._registry.find(id)
-        return json_response(self._info(entry)) if entry is not None else _unknown(id)
+        return json_response(self._info(entry)) if entry is not None and _is_seen(request, entry) else _unknown(id)
 
     def remove(self, request: Request, id: str) -> Answer:
+        self._require_groups(request, id)
         self._registry.remove(id)
         return no_content()
 
     def drain(self, request: Request, id: str) -> Answer:
-        return self._request(id, "drain")
+        return self._request(request, id, "drain")
 
     def stop(self, request: Request, id: str) -> Answer:
-        return self._request(id, "stop")
+        return self._request(request, id, "stop")
 
-    def _request(self, id: str, command: WorkerCommand) -> Response:
+    def _require_groups(self, request: Request, id: str) -> None:
+        """An entry belongs to callers that may consume what it consumes."""
+        entry = self._registry.find(id)
+        if entry is not None and entry.heartbeat is not None:
+            _require_groups(request, entry.heartbeat)
+
+    def _request(self, request: Request, id: str, command: WorkerCommand) -> Response:
+        known = self._registry.find(id)
+        if known is not None and not _is_seen(request, known):
+            return _unknown(id)
+        for worker in known.heartbeat.workers if known is not None and known.heartbeat is not None else ():
+            require_topic(request, MANAGE, worker.topic)
         entry = self._registry.request(id, command)
         return json_response(self._info(entry), 202) if entry is not None else _unknown(id)
 
@@ -86,6 +105,19 @@ class WorkersHandlers:
             tasks=sorted({worker.task for worker in heartbeat.workers if worker.task}),
             workers=heartbeat.workers,
         )
+
+
+def _require_groups(request: Request, heartbeat: HeartbeatRequest) -> None:
+    for worker in heartbeat.workers:
+        require_group(request, worker.topic, worker.group)
+
+
+def _is_seen(request: Request, entry: WorkerEntry) -> bool:
+    """Whether the caller has a right on everything that a process consumes."""
+    heartbeat = entry.heartbeat
+    return heartbeat is not None and all(
+        sees_group(request.identity, worker.topic, worker.group) for worker in heartbeat.workers
+    )
 
 
 def _unknown(id: str) -> Response:

@@ -86,7 +86,7 @@ class Connection(ResponseQueue):
         service = self._service
         self._parser = RequestParser(
             self._limits, service.body_budget, service.head_cache, self._peer, self._on_request,
-            peer_certificate(transport.get_extra_info("peercert")),
+            peer_certificate(transport.get_extra_info("peercert")), service.check_large,
         )  # fmt: skip
         self._output = WriteBuffer(service, self._transport, self._on_writable, self._wait_for_output_turn)
         reason = service.admit(self, self._peer, is_inet)
@@ -363,6 +363,8 @@ class Connection(ResponseQueue):
             linger_s = STOP_LINGER_S if self._service.stopping else self._limits.linger_s
             if now_s - self._timeouts.since_s > linger_s and self._output.is_empty():
                 self._transport.abort()
+        elif self._exchanges and self._exchanges[0].request.has_ended_credential():
+            self._end_for_credential(self._exchanges[0])
         elif not self._reading_paused and not parser.ended and not (self._exchanges and parser.phase == IDLE):
             late = self._timeouts.exceeded(now_s, parser.phase, parser.body.received, parser.is_new())
             if late is TimeoutReason.IDLE:

@@ -41,13 +41,14 @@ class HttpExchange:
     """One started request that has no response yet. `reply` is None until it is known; `writer` is the stream or file
     pump that is writing the response."""
 
-    __slots__ = ("_connection", "_task", "writer", "reply", "request")
+    __slots__ = ("_connection", "_task", "ends_soon", "writer", "reply", "request")
 
     def __init__(self, connection: ResponseQueue, request: Request) -> None:
         self._connection: ResponseQueue | None = connection
         self._task: asyncio.Task[Any] | None = None
         self.request = request
         self.reply: Reply | None = None
+        self.ends_soon = False  # its caller's credential has ended
         self.writer: ResponseStream | FilePump | PiecePump | None = None
 
     def wait_for(self, result: object) -> None:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from driftq.server.http.connection import Connection
 from driftq.server.http.limits import HttpLimits
-from driftq.server.http.service import OnBadRequest, OnError, OnResponse, Service, plain_bad_request, plain_error
+from driftq.server.http.service import (
+    CheckHead,
+    OnBadRequest,
+    OnError,
+    OnResponse,
+    Service,
+    plain_bad_request,
+    plain_error,
+)
 
 if TYPE_CHECKING:
     from driftq.engine.loop_monitor import LoopMonitor
@@ -126,6 +134,10 @@ class Listener:
         )
         self._servers.append(server)
         self.addresses.append(path)
+
+    def check_heads(self, check: CheckHead) -> None:
+        """From now on, ask before the body of a large request is read."""
+        self._service.check_head = check
 
     def sweep(self) -> None:
         """Check the timeouts of every connection. A timeout may be late by the interval between two sweeps."""

@@ -7,10 +7,12 @@ Owns percent-decoding, query parsing and the header dictionary, each done on fir
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from driftq.server.access.identity import Identity
     from driftq.server.http.tls import PeerCertificate
 
 QUERY_FIELDS_MAX = 1_000
@@ -67,8 +69,8 @@ class RequestHead:
     """Everything of a request but its body. Requests with the same bytes share one `RequestHead` and what it decoded.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. It is immutable, except
-    that the application caches three things here: `handler`, the handler of requests with this head, `route`, its name
-    (the cause of a stall), and `cross_origin`, the CORS header lines of their responses.
+    that the application caches four things here: `handler`, the handler of requests with this head, `route`, its name
+    (the cause of a stall), `cross_origin`, the CORS header lines of their responses, and `identity`, who sends them.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class RequestHead:
         "cross_origin",
         "fields",
         "handler",
+        "identity",
         "keep_alive",
         "method",
         "raw_path",
@@ -104,6 +107,7 @@ class RequestHead:
         self.content_length = content_length  # -1: no such header
         self.handler: Callable[[Request], Any] | None = None
         self.route = "http"
+        self.identity: Identity | None = None  # None: public, or the server does not authenticate
         self.cross_origin = b""
         self._path: str | None = None
         self._query: Mapping[str, str] | None = None
@@ -142,7 +146,8 @@ class Request:
     """A complete request. `peer` is the client's IP address, or `unix`; `certificate` is the client's, verified."""
 
     __slots__ = (
-        "_gone_callbacks", "body", "certificate", "gone", "head", "id", "keep_alive", "method", "peer", "raw_path",
+        "_gone_callbacks", "body", "certificate", "gone", "head", "id", "identity", "keep_alive", "method", "peer",
+        "raw_path",
         "started_s", "version",
     )  # fmt: skip
 
@@ -156,6 +161,7 @@ class Request:
         self.peer = peer
         self.certificate = certificate  # None: the client has none, or was not asked for one
         self.gone = False
+        self.identity: Identity | None = None  # who sent it; set by the application
         self.id = b""  # the request id and the start time, for the access log
         self.started_s = 0.0
         self._gone_callbacks: list[Callable[[], None]] | None = None
@@ -178,6 +184,9 @@ class Request:
     def headers(self) -> Mapping[str, str]:
         """Header fields by lower-case name."""
         return self.head.headers
+
+    def has_ended_credential(self) -> bool:
+        return self.identity is not None and self.identity.until_s <= time()
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call back once if the client disconnects (or shuts its write side) before the response; at once if it has."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from driftq.server.http.limits import BODY, HEAD, IDLE, PIECE_BYTES, HttpLimits
+from driftq.server.http.limits import BODY, HEAD, IDLE, LARGE_BODY_BYTES, PIECE_BYTES, HttpLimits
 from driftq.server.http.request import Request, RequestHead
 from driftq.server.http.request_body import BodyBudget, RequestBody
 from driftq.server.http.request_head import (
@@ -51,6 +51,8 @@ from driftq.server.http.request_head import (
 if TYPE_CHECKING:
     from driftq.server.http.tls import PeerCertificate
 
+# Called with the head and the peer of a large request before its body is read; raises `RequestRefused`.
+CheckLarge = Callable[[RequestHead, str], None]
 _NO_HEAD = RequestHead("", b"", {})
 
 
@@ -58,7 +60,8 @@ class RequestParser:
     """The read side of a connection. `deliver` is called with each complete request, in order."""
 
     __slots__ = (
-        "_callbacks", "_certificate", "_deliver", "_head", "_incomplete_head", "_lookup", "_parser", "_peer",
+        "_callbacks", "_certificate", "_check_large", "_deliver", "_head", "_incomplete_head", "_lookup", "_parser",
+        "_peer",
         "body", "ended", "paused", "phase", "refusal",
     )  # fmt: skip
 
@@ -70,9 +73,11 @@ class RequestParser:
         peer: str,
         deliver: Callable[[Request], None],
         certificate: PeerCertificate | None = None,
+        check_large: CheckLarge | None = None,
     ) -> None:
         self._peer = peer
         self._certificate = certificate
+        self._check_large = check_large
         self._deliver = deliver
         self._lookup = HeadLookup(head_cache)
         self._incomplete_head = IncompleteHead(limits)
@@ -207,6 +212,9 @@ class RequestParser:
         self._head = head = self._incomplete_head.finish(self._parser)
         self.body.begin(head.content_length)
         self.phase = BODY
+        if self._check_large is not None:
+            if head.content_length > LARGE_BODY_BYTES or b"transfer-encoding" in head.fields:
+                self._check_large(head, self._peer)
         lookup = self._lookup
         if not SPECIAL.isdisjoint(head.fields):
             self._check_special(head)

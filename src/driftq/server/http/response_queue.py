@@ -276,6 +276,16 @@ class ResponseQueue(asyncio.BufferedProtocol):
             else:
                 self._resume()
 
+    def _end_for_credential(self, exchange: HttpExchange) -> None:
+        """The credential was revoked or has expired. A stream ends like at a stop of the server. What is still there at
+        the next sweep is aborted: a stream whose client does not read, a call that waits, a long download."""
+        if exchange.ends_soon:
+            self._transport.abort()
+            return
+        exchange.ends_soon = True
+        if type(exchange.writer) is ResponseStream:
+            exchange.writer.stop()
+
     def _close(self) -> None:
         """No further response. Input that still arrives is discarded, see `HttpLimits.linger_s`."""
         self._closing = True

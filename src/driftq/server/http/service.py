@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from driftq.engine.loop_monitor import LoopMonitor
 from driftq.server.http.output_budget import OutputBudget
-from driftq.server.http.request import Request
+from driftq.server.http.request import Request, RequestHead
 from driftq.server.http.request_body import BodyBudget
-from driftq.server.http.request_head import HeadCache
+from driftq.server.http.request_head import HeadCache, RequestRefused
 from driftq.server.http.response import Handler, Response
 from driftq.server.http.turns import Turns
 
@@ -28,6 +28,9 @@ OnError: TypeAlias = Callable[[Request, BaseException], Response]
 # Called with every response when its head is written (status, body bytes or None for a stream); returns more header
 # lines.
 OnResponse: TypeAlias = Callable[[Request, int, int | None], bytes]
+
+# Called with the head and the peer of a large request before its body is read; returns the refusal, if there is one.
+CheckHead: TypeAlias = Callable[[RequestHead, str], tuple[int, str] | None]
 
 HTTP: Final = "http"  # the cause of a turn in which no request was started
 
@@ -69,6 +72,7 @@ class Service:
         self.route = HTTP  # of the last request that was started in this turn of the loop
         self.turns = Turns(loop.call_soon, limits.started_bytes, self.monitor.timed, self.monitor.clock)
         self.share_key: Callable[[Request], str] = peer_share
+        self.check_head: CheckHead | None = None
         self.output_budget = OutputBudget(limits.output_bytes)
         self.body_budget = BodyBudget(limits.bodies_total_bytes)
         self.head_cache = HeadCache()
@@ -108,6 +112,12 @@ class Service:
             del self.peers[peer]
         if not self.connections:
             self.no_connections.set()
+
+    def check_large(self, head: RequestHead, peer: str) -> None:
+        """Before a large body is read: may its sender send it? Raises `RequestRefused`."""
+        refused = self.check_head(head, peer) if self.check_head is not None else None
+        if refused is not None:
+            raise RequestRefused(*refused)
 
     def error_response(self, request: Request, error: BaseException) -> Response:
         """The response if a handler raised; there is one even if `on_error` raises too."""

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 import driftq
-from driftq.server.openapi import queue_operations, stream_operations, topic_operations, work_operations
+from driftq.server.openapi import (
+    access_operations,
+    queue_operations,
+    stream_operations,
+    topic_operations,
+    work_operations,
+)
 from driftq.server.openapi.operation import JSON, PLAIN, Operation, Operations, Query, ReplyDoc
 from driftq.wire.claims import DELIVERED_ALWAYS, Delivered
 from driftq.wire.errors import ErrorBody, OverloadBody
@@ -24,14 +30,16 @@ DOCUMENTED: Operations = {
     **queue_operations.OPERATIONS,
     **work_operations.OPERATIONS,
     **stream_operations.OPERATIONS,
+    **access_operations.OPERATIONS,
 }
 _REF = "#/components/schemas/{name}"
-# Errors of every operation: invalid request, foreign Host or Origin, large body, bug, not ready, full disk.
-ALWAYS = (400, 403, 413, 500, 503, 507)
+# Errors of every operation: invalid request, no valid credential, no grant or a foreign Host or Origin, large body, too
+# many wrong credentials, bug, not ready, full disk.
+ALWAYS = (400, 401, 403, 413, 429, 500, 503, 507)
 _STATUS_DESCRIPTIONS = {
     400: "The request is invalid.",
-    401: "The token of the wake is missing or wrong.",
-    403: "The Host or Origin is not allowed, or the producer's epoch is stale.",
+    401: "A credential is required, or this one is not valid; see `WWW-Authenticate`.",
+    403: "The credential has no grant for this, the Host or Origin is not allowed, or the producer's epoch is stale.",
     404: "Not found.",
     405: "The method is not allowed; see `Allow`.",
     409: "Conflict with the current state: another owner, other properties, a producer out of step.",
@@ -44,6 +52,7 @@ _STATUS_DESCRIPTIONS = {
     503: "Not ready: recovering, stopping, or the disk does not keep up.",
     507: "The disk is full. Reading and settling still work.",
 }
+_TOKEN = "An access token. `driftq tokens create` makes one; a server with `auth.mode=none` needs none."
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,249}$"}
 _PATH_SCHEMAS = {"topic": _NAME, "group": _NAME, "partition": {"type": "integer", "minimum": 0, "maximum": 2**53 - 1}}
 # Equal to the empty schema. Some generators of clients cannot handle a body without a type.
@@ -104,12 +113,13 @@ def document(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
             "description": "Queues, jobs and durable streams on one journal. After a 2xx the change is on disk.",
         },
         "servers": [{"url": "/", "description": "The server that this document came from."}],
-        "security": [],  # no operation needs credentials
+        "security": [{"token": []}, {}],  # a server on loopback may need none
         "tags": [{"name": tag} for tag in tags],
         "paths": paths,
         "components": {
             "schemas": schemas.components,
             "responses": _errors(schemas),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": _TOKEN}},
             "headers": {name: {"description": text, "schema": {"type": "string"}} for name, text in _HEADERS.items()},
         },
     }

@@ -1,91 +1,18 @@
-"""What a request passes before its handler: is the broker ready, may this web origin call, is the tenant in its rate?
-
-    request ──> handler cached with the head? ──yes──> handler
-                  │no
-                  ▼
-                OriginGuard ──refused──> 403
-                  │
-                  ▼
-                recovered? ──yes──> App ──> handler ──a produce──> TenantRates ──refused──> 429
-                  │no
-                  ▼
-                wait up to RECOVERY_WAIT_S, then 503 (readyz: 503 at once; healthz: 200)
-
-The check of hosts and origins and the choice of the handler depend on the head alone, so both are cached with it.
-"""
+"""Web origins: which pages may call the server from a browser."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from driftq.core.model.replies import Rejected
 from driftq.server.handlers.codec import error_response
-from driftq.server.http import Answer, BadRequest, Reply, Request, Response, reply_of
-from driftq.server.settings import LOOPBACK_HOSTS, Settings
+from driftq.server.http import BadRequest, Request, Response
+from driftq.server.settings import LOOPBACK_HOSTS
 from driftq.server.streams.requests import path_of
 from driftq.server.streams.responses import preflight
 from driftq.wire import streams as w
-from driftq.wire.errors import Code
 
 if TYPE_CHECKING:
-    from driftq.server.app import App
-    from driftq.server.logs import AccessLog
-    from driftq.server.settings import Settings, TenantSettings
-
-
-RECOVERY_WAIT_S = 20.0
-WAITING_MAX = 1_000  # requests; more get 503 at once
-
-
-class ReadinessGate:
-    """Holds requests until recovery is complete, for a limited time; then passes them to the routes."""
-
-    def __init__(self, settings: Settings, access_log: AccessLog) -> None:
-        self.app: App | None = None
-        self._recovered: asyncio.Future[App] = asyncio.get_running_loop().create_future()
-        self._waiting = 0
-        self._guard = OriginGuard(settings)
-        self._access_log = access_log
-
-    def __call__(self, request: Request) -> Answer:
-        if self._access_log.enabled:
-            self._access_log.on_request(request)
-        handler = request.head.handler
-        if handler is not None:
-            return handler(request)  # type: ignore[no-any-return]
-        refused = self._guard.refusal(request)
-        if refused is not None:
-            return refused
-        if self.app is not None:
-            return self.app(request)
-        if request.raw_path == b"/v1/healthz":
-            return Response(200, b'{"status":"ok"}\n')
-        if request.raw_path == b"/v1/readyz" or self._waiting >= WAITING_MAX:
-            return _recovering()
-        return self._wait(request)
-
-    def open(self, app: App) -> None:
-        self.app = app
-        self._recovered.set_result(app)
-
-    async def _wait(self, request: Request) -> Reply:
-        self._waiting += 1
-        try:
-            app = await asyncio.wait_for(asyncio.shield(self._recovered), RECOVERY_WAIT_S)
-        except TimeoutError:
-            return _recovering()
-        finally:
-            self._waiting -= 1
-        return await reply_of(app(request))
-
-
-def _recovering() -> Response:
-    headers = [("Retry-After", "1")]
-    return error_response(503, "UNAVAILABLE", "recovering: not ready yet", {"retry_after_ms": 1_000}, headers)
-
-
-# --- web origins ---
+    from driftq.server.settings import Settings
 
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _EXPOSED = b"Retry-After, X-Request-Id, Driftq-Next-Offset, Driftq-Start-Offset, Driftq-End-Offset"
@@ -190,70 +117,3 @@ class OriginGuard:
 
 def _denied(message: str) -> Response:
     return error_response(403, "PERMISSION_DENIED", message)
-
-
-# --- rates of tenants ---
-
-TENANTS_MAX = 100_000
-
-
-class _Bucket:
-    """Tokens that refill with time, up to the burst."""
-
-    __slots__ = ("at_ms", "messages", "size_bytes")
-
-    def __init__(self, messages: float, size_bytes: float, at_ms: int) -> None:
-        self.messages = messages
-        self.size_bytes = size_bytes
-        self.at_ms = at_ms
-
-
-class TenantRates:
-    """Messages and bytes per second that a tenant may produce, with a burst.
-
-    A token bucket for each tenant, in a table of bounded size from which the oldest is dropped. Nothing here is
-    durable: a restart fills every bucket. Without a limit in the settings, nothing is looked up.
-    """
-
-    def __init__(self, tenants: TenantSettings) -> None:
-        self._messages_per_s = tenants.messages_per_s
-        self._bytes_per_s = tenants.bytes_per_s
-        self._burst_s = tenants.burst_ms / 1_000
-        self._buckets: dict[str, _Bucket] = {}
-        self.active = bool(self._messages_per_s or self._bytes_per_s)
-
-    def take(self, tenant: str, messages: int, size_bytes: int, now_ms: int) -> Rejected | None:
-        """Charge a produce to the tenant's bucket; refused if the bucket does not hold enough."""
-        bucket = self._buckets.get(tenant)
-        if bucket is None:
-            bucket = self._new(tenant, now_ms)
-        passed_s = max(0, now_ms - bucket.at_ms) / 1_000
-        bucket.at_ms = now_ms
-        bucket.messages = min(self._messages_per_s * self._burst_s, bucket.messages + passed_s * self._messages_per_s)
-        bucket.size_bytes = min(self._bytes_per_s * self._burst_s, bucket.size_bytes + passed_s * self._bytes_per_s)
-        wait_s = max(
-            self._wait_s(bucket.messages, messages, self._messages_per_s),
-            self._wait_s(bucket.size_bytes, size_bytes, self._bytes_per_s),
-        )
-        if wait_s > 0:
-            wait_ms = max(1, int(wait_s * 1_000))
-            message = f"tenant {tenant!r} produces faster than it may; try again in {wait_ms} ms"
-            return Rejected(Code.OVERLOADED, message, {"reason": "tenant_rate", "retry_after_ms": wait_ms})
-        bucket.messages -= messages
-        bucket.size_bytes -= size_bytes
-        return None
-
-    def _wait_s(self, available: float, needed: int, per_s: int) -> float:
-        """How long until the bucket holds enough. A full bucket admits anything and goes into debt; otherwise a produce
-        larger than the burst could never pass."""
-        if not per_s:
-            return 0.0
-        enough = min(needed, per_s * self._burst_s)
-        return 0.0 if available >= enough else (enough - available) / per_s
-
-    def _new(self, tenant: str, now_ms: int) -> _Bucket:
-        if len(self._buckets) >= TENANTS_MAX:
-            del self._buckets[next(iter(self._buckets))]
-        bucket = _Bucket(self._messages_per_s * self._burst_s, self._bytes_per_s * self._burst_s, now_ms)
-        self._buckets[tenant] = bucket
-        return bucket

@@ -1,0 +1,68 @@
+"""Calls of access tokens as pure functions: create, list, show, narrow, rotate, revoke."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from driftq.client.calls.admin import pages
+from driftq.client.calls.queue import (
+    bodyless_call,
+    encode,
+    get,
+    json_reader,
+    no_body,
+    post,
+    refusal,
+    segment,
+    time_text,
+)
+from driftq.client.endpoint import Page, Pages
+from driftq.client.transport.sansio import Call
+from driftq.wire.tokens import NewTokenReply, TokenInfo, TokensReply
+
+
+def create_token(
+    name: str, grants: Sequence[str], *, expires_at: datetime | str = "", ttl_ms: int | None = None
+) -> Call[NewTokenReply]:
+    """Create a token with these grants, like `produce:orders.*`. Its text is in the reply, and nowhere else."""
+    body: dict[str, Any] = {"name": name, "grants": list(grants)}
+    if expires_at:
+        body["expires_at"] = time_text(expires_at)
+    if ttl_ms is not None:
+        body["ttl_ms"] = ttl_ms
+    return post("/v1/tokens", body, json_reader(NewTokenReply))
+
+
+def list_tokens() -> Pages[TokenInfo]:
+    """All tokens, without their text."""
+    return pages("/v1/tokens", TokensReply, lambda reply: Page(reply.tokens, reply.after), {})
+
+
+def show_token(token_id: str) -> Call[TokenInfo]:
+    return get(f"/v1/tokens/{segment(token_id)}", TokenInfo)
+
+
+def narrow_token(
+    token_id: str, *, grants: Sequence[str] | None = None, expires_at: datetime | str | None = None
+) -> Call[None]:
+    """Leave a token only these grants, or make it expire earlier. It takes effect with the next request."""
+    body: dict[str, Any] = {}
+    if grants is not None:
+        body["grants"] = list(grants)
+    if expires_at is not None:
+        body["expires_at"] = time_text(expires_at)
+    path = f"/v1/tokens/{segment(token_id)}"
+    return Call("PATCH", path, no_body, refusal=refusal, body=encode(body), idempotent=True)
+
+
+def rotate_token(token_id: str, *, overlap_ms: int = 0) -> Call[NewTokenReply]:
+    """Give a token a new secret. The old one is accepted for `overlap_ms` longer."""
+    path = f"/v1/tokens/{segment(token_id)}/rotate"
+    return post(path, {"overlap_ms": overlap_ms}, json_reader(NewTokenReply))
+
+
+def revoke_token(token_id: str) -> Call[None]:
+    """End a token. Its open streams end within a second."""
+    return bodyless_call("DELETE", f"/v1/tokens/{segment(token_id)}")
