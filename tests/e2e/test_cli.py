@@ -16,6 +16,8 @@ from click.testing import CliRunner
 import driftq
 from driftq.cli.exit_codes import Exit
 from driftq.cli.main import main
+from tests.support.server import running
+from tests.support.wait import until_now
 
 LOCAL = {
     "auth",
@@ -27,7 +29,9 @@ LOCAL = {
     "pipeline",
     "demo",
     "worker",
-}  # need no server, or are one
+    "doctor",
+    "backup",
+}  # need no server, or are one, or have tests of their own in both forms
 
 
 @pytest.fixture(scope="module")
@@ -507,6 +511,27 @@ def test_workers_are_listed_and_asked_to_end(server):
         assert "name the workers, or use --all" in run("workers", "drain", code=Exit.USAGE)
     finally:
         server.call("DELETE", "/v1/workers/w1")
+
+
+def test_an_archive_is_listed_verified_and_restored(tmp_path):
+    (tmp_path / "archive").mkdir()
+    url = str(tmp_path / "archive")
+    with running(str(tmp_path / "data"), f"archive.url={url}", "archive.interval_ms=20") as server:
+        server.call("POST", "/v1/topics", {"name": "kept"})
+
+        def is_shipped() -> bool:
+            archive = server.call("GET", "/v1/readyz").json()["archive"]
+            return archive["state"] == "shipping" and not archive["lag_bytes"]
+
+        until_now(is_shipped, 30)
+    assert run("archive", "list", url)
+    assert as_json("archive", "list", url)
+    assert run("archive", "verify", url)
+    assert as_json("archive", "verify", url)
+    assert "lsn" in run("restore", url, str(tmp_path / "first"))
+    assert as_json("restore", url, str(tmp_path / "second"))["gap"] is None
+    with running(str(tmp_path / "second")) as restored:
+        assert restored.call("GET", "/v1/topics/kept").status == 200
 
 
 def leaves(group: click.Group, context: click.Context, front: str = "") -> set[str]:

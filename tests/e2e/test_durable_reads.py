@@ -67,6 +67,7 @@ READS = (
     Read("* /v1/stream/*", "/v1/stream/__ds/subscriptions/sub"),
     Read("GET /v1/tokens", "/v1/tokens"),
     Read("GET /v1/tokens/{id}", f"/v1/tokens/{TOKEN_ID}"),
+    Read("POST /v1/offsets", "/v1/offsets", "POST", b'{"topics": ["t"]}'),
     Read("POST /v1/route", "/v1/route", "POST", b'{"topic": "new", "value": "x"}'),
     # Refusals, and calls that change nothing, depend on the state too.
     Read("POST /v1/jobs/{topic}/{id}/cancel", "/v1/jobs/u/done/cancel", "POST"),
@@ -82,6 +83,8 @@ OF_THE_PROCESS = {
     # The registry of workers is presence, in memory: no part of the state.
     "GET /v1/workers", "GET /v1/workers/{id}", "PUT /v1/workers/{id}", "DELETE /v1/workers/{id}",
     "POST /v1/workers/{id}/drain", "POST /v1/workers/{id}/stop",
+    # A copy of files, whose order has a test of its own with real kills (tests/crash).
+    "GET /v1/backup",
 }  # fmt: skip
 CHANGES = {
     "POST /v1/topics", "POST /v1/produce", "GET /v1/consume", "POST /v1/ack", "POST /v1/nack", "POST /v1/produce/batch",
@@ -92,7 +95,7 @@ CHANGES = {
     "POST /v1/idempotency/begin", "POST /v1/idempotency/commit", "POST /v1/idempotency/fail", "POST /v1/outcome",
     "POST /v1/jobs", "POST /v1/stages", "POST /v1/stages/publish", "POST /v1/stages/forget", "POST /v1/streams/trim",
     "POST /v1/clock/accept", "POST /v1/tokens", "PATCH /v1/tokens/{id}", "DELETE /v1/tokens/{id}",
-    "POST /v1/tokens/{id}/rotate",
+    "POST /v1/tokens/{id}/rotate", "POST /v1/groups/offsets",
 }  # fmt: skip
 
 GAUGES = re.compile(
