@@ -36,7 +36,7 @@ LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
 LOCK_PEERS := $(UV) pip compile --group pyproject.toml:peers $(LOCKING)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs lock clean
+.PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,7 +80,17 @@ quick-tests: setup ## The tests of `make quick` alone
 	$(BIN)/python -m pytest --quiet --profile quick --numprocesses 2 --dist loadgroup -m "not serial" --session-timeout 300 \
 		tests/tidy tests/unit tests/scenarios tests/property $(SEEDS_TEST)
 
-test: setup browser ## Check, and every test (PROFILE=dev|ci|release); then what each kind of test took
+# Without them the checks of deploy/ that need them are skipped, and say so. Nothing is installed on the machine.
+DEBIAN := $(VENV)/debian
+tools: setup ## Unpack promtool and systemd-analyze from Debian's packages into .venv, where that is possible
+	@mkdir -p $(DEBIAN); for package in prometheus systemd libsystemd-shared; do \
+		case $$package in prometheus) command -v promtool ;; *) command -v systemd-analyze ;; esac > /dev/null && continue; \
+		[ -e $(DEBIAN)/$$package ] || { command -v apt-get && command -v dpkg-deb && cd $(DEBIAN) && \
+			{ apt-get download -qq $$package || { apt-get update -qq; apt-get download -qq $$package; }; } && \
+			dpkg-deb --extract $$package\_*.deb . && rm -f $$package\_*.deb && touch $$package; } > /dev/null 2>&1 || \
+		echo "No package $$package of Debian: some checks of deploy/ will be skipped" >&2; done
+
+test: setup browser tools ## Check, and every test (PROFILE=dev|ci|release); then what each kind of test took
 	@date +%s > $(TIERS)
 	@DRIFTQ_TIERS=$(TIERS) $(MAKE) --no-print-directory test-all; status=$$?; \
 		$(BIN)/python -m tests.support.tiers $(TIERS); exit $$status
@@ -156,7 +166,8 @@ docs: setup ## Rewrite the tables in docs/ that are made from code
 lock: setup ## Renew requirements/ from pyproject.toml
 	$(LOCK) --output-file requirements/client.txt > /dev/null
 	$(LOCK) --extra server --constraint requirements/client.txt --output-file requirements/runtime.txt > /dev/null
-	$(LOCK) --extra all --group dev --constraint requirements/runtime.txt --output-file requirements/dev.txt > /dev/null
+	$(LOCK) --extra server --extra spark --extra java --constraint requirements/runtime.txt --output-file requirements/spark.txt > /dev/null
+	$(LOCK) --extra all --group dev --constraint requirements/spark.txt --output-file requirements/dev.txt > /dev/null
 	$(LOCK_PEERS) --output-file requirements/peers.txt > /dev/null
 
 clean: ## Remove everything that was made, except ./data and ./tables

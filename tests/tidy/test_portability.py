@@ -49,7 +49,7 @@ def test_an_ordinary_path_is_let_through(text):
     assert not findings(text)
 
 
-@pytest.mark.parametrize("name", ["client.txt", "runtime.txt", "dev.txt", "peers.txt"])
+@pytest.mark.parametrize("name", ["client.txt", "runtime.txt", "spark.txt", "dev.txt", "peers.txt"])
 def test_the_lock_is_exact_hashed_and_without_addresses(name):
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     entries = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
@@ -66,7 +66,7 @@ def test_the_test_environment_runs_what_a_user_runs():
     def pins(name: str) -> set[str]:
         return set(re.findall(r"^\S+==\S+", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE))
 
-    assert pins("client.txt") <= pins("runtime.txt") <= pins("dev.txt")
+    assert pins("client.txt") <= pins("runtime.txt") <= pins("spark.txt") <= pins("dev.txt")
 
 
 # --- the client elsewhere ---
