@@ -118,6 +118,7 @@ def test_what_is_copied_into_the_image_is_there_and_not_ignored() -> None:
     assert all((ROOT / name).exists() for name in allowed)
 
 
+@pytest.mark.timeout(300)  # it installs packages
 def test_the_steps_of_the_image_give_a_broker_that_runs(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -252,9 +253,9 @@ def test_systemd_makes_the_user_of_the_unit(tmp_path: Path) -> None:
     sysusers = tool("systemd-sysusers")
     (tmp_path / "etc").mkdir()
     checked(sysusers, f"--root={tmp_path}", DEPLOY / "systemd" / "driftq.sysusers")
-    made = (tmp_path / "etc" / "passwd").read_text()
+    accounts = (tmp_path / "etc" / "passwd").read_text()
     unit = (DEPLOY / "systemd" / "driftq.service").read_text(encoding="utf-8")
-    name, _, user, *_, home, shell = made.splitlines()[-1].split(":")
+    name, _, user, *_, home, shell = accounts.splitlines()[-1].split(":")
     assert f"\nUser={name}\n" in unit
     assert (int(user) < 1_000, home, shell) == (True, "/var/lib/driftq", "/usr/sbin/nologin")
 
