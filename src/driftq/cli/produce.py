@@ -15,8 +15,8 @@ from driftq.cli.command import Invocation, broker_command, topic_argument
 from driftq.cli.exit_codes import Exit, fail
 
 if TYPE_CHECKING:
-    from driftq.client.producer.accumulator import Receipt
     from driftq.client.producer.producer import Producer
+    from driftq.client.producer.producer_batch import Receipt
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 

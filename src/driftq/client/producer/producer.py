@@ -5,11 +5,13 @@
 
 A message goes to the partition of its key, as the broker would choose it. Messages without a key are spread: a whole
 batch goes to one partition, the next batch to another. A batch keeps its partition through every retry. Routers are not
-consulted, and a message needs no idempotency key: (producer, epoch, seq) identifies its batch.
+consulted, and a message needs no idempotency key: (producer, epoch, seq) identifies its batch. One that has a key, to
+share it with others, or the id of a job takes another way (`keyed_messages`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
@@ -19,7 +21,8 @@ from driftq.client.calls import queue
 from driftq.client.calls.admin import describe_topic
 from driftq.client.errors import InvalidCall
 from driftq.client.pending_call import Pending
-from driftq.client.producer.accumulator import ANY_PARTITION, Callback, ProducerBatch, Receipt, Receipts
+from driftq.client.producer.accumulator import ANY_PARTITION
+from driftq.client.producer.keyed_messages import AsyncKeyedProducer, KeyedProducer, keyed_item
 from driftq.client.producer.producer_base import (
     AsyncProducerBase,
     DeliveryState,
@@ -33,6 +36,7 @@ from driftq.wire.partitions import partition_of
 from driftq.wire.records import pack_columns
 
 if TYPE_CHECKING:
+    from driftq.client.producer.producer_batch import Callback, ProducerBatch, Receipt, Receipts
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sync_transport import Transport
     from driftq.wire.produce import PackedReply
@@ -88,8 +92,6 @@ def head_of(
     """The head of a message that has more than a value and a key."""
     if envelope is not None and (envelope.target_topic or envelope.partition_override is not None):
         raise InvalidCall("a producer writes to its own topic; use `send` for target_topic and partition_override")
-    if envelope is not None and envelope.idempotency_key:
-        raise InvalidCall("a producer needs no idempotency keys; use `send` if a key must be shared with others")
     not_before_ms = from_rfc3339(queue.time_text(not_before)) if not_before else 0
     if delay_ms:
         not_before_ms = int(time.time() * 1_000) + delay_ms
@@ -114,6 +116,9 @@ class Producer(SyncProducerBase):
         **options: Unpack[ProducerOptions],
     ) -> None:
         self.topic = topic
+        self._options = options
+        self._address = transport.address
+        self._keyed: KeyedProducer | None = None  # made for the first message with a key of its own
         self._partitions = KeyPartitions(len(transport.execute(describe_topic(topic)).partitions))
         state = _new_state(topic, producer_id, self._wake, options)
         state.accumulator.spread(self._partitions.partitions, random_bits(EPOCH_RANDOM_BITS))
@@ -135,10 +140,16 @@ class Producer(SyncProducerBase):
             key: Chooses the partition: messages of one key keep their order.
             partition: Write to this partition instead.
             callback: Called with the receipt when the message is written or has failed, on the producer's thread.
-            head: `envelope`, `task`, `id`, `priority`, `delay_ms`, `not_before`, `timeout_ms`, as for `broker.send`.
+            head: As for `broker.send`: `idempotency_key`, `envelope`, `task`, `id`, `priority`, `delay_ms`,
+                `not_before`, `timeout_ms`.
 
-        Returns a receipt at once: `receipt.result()` waits until the message is on disk.
+        Returns a receipt at once: `receipt.result()` waits until the message is on disk. Messages with an idempotency
+        key or an id keep their order among themselves, not with the others.
         """
+        if head and (item := keyed_item(value, key, partition, head)) is not None:
+            if self._keyed is None:
+                self._keyed = KeyedProducer(self._address, self.topic, self._options)
+            return self._keyed.put(item, callback)
         raw = value if type(value) is bytes else queue.raw_bytes(value)
         if not (key or head or callback):
             receipt = self._accumulator.put_plain(ANY_PARTITION if partition is None else partition, raw)
@@ -157,6 +168,21 @@ class Producer(SyncProducerBase):
         raw_key, key_partition = self._partitions[key]
         return self._put_many(key_partition if partition is None else partition, raws, raw_key)
 
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything sent so far is written or has failed. Raises `NotWritten` if something failed."""
+        with contextlib.ExitStack() as parts:  # the keyed messages are flushed even if the others raise
+            if self._keyed is not None:
+                parts.callback(self._keyed.flush, timeout_s)
+            super().flush(timeout_s)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush and close. What is not written after `timeout_s` fails. Raises `NotWritten` if something failed.
+        Idempotent."""
+        with contextlib.ExitStack() as parts:
+            if self._keyed is not None:
+                parts.callback(self._keyed.close, timeout_s)
+            super().close(timeout_s)
+
 
 class AsyncProducer(AsyncProducerBase):
     """A producer of a topic. `await send` waits only when the buffer is full; awaiting the receipt is optional."""
@@ -169,6 +195,8 @@ class AsyncProducer(AsyncProducerBase):
         **options: Unpack[ProducerOptions],
     ) -> None:
         self.topic = topic
+        self._options = options
+        self._keyed: AsyncKeyedProducer | None = None  # made for the first message with a key of its own
         self._transport = transport
         self._partitions = KeyPartitions(0)
         self._init(transport.address, _new_state(topic, producer_id, self._wake, options))
@@ -189,6 +217,10 @@ class AsyncProducer(AsyncProducerBase):
     async def _send(
         self, value: queue.Value, key: str, partition: int | None, callback: Callback | None, head: dict[str, Any]
     ) -> Receipt:
+        if head and (item := keyed_item(value, key, partition, head)) is not None:
+            if self._keyed is None:
+                self._keyed = AsyncKeyedProducer(self._transport.address, self.topic, self._options)
+            return await self._keyed.put(item, callback)
         if self._sender is None:
             await self._fetch_partitions()
         raw = value if type(value) is bytes else queue.raw_bytes(value)
@@ -218,6 +250,20 @@ class AsyncProducer(AsyncProducerBase):
         raws = [value if type(value) is bytes else queue.raw_bytes(value) for value in values]
         raw_key, key_partition = self._partitions[key]
         return await self._put_many(key_partition if partition is None else partition, raws, raw_key)
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is written or has failed. Raises `NotWritten` if something failed."""
+        async with contextlib.AsyncExitStack() as parts:
+            if self._keyed is not None:
+                parts.push_async_callback(self._keyed.flush)
+            await super().flush()
+
+    async def close(self) -> None:
+        """Flush and close. Raises `NotWritten` if something failed. Idempotent."""
+        async with contextlib.AsyncExitStack() as parts:
+            if self._keyed is not None:
+                parts.push_async_callback(self._keyed.close)
+            await super().close()
 
     async def _fetch_partitions(self) -> None:
         """At the first message: fetch the number of partitions and start the sender."""

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar
 from driftq.client.errors import BufferFull, Closed, DriftQError, InvalidCall, NotWritten, OutcomeUnknown
 from driftq.client.event_loop import background_loop
 from driftq.client.pending_call import ForgottenCalls
-from driftq.client.producer.accumulator import OVERHEAD_BYTES, Accumulator, Callback, ProducerBatch, Receipt, Receipts
+from driftq.client.producer.accumulator import OVERHEAD_BYTES, Accumulator
+from driftq.client.producer.producer_batch import Callback, ProducerBatch, Receipt, Receipts
 from driftq.client.producer.sender import Encode, Sender, SenderOptions
 from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch
 from driftq.client.transport.async_transport import AsyncTransport
@@ -101,17 +102,20 @@ class DeliveryState:
     def _batch_settled(self, settled: SettledBatch) -> None:
         """Called on the sender's loop when a batch is written or has failed."""
         batch: ProducerBatch = settled.batch
-        if settled.error is None:
-            self.written += batch.count
-            if self._on_ack is not None:
-                self._on_ack(batch)
-            return
-        self.failed += batch.count
-        self._unreported += batch.count
-        if len(self._failures) < FAILURES_KEPT:
-            self._failures.append(settled.error)
-        if self._on_error is not None:
-            self._on_error(settled.error, batch)
+        # Most replies are about the whole batch. One about each message has errors of its own.
+        results = getattr(settled.reply, "results", ())
+        errors = [result.error for result in results if result.error is not None]
+        failed = batch.count if settled.error is not None else len(errors)
+        self.written += batch.count - failed
+        self.failed += failed
+        self._unreported += failed
+        for error in [settled.error] if settled.error is not None else errors:
+            if len(self._failures) < FAILURES_KEPT:
+                self._failures.append(error)
+            if self._on_error is not None:
+                self._on_error(error, batch)
+        if settled.error is None and self._on_ack is not None:
+            self._on_ack(batch)
 
     def check_room(self) -> None:
         """Called when the accumulator did not take a message. Raises if waiting for room makes no sense."""
@@ -136,24 +140,28 @@ class ProducerStats:
 
     _state: DeliveryState
     _sender: Sender | None = None
+    _keyed: ProducerStats | None = None  # the part that sends messages with keys of their own
 
     @property
     def pending_count(self) -> int:
         """Messages that are neither written nor failed."""
-        return self._state.accumulator.pending
+        return self._state.accumulator.pending + (self._keyed.pending_count if self._keyed else 0)
 
     @property
     def in_flight_count(self) -> int:
         """Batches that were sent and are not answered."""
-        return self._sender.in_flight if self._sender is not None else 0
+        own = self._sender.in_flight if self._sender is not None else 0
+        return own + (self._keyed.in_flight_count if self._keyed else 0)
 
     @property
     def written_count(self) -> int:
-        return self._state.written
+        """Messages that are on disk."""
+        return self._state.written + (self._keyed.written_count if self._keyed else 0)
 
     @property
     def failed_count(self) -> int:
-        return self._state.failed
+        """Messages that were not written."""
+        return self._state.failed + (self._keyed.failed_count if self._keyed else 0)
 
 
 class SyncProducerBase(ProducerStats):

@@ -28,13 +28,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown
-from driftq.client.producer.accumulator import Accumulator, ProducerBatch
+from driftq.client.errors import Closed, DriftQError, NotConnected, OutcomeUnknown, Refused
+from driftq.client.producer.producer_batch import ProducerBatch
 from driftq.client.producer.window import IN_FLIGHT_MAX, SettledBatch, Window, WindowEntry
 from driftq.client.transport.http import HttpReply, request_bytes
 from driftq.client.transport.sansio import BackoffWarning, Call, RetryOptions, random_fraction
 
 if TYPE_CHECKING:
+    from driftq.client.producer.accumulator import Accumulator
     from driftq.client.transport.async_transport import AsyncConnection, AsyncTransport
 
 CONNECT_MIN_S = 0.1  # a connection attempt gets at least this long
@@ -183,10 +184,11 @@ class Sender:
             window.unknown(entry, error if isinstance(error, DriftQError) else OutcomeUnknown(str(error)), now_s)
         else:
             reply = answer.result()
-            if reply.status < 300:
+            try:
+                if reply.status >= 300:
+                    raise call.refusal(reply)
                 window.stored(entry, call.read(reply))
-            else:
-                refusal = call.refusal(reply)
+            except Refused as refusal:
                 self._warning.backing_off(refusal)
                 window.refused(entry, refusal, now_s)
         self._settle_batches(window)

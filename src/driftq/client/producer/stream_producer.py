@@ -29,7 +29,7 @@ from driftq.wire import streams as w
 
 if TYPE_CHECKING:
     from driftq.client.calls.streams import AppendReply
-    from driftq.client.producer.accumulator import Callback, ProducerBatch, Receipt
+    from driftq.client.producer.producer_batch import Callback, ProducerBatch, Receipt
     from driftq.client.streams.stream import AsyncStream, Stream
 
 PARTITION = 0

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from driftq.client.producer.accumulator import COUNT_MAX, OVERHEAD_BYTES, RESERVE_BYTES, Accumulator, Receipts
+from driftq.client.producer.accumulator import COUNT_MAX, OVERHEAD_BYTES, RESERVE_BYTES, Accumulator
+from driftq.client.producer.producer_batch import Receipts
 
 NOW_S = 1e12  # everything has lingered by then
 
