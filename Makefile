@@ -141,6 +141,7 @@ spark-chaos: setup classes ## Kill broker, driver, executors and workers under S
 
 table-power-cuts: setup classes ## Cut the power of a real file system under an archive N times, and compare (N=…, SEED=…)
 	$(BIN)/python -m tests.spark.power_cuts $(N) --seed $(SEED)
+
 archive-cycles: setup ## Kill a broker, delete its folder, restore it from its archive and audit, N times in each mode (N=…, SEED=…)
 	$(BIN)/python -m tests.crash.lost_machine $(N) --seed $(SEED)
 

@@ -14,6 +14,7 @@ from bench.peers.catalog import PEERS
 
 ROOT = Path(__file__).parents[2]
 HAVE_FOLDER = {
+    "bench.archive",
     "bench.checkpoint",
     "bench.client",
     "bench.commit",
@@ -55,6 +56,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.growth", ["--sizes", "50,100", "--only", "dead letters"]),
         ("bench.shape", ["--sizes", "20", "--only", "streams"]),
         ("bench.recover", ["--runs", "1", "--messages", "2000", "--keys", "500", "--streams", "50"]),
+        ("bench.archive", ["--runs", "1", "--seconds", "0.2", "--messages", "64000"]),
     ],
 )
 def test_a_benchmark_ends_and_says_what_it_found(module, arguments):
