@@ -100,11 +100,13 @@ def measure_cost(kind: str, urls: list[str], batch_records: int, seconds: float,
 
 async def fill(folder: str, url: str, messages: int) -> None:
     engine = await Engine.open(folder, limits=LIMITS, archive=archive_at(url))
+    archiver = engine.archiver
+    assert archiver is not None
     await engine.submit(c.CreateTopic("t", 4))
     for number in range(messages // 1_000 // 32):
         commands = [c.Produce("t", THOUSAND, 1_000, 100_000, partition=turn % 4) for turn in range(32)]
         await asyncio.gather(*map(engine.submit, commands))
-        while engine.archiver is not None and number % 16 == 0 and engine.archiver.status().lag_bytes > 64 << 20:
+        while number % 16 == 0 and archiver.status().lag_bytes > 64 << 20:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await engine.close()
 

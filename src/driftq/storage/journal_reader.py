@@ -95,7 +95,7 @@ class JournalReader:
 
     def _read(self, max_bytes: int, limit: int, upto_lsn: int = _NO_LSN) -> JournalRun | None:
         """Blocks of this segment before `limit`, the last of them the one with `upto_lsn`; None if there is none."""
-        data = self._data(min(max_bytes, limit - self._position))
+        data = self._data(min(max(max_bytes, blocks.HEADER_BYTES), limit - self._position))
         if len(data) < blocks.HEADER_BYTES:
             return None
         length = blocks.HEADER.unpack_from(data)[3]
