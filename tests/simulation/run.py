@@ -109,7 +109,7 @@ class Drainer:
             else:
                 raise Violation("liveness", "a thousand sweeps at the same time")
             for topic, name in dict.fromkeys((topic, name) for topic, name, _, _ in left):
-                if name == actors.READER:
+                if world.opened.broker.state.topics[topic].groups[name].commits_offsets:
                     world.submit(c.CommitOffsets(name, queues.ends_of(topic)), self)
                 else:
                     world.submit(c.Claim(topic, name, "drainer", 200, 30_000), self)
