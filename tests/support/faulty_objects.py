@@ -75,7 +75,7 @@ class FaultyObjects:
     def behind(self, seed: object) -> FaultyObjects:
         """The same objects for a reader whose listings are behind, and nothing else is wrong."""
         reader = FaultyObjects(self.inner, seed)
-        reader.is_behind, reader._written = True, self._written
+        reader.is_behind, reader._written, reader.counts = True, self._written, self.counts
         return reader
 
     def _strikes(self, share: float) -> bool:

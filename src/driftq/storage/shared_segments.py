@@ -302,9 +302,9 @@ class SharedSegments:
                 yield row
 
     def collect(self) -> None:
-        """After a sync that `begin_sync` prepared: remove the files whose live entries are elsewhere. They stay until the
-        last segment has a file: if this process ended before it had one, the next would use the removed number again,
-        and after a power cut its file could meet the old index."""
+        """After a sync that `begin_sync` prepared: remove the files whose live entries are elsewhere. They stay until
+        the last segment has a file: if this process ended before it had one, the next would use the removed number
+        again, and after a power cut its file could meet the old index."""
         if self._segments and not self._segments[-1].is_created:
             return
         for segment in self._removable:
