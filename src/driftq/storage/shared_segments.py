@@ -170,10 +170,6 @@ class SharedSegments:
     def begin_sync(self, work: LogSync) -> None:
         """Add what is to be synced. Nothing is pending."""
         for segment in self._segments:
-            if segment.unproven_from is not None:
-                self._write_again(segment, segment.unproven_from)
-                segment.unproven_from = None
-        for segment in self._segments:
             if segment.is_dirty:
                 work.add_file(segment.path, index_path(segment), encode_index(self._store, segment))
                 segment.is_dirty = False
@@ -185,12 +181,6 @@ class SharedSegments:
             self._is_new = False
         self._removable += self._retired
         self._retired = []
-
-    def _write_again(self, segment: SharedSegment, position: int) -> None:
-        """A sync before the start may have failed: the page cache then shows bytes that no later sync writes."""
-        file = self._files[segment.path]
-        data = file.read_at(position, file.size() - position)
-        file.write_at("shared.append", position, data)
 
     # --- read ---
 
@@ -302,11 +292,7 @@ class SharedSegments:
                 yield row
 
     def collect(self) -> None:
-        """After a sync that `begin_sync` prepared: remove the files whose live entries are elsewhere. They stay until
-        the last segment has a file: if this process ended before it had one, the next would use the removed number
-        again, and after a power cut its file could meet the old index."""
-        if self._segments and not self._segments[-1].is_created:
-            return
+        """After a sync that `begin_sync` prepared: remove the files whose live entries are elsewhere."""
         for segment in self._removable:
             self._segments.remove(segment)
             self._remove(segment)
