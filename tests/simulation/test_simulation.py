@@ -23,8 +23,8 @@ OPERATIONS = {
     "release": 5_000,
 }  # asked of each seed, which then ends in a few more
 ALTOGETHER = {"quick": 3_000, "dev": 60_000, "ci": 2_000_000, "release": 100_000_000}
-# Open: a sync failed and the process stopped; after a restart the page cache still shows copies of a compaction that the
-# device does not have, and a power cut then loses them. The fix must not trust what no successful sync proves.
+# Open: a sync failed and the process stopped; after a restart the page cache still shows copies of a compaction that
+# the device does not have, and a power cut then loses them. The fix must not trust what no successful sync proves.
 OPEN = {412}
 
 
