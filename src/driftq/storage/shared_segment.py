@@ -51,7 +51,7 @@ class SharedSegment:
     __slots__ = (
         "_last", "_order", "_previous", "_seed", "_sorted_ids", "counts", "firsts", "high_id", "is_created", "is_dirty",
         "is_pinned", "is_retired", "loaded_rows", "log_ids", "low_id", "number", "path", "pending", "pending_bytes",
-        "positions", "size_bytes", "sizes", "times", "written_bytes",
+        "positions", "size_bytes", "sizes", "times", "unproven_from", "written_bytes",
     )  # fmt: skip
 
     def __init__(self, number: int, path: str, store: bytes) -> None:
@@ -73,6 +73,7 @@ class SharedSegment:
         self.is_dirty = False  # something is not synced
         self.is_pinned = False  # a live entry is damaged, so the file stays
         self.is_retired = False  # everything that is live in it was copied; the file goes at a later checkpoint
+        self.unproven_from = 0  # entries from here on were in the file at the start but may not be on the device; or 0
         self.loaded_rows = 0  # rows from before the start; the replay appends some of them again
         self._seed = google_crc32c.value(store + number.to_bytes(8, "little"))
         self._last: dict[int, int] | None = {}  # by log: its last row, while the segment is open
@@ -221,6 +222,7 @@ def load(disk: Disk, file: File, store: bytes, segment: SharedSegment) -> None:
     for entry in _walk(file, covered_bytes, size, segment._seed):
         segment.add_row(*entry)
         segment.is_dirty = True  # the index is to be written again
+        segment.unproven_from = covered_bytes  # an index is written after a sync, so what it covers is on the device
     # Bytes that are no entry stay where they are: what follows them is recognised by its checksum.
     segment.size_bytes = segment.written_bytes = max(size, covered_bytes)
     segment.loaded_rows = len(segment.log_ids)

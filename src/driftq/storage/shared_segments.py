@@ -11,6 +11,10 @@ they are from before a crash, and the replay writes them again.
 **Append** is to memory; `flush` writes what has gathered with one call: after each commit, and when it is much. If the
 disk is full it stays in memory and can be read there. The journal has it durably already.
 
+**What was there at the start** may only be in the page cache: if a sync failed and the process ended, the kernel shows
+the bytes and no later sync writes them. An index proves what it covers. The rest is written again before anything else,
+because a copy that a compaction made must not be lost after the segment it came from was removed.
+
 **Compaction** (`compact`) works in small steps. It looks at the rows of each closed segment, and where less than half
 is live it copies that to the open segment. The segment is then *retired*: its file is removed at the end of the next
 checkpoint, when the copies are durable. A segment with a damaged entry that is live stays, so that the damage stays
@@ -79,6 +83,7 @@ class SharedSegments:
         self._open: SharedSegment | None = None  # the last one, if it gets the next entry
         self._pending: list[SharedSegment] = []  # those with entries that are not in their files
         self._pending_bytes = 0
+        self._unproven: list[SharedSegment] = []  # those with entries to write again
         self.is_full = False  # the disk had no room for what is pending
         self._next_number = 1
         self._orphans: list[str] = []  # index files without their segments, from an interrupted removal
@@ -107,6 +112,8 @@ class SharedSegments:
                     file.close()
                 segment.close()
                 self._segments.append(segment)
+                if segment.unproven_from:
+                    self._unproven.append(segment)
         # The last stop may have been before the names of these files were synced, or the name of the folder, which can
         # be empty still.
         self._has_new_names = bool(names)
@@ -141,8 +148,11 @@ class SharedSegments:
         return self._open
 
     def flush(self) -> bool:
-        """Write what is pending. False if the disk has no room for it."""
+        """Write what is pending, and first what may not be durable. False if the disk has no room for it."""
         try:
+            while self._unproven:
+                self._write_again(self._unproven[0])
+                del self._unproven[0]
             while self._pending:
                 self._write(self._pending[0])
                 del self._pending[0]
@@ -166,6 +176,11 @@ class SharedSegments:
             position, data = 0, encode_header(self._store, segment.number) + data
         self._files[segment.path].write_at("shared.append", position, data)
         segment.note_written()
+
+    def _write_again(self, segment: SharedSegment) -> None:
+        file = self._files[segment.path]
+        position = segment.unproven_from
+        file.write_at("shared.append", position, file.read_at(position, segment.written_bytes - position))
 
     def begin_sync(self, work: LogSync) -> None:
         """Add what is to be synced. Nothing is pending."""
@@ -299,6 +314,8 @@ class SharedSegments:
         self._removable = []
 
     def _remove(self, segment: SharedSegment) -> None:
+        if segment in self._unproven:
+            self._unproven.remove(segment)
         self._files.forget(segment.path)
         if segment.is_created:
             self._disk.remove("shared.remove", segment.path)
