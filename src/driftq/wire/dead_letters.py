@@ -1,13 +1,18 @@
-"""Bodies of dead letters: list them, group them by error, send them back."""
+"""Bodies of dead letters: list them, group them by error, send them back, delete and export them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import base64
+from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, json
+from msgspec.structs import replace
 
-from driftq.wire.fields import Body, Natural
-from driftq.wire.message import StoredMessage
+from driftq.wire.fields import Body, Natural, to_rfc3339
+from driftq.wire.message import Envelope, StoredMessage, read_head
+
+if TYPE_CHECKING:
+    from driftq.wire.records import Record
 
 REDRIVE_GROUP = "driftq.redrive"  # the broker's own group: letters that it has settled were sent back
 
@@ -25,8 +30,9 @@ class LetterFilter(Body, frozen=True, omit_defaults=True):
 
 
 class RedriveRequest(LetterFilter, frozen=True, omit_defaults=True):
-    """Send dead letters back, each to the group in which it died, or with `all_groups` to every group of its topic. A
-    deadline that has passed is removed unless `keep_deadline` is set. `value` and `key` replace those of each message.
+    """Send dead letters back, each to the group in which it died, or with `all_groups` to every group of its topic, or
+    with `to_topic` to another topic. A deadline that has passed is removed unless `keep_deadline` is set. `value` and
+    `key` replace those of each message. `after` continues where an earlier call stopped.
     """
 
     dry_run: bool = False
@@ -36,6 +42,8 @@ class RedriveRequest(LetterFilter, frozen=True, omit_defaults=True):
     key: str | None = None
     all_groups: bool = False
     keep_deadline: bool = False
+    to_topic: str = ""
+    after: str = ""
 
 
 class RedriveFailure(Struct, frozen=True):
@@ -46,13 +54,33 @@ class RedriveFailure(Struct, frozen=True):
     message: str
 
 
-class RedriveReply(Struct, frozen=True):
-    """`status` is "redriven" or "dry run"."""
+class RedriveReply(Struct, frozen=True, omit_defaults=True):
+    """`status` is "redriven" or "dry run". With `after` there may be more letters; it continues after those that were
+    looked at."""
 
     status: str
     matched: int
     redriven: int
     failed: list[RedriveFailure]
+    after: str | None = None
+
+
+class DeleteLettersRequest(LetterFilter, frozen=True, omit_defaults=True):
+    """Dead letters to delete. `dry_run` only counts. `after` continues where an earlier call stopped."""
+
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
+    after: str = ""
+
+
+class DeleteLettersReply(Struct, frozen=True, omit_defaults=True):
+    """`status` is "deleted" or "dry run". With `after` there may be more letters; it continues after those that were
+    looked at."""
+
+    status: str
+    matched: int
+    deleted: int
+    after: str | None = None
 
 
 class LettersReply(Struct, frozen=True, omit_defaults=True):
@@ -64,7 +92,7 @@ class LettersReply(Struct, frozen=True, omit_defaults=True):
 
 class ErrorKind(Struct, frozen=True):
     """Dead letters with the same group, reason and error. Numbers, ids and quoted parts of `error` are replaced by an
-    ellipsis; `example` is one whole text."""
+    ellipsis; of a traceback the last line counts. `example` is one whole text; `tenants` are at most 100."""
 
     group: str
     reason: str
@@ -72,6 +100,8 @@ class ErrorKind(Struct, frozen=True):
     example: str
     count: int
     last_at: str
+    first_at: str = ""
+    tenants: list[str] = []
 
 
 class ErrorKindsReply(Struct, frozen=True, omit_defaults=True):
@@ -79,3 +109,55 @@ class ErrorKindsReply(Struct, frozen=True, omit_defaults=True):
 
     errors: list[ErrorKind]
     after: str | None = None
+
+
+class DeadLetterCount(Struct, frozen=True):
+    """The dead letters of a topic that were not redriven. `last_at` is when the last one died."""
+
+    topic: str
+    dead_letters: int
+    last_at: str | None
+
+
+class DeadLetterCounts(Struct, frozen=True, omit_defaults=True):
+    """The topics with dead letters, the one with the most first. `total` counts the letters of all of them. `after`
+    starts the next page; it is missing on the last page."""
+
+    topics: list[DeadLetterCount]
+    total: int
+    after: str | None = None
+
+
+# --- as lines of NDJSON ---
+
+
+def line_of(offset: int, at_ms: int, record: Record, partition: int | None = None) -> bytes:
+    """A record as one line of JSON, to go back into this partition if one is given. It has the fields of
+    `wire.produce.ProduceItem`, and beside them what `driftq produce --ndjson` ignores: offset, timestamp_ms,
+    key_base64, routing and dlq."""
+    line: dict[str, Any] = {"offset": offset, "timestamp_ms": at_ms}
+    if record.key:
+        line["key"] = record.key.decode("utf-8", "replace")
+        if line["key"].encode() != record.key:
+            line["key_base64"] = base64.b64encode(record.key).decode()
+    try:
+        line["value"] = record.value.decode()
+    except UnicodeDecodeError:
+        line["value_base64"] = base64.b64encode(record.value).decode()
+    head = read_head(record.head)
+    if partition is not None:
+        line["envelope"] = replace(head.envelope or Envelope(), partition_override=partition)
+    elif head.envelope is not None:
+        line["envelope"] = head.envelope
+    if head.job is not None:
+        job = {"id": head.job.id, "task": head.job.task, "priority": head.job.priority}
+        line |= {name: value for name, value in job.items() if value}
+        if head.job.not_before_ms:
+            line["not_before"] = to_rfc3339(head.job.not_before_ms)
+        if head.job.timeout_ms:
+            line["timeout_ms"] = head.job.timeout_ms
+    if head.routing is not None:
+        line["routing"] = head.routing
+    if head.dlq is not None:
+        line["dlq"] = head.dlq
+    return json.encode(line) + b"\n"

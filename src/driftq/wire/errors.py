@@ -236,11 +236,15 @@ def table() -> list[tuple[str, str, str, str, str]]:
 _WORD = "[0-9A-Za-z_]"
 VARIABLE = rf"""'[^']*'|"[^"]*"|0x[0-9a-fA-F]+|(?<!{_WORD})[0-9a-fA-F]{{8,}}(?:-[0-9a-fA-F]{{4,}})*(?!{_WORD})|[0-9]+"""
 MARK = "…"
+TRACEBACK = "Traceback (most recent call last)"
+SPACE = " \t\r\n"
 LENGTH_MAX = 200
 
 _variable = re.compile(VARIABLE)
 
 
 def fingerprint(error: str) -> str:
-    """The kind of an error: its first line with the variable parts replaced by `MARK`."""
-    return _variable.sub(MARK, error.partition("\n")[0])[:LENGTH_MAX]
+    """The kind of an error: its first line with the variable parts replaced by `MARK`. The last line of a traceback has
+    the exception."""
+    line = error.rstrip(SPACE).rpartition("\n")[2] if error.startswith(TRACEBACK) else error.partition("\n")[0]
+    return _variable.sub(MARK, line)[:LENGTH_MAX]

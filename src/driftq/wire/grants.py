@@ -1,7 +1,7 @@
 """Grants: what a credential may do. A grant is a verb and a pattern of names, such as `produce:orders.*`.
 
     verb      names                   allows
-    produce   topics                  send messages and jobs, cancel jobs, stage and publish
+    produce   topics                  send messages and jobs, cancel jobs, stage and publish, schedules
     consume   topic/group             claim, settle, and record effects
     read      topics and streams      read records, messages, states, dead letters, jobs and streams
     append    streams                 create a stream, append to it, close it

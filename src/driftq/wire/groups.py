@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from driftq.wire.fields import Body, Natural
 
+GROUP_ORDERS = ("lag", "lag_ms", "in_flight", "waiting", "rate", "failed", "active", "created")  # beside the name
+
 
 class GroupPartition(Struct, frozen=True, omit_defaults=True):
     """A group's progress in one partition.
@@ -49,11 +51,22 @@ class GroupInfo(Struct, frozen=True, omit_defaults=True):
     commits_offsets: bool = False
 
 
+class GroupRates(Struct, frozen=True):
+    """What happened to the messages of a group per second, over the last seconds."""
+
+    delivered_per_s: float
+    settled_per_s: float
+    failed_per_s: float
+
+
 class GroupsReply(Struct, frozen=True, omit_defaults=True):
-    """`after` starts the next page; it is missing on the last page."""
+    """`after` starts the next page; it is missing on the last page. With `details=true` there are `rates` for each
+    group, and the `total` number of groups that fit."""
 
     groups: list[GroupInfo]
     after: str | None = None
+    rates: list[GroupRates] = []
+    total: int = 0
 
 
 class SeekRequest(Body, frozen=True, omit_defaults=True):

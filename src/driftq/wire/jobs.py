@@ -90,3 +90,13 @@ class CancelReply(Struct, frozen=True):
 
     id: str
     cancelled: bool
+
+
+class RetryReply(Struct, frozen=True):
+    """`retried`: the job waited for a time and is due now, or was dead and was sent back (`redriven` counts its dead
+    letters). Otherwise nothing changed, and `state`, which is that after the call, shows why."""
+
+    id: str
+    retried: bool
+    redriven: int
+    state: JobStateName

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import MsgspecError, Struct, json
+from msgspec import UNSET, MsgspecError, Raw, Struct, UnsetType, json
 
 PRIORITY_MAX = 9
+TRACESTATE_BYTES_MAX = 512
+BAGGAGE_BYTES_MAX = 8_192
 
 Jitter = Literal["none", "full", "equal", "decorrelated"]
 
@@ -29,6 +31,9 @@ class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
 
     Each text has at most 256 bytes. There are at most 64 labels, with names and values of at most 1,024 bytes. The JSON
     of envelope, routing and job has at most 64 KiB. All of it counts towards the size of the message.
+
+    `traceparent`, `tracestate` (up to 512 bytes) and `baggage` (up to 8,192 bytes) are the W3C headers of these names:
+    the trace that the message belongs to.
     """
 
     run_id: str = ""
@@ -42,6 +47,8 @@ class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     retry_policy: RetryPolicy | None = None
     labels: dict[str, str] | None = None
     traceparent: str = ""
+    tracestate: str = ""
+    baggage: str = ""
 
 
 class Routing(Struct, frozen=True, omit_defaults=True):
@@ -75,6 +82,18 @@ class DeadLetter(Struct, frozen=True, omit_defaults=False):
     dead_at: str
 
 
+class JobBatchPart(Struct, frozen=True, omit_defaults=True):
+    """The part that a job has in a job batch. A step of a chain has the result of the step before it in `previous`, or
+    in `previous_batch` the id of the batch whose results those are. What is produced at the end of a batch has the
+    batch's last `state`."""
+
+    id: str
+    role: Literal["member", "on_complete", "on_success", "on_failure"] = "member"
+    state: str = ""
+    previous: Raw | UnsetType = UNSET
+    previous_batch: str = ""
+
+
 class Head(Struct, frozen=True, omit_defaults=True):
     """The fields of a record's head."""
 
@@ -82,6 +101,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    job_batch: JobBatchPart | None = None
 
 
 class StoredMessage(Struct, frozen=True, omit_defaults=True):
@@ -101,6 +121,7 @@ class StoredMessage(Struct, frozen=True, omit_defaults=True):
     routing: Routing | None = None
     job: Job | None = None
     dlq: DeadLetter | None = None
+    job_batch: JobBatchPart | None = None
     error: str = ""
     message: str = ""
 

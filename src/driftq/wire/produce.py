@@ -18,6 +18,9 @@ class ProduceItem(Body, frozen=True, omit_defaults=True):
     """A message to produce. Text goes into `value`, bytes into `value_base64`; one of the two is required.
 
     A message without a key goes to partition 0, or with `partition` "any" to the next partition in turn.
+
+    The `id` of a job is taken until the job has ended, and then for `id_ttl_ms`; without it, for the setting
+    `idempotency.ttl_ms`.
     """
 
     value: str | None = None
@@ -31,6 +34,7 @@ class ProduceItem(Body, frozen=True, omit_defaults=True):
     not_before: str = ""
     timeout_ms: Natural = 0
     partition: Literal["any"] | None = None
+    id_ttl_ms: Natural | None = None
 
 
 class ProduceRequest(ProduceItem, frozen=True, omit_defaults=True):

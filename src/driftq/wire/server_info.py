@@ -28,13 +28,26 @@ class ArchiveInfo(Struct, frozen=True):
     error: str = ""
 
 
+class TierInfo(Struct, frozen=True):
+    """Closed segments of logs: how many bytes of them are on this disk, and how many only in the archive. `error` is
+    why records could not be read from there the last time; empty if they could."""
+
+    local_bytes: int
+    archived_bytes: int
+    cache_hits: int
+    downloads: int
+    failures: int
+    error: str = ""
+
+
 class ReadinessReply(Struct, frozen=True, omit_defaults=True):
     """`status` is "ready". `warnings` are for an operator; the broker serves requests in spite of them. `archive` is
-    there if the broker has one."""
+    there if the broker has one, `tiers` if some records are only in the archive."""
 
     status: str
     warnings: list[str] = []
     archive: ArchiveInfo | None = None
+    tiers: TierInfo | None = None
 
 
 class VersionReply(Struct, frozen=True):

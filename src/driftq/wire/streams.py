@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from driftq.wire.fields import SAFE_INTEGER_MAX, Body
 
@@ -239,11 +239,28 @@ class ListedStream(Struct, frozen=True):
     created_at: str
 
 
+class StreamFigures(Struct, frozen=True):
+    """A stream in a list with details. `size_bytes` is about what it holds itself, without what a fork reads from its
+    source; `readers` are the live ones now."""
+
+    stream: str
+    start_offset: str
+    size_bytes: int
+    last_write: str | None
+    readers: int
+    producers: int
+    forks: int
+    forked_from: str | None
+    expires_at: str | None
+
+
 class StreamsReply(Struct, frozen=True):
-    """`after` starts the next page; it is null on the last page."""
+    """`after` starts the next page; it is null on the last page. With `details=true` there are `figures` for each
+    stream."""
 
     streams: list[ListedStream]
     after: str | None = None
+    figures: list[StreamFigures] | UnsetType = UNSET
 
 
 class TrimRequest(Body, frozen=True):

@@ -140,3 +140,48 @@ class JsonWebKeys(Struct, frozen=True):
     """A JSON Web Key Set (RFC 7517)."""
 
     keys: list[dict[str, Any]]
+
+
+class ListedSubscription(Struct, frozen=True):
+    """A subscription of the list. `state` is "idle", "woken" (none holds the wake) or "held". `grown` counts the
+    streams that have grown since their last ack, among the first 1,000. `failures` are those of its webhook since the
+    last success or the start of the broker."""
+
+    id: str
+    type: str
+    pattern: str
+    streams: int
+    grown: int
+    target: str
+    state: str
+    holder: str
+    lease_until: str | None
+    generation: int
+    failures: int
+    created_at: str
+
+
+class SubscriptionsReply(Struct, frozen=True, omit_defaults=True):
+    """A page of subscriptions, by id. `after` starts the next page; it is missing on the last page."""
+
+    subscriptions: list[ListedSubscription]
+    after: str | None = None
+
+
+class ListedProducer(Struct, frozen=True, omit_defaults=True):
+    """An idempotent producer of a log: a partition of a topic, or a stream."""
+
+    producer: str
+    epoch: int
+    seq: int
+    last_write: str
+    topic: str = ""
+    partition: int = 0
+    stream: str = ""
+
+
+class ProducersReply(Struct, frozen=True, omit_defaults=True):
+    """A page of producers, log by log. `after` starts the next page; it is missing on the last page."""
+
+    producers: list[ListedProducer]
+    after: str | None = None

@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from driftq.wire.fields import Body, Natural
+from driftq.wire.fields import Body, Name, Natural
 from driftq.wire.message import RetryPolicy, StoredMessage
 
 if TYPE_CHECKING:
     from driftq.wire.records import Header
 
+TOPIC_ORDERS = (
+    "messages",
+    "bytes",
+    "rate",
+    "lag",
+    "groups",
+    "dead_letters",
+    "last_write",
+    "created",
+)  # beside the name
+MOVE_MAX = 100_000  # messages of one call
 Fair = Literal["", "tenant"]  # "tenant": the messages of tenants are delivered in turns; "": in offset order
+KeepUnread = Literal[
+    "", "all", "none"
+]  # whose unread messages retention keeps; "": those of groups that commit offsets
 
 
 class TopicRequest(Body, frozen=True):
@@ -29,6 +43,7 @@ class TopicRequest(Body, frozen=True):
     retry: RetryPolicy | None = None
     history: bool = False
     fair: Fair = ""
+    keep_unread: KeepUnread = ""
 
 
 class TopicReply(Struct, frozen=True):
@@ -39,16 +54,39 @@ class TopicReply(Struct, frozen=True):
     partitions: int
 
 
+class TopicFigures(Struct, frozen=True):
+    """A topic in a list with details. Rates are per second, over the last seconds. `lag` is the sum over its groups,
+    `oldest_ms` the age of the oldest message that it holds, `last_write` the time of the last one."""
+
+    name: str
+    partitions: int
+    messages: int
+    payload_bytes: int
+    produced_per_s: float
+    bytes_per_s: float
+    groups: int
+    lag: int
+    in_flight: int
+    dead_letters: int
+    oldest_ms: int
+    last_write: str | None
+    created_at: str
+
+
 class TopicsReply(Struct, frozen=True, omit_defaults=True):
-    """Names of topics. `after` starts the next page; it is missing on the last page."""
+    """Names of topics. `after` starts the next page; it is missing on the last page. With `details=true` there are
+    `figures` for each name, and the `total` number of topics that fit."""
 
     topics: list[str]
     after: str | None = None
+    figures: list[TopicFigures] = []
+    total: int = 0
 
 
 class TopicChange(Body, frozen=True):
     """Settings to change. A missing field stays as it is; 0 (for `retry`: null) returns to the server's setting.
-    `fair`: "tenant" delivers the messages of tenants in turns, "" in offset order."""
+    `fair`: "tenant" delivers the messages of tenants in turns, "" in offset order. `keep_unread`: retention waits for
+    groups in use that commit offsets (""), for all groups in use ("all"), or for none ("none")."""
 
     retention_ms: Natural | None = None
     retention_bytes: Natural | None = None
@@ -59,6 +97,7 @@ class TopicChange(Body, frozen=True):
     retry: RetryPolicy | None = None
     history: bool | None = None
     fair: Fair | None = None
+    keep_unread: KeepUnread | None = None
 
 
 class BacklogInfo(Struct, frozen=True, omit_defaults=True):
@@ -163,3 +202,56 @@ class MessagesReply(Struct, frozen=True):
     messages: list[StoredMessage]
     start_offset: int
     end_offset: int
+
+
+# --- purge and move ---
+
+
+class PurgeRequest(Body, frozen=True, omit_defaults=True):
+    """Drop every message of a topic. `dry_run` only counts."""
+
+    dry_run: bool = False
+
+
+class PurgeReply(Struct, frozen=True):
+    """`status` is "purged" or "dry run". `messages` were dropped; `in_flight` and `waiting` count how often one of them
+    was under a lease of a group, or waited for a time."""
+
+    status: str
+    topic: str
+    messages: int
+    in_flight: int
+    waiting: int
+
+
+class MoveRequest(Body, frozen=True, omit_defaults=True):
+    """Move the messages that are not finished to another topic: those of a partition or task, of a time (RFC 3339), or
+    all. A message under a lease stays. `after` continues where an earlier call stopped."""
+
+    to: Name
+    partition: Natural | None = None
+    task: str = ""
+    since: str = ""
+    until: str = ""
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MOVE_MAX)] = 1_000
+    after: str = ""
+
+
+class MoveFailure(Struct, frozen=True):
+    """A message that was not moved, and why."""
+
+    partition: int
+    offset: int
+    message: str
+
+
+class MoveReply(Struct, frozen=True, omit_defaults=True):
+    """`status` is "moved" or "dry run". `matched` messages fit, and `moved` of them were moved. With `after` there may
+    be more; it continues after those that were looked at."""
+
+    status: str
+    matched: int
+    moved: int
+    failed: list[MoveFailure]
+    after: str | None = None
