@@ -10,8 +10,9 @@ engine, or the simulation) must do the following:
 4. **Sync, then reply.** Send a reply only after every frame up to its lsn is durable, also if the reply has no facts of
    its own: it may show what an earlier frame did.
 5. **Publish the ends.** Move `LogReader.end` of each log when its records are durable. Claims and reads stop there.
-6. **Keep time.** When `next_deadline_ms` has passed, call `due(now_ms)` and decide the sweep that it returns. Every ten
-   seconds or so decide the `regular_sweeps`. A late call delays an expiry and breaks nothing.
+6. **Keep time.** When `next_deadline_ms` has passed, call `due(now_ms)` and decide the command that it returns. Every
+   ten seconds or so decide the `regular_sweeps`. A late call delays an expiry or a firing and breaks nothing.
+   Schedules in `state.schedules.unplanned` need their next times: decide `PlanSchedules` soon.
 7. **Snapshot.** Write `snapshot()` to disk now and then, between two commands; the journal before it can be trimmed.
 
     command --decide--> facts + reply --append--> journal --sync--> reply to the caller
@@ -27,17 +28,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 from driftq.core.context import Chance, DecisionContext, LogReader
 from driftq.core.model import access as a
 from driftq.core.model import commands as c
+from driftq.core.model import interventions as v
+from driftq.core.model import job_batches as j
+from driftq.core.model import schedules as d
 from driftq.core.model import subscriptions as w
+from driftq.core.model import tenants as t
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream, ReadSubscription
 from driftq.core.model.replies import Decision, Rejected, Reply
 from driftq.core.rules import (
     access_tokens,
+    audit,
     effects,
+    interventions,
+    job_batches,
     queries,
+    schedules,
     settle,
     stages,
     streams,
     subscriptions,
+    tenants,
     topic_history,
     topics,
 )
@@ -52,6 +62,7 @@ from driftq.core.state.fold import Fold
 from driftq.core.state.snapshot import SnapshotRestore, snapshot_facts
 from driftq.core.state.state import State
 from driftq.core.transitions.claim_selection import next_ms
+from driftq.core.transitions.job_batches import end_members
 from driftq.core.transitions.wakes import react
 
 if TYPE_CHECKING:
@@ -64,8 +75,18 @@ SUBJECTS_MAX = 200  # of one sweep
 
 Rule = Callable[[DecisionContext, Any], Reply]
 
+
+def create_job_batch(ctx: DecisionContext, command: j.CreateJobBatch) -> Reply:
+    """The first batch may end, or start its first step, at once. If there are others, `decide` looks at all of them."""
+    reply = job_batches.create(ctx, command)
+    if not isinstance(reply, Rejected) and not ctx.state.job_batches.unended:
+        end_members(ctx, command)
+    return reply
+
+
 RULES: dict[type[c.Command], Rule] = {
     c.Produce: produce,
+    c.AdmittedProduce: produce,
     c.Claim: claim,
     c.Ack: settle.ack,
     c.AckThrough: settle.ack_through,
@@ -75,7 +96,11 @@ RULES: dict[type[c.Command], Rule] = {
     c.Extend: settle.extend,
     c.Keep: settle.keep_leases,
     c.Cancel: settle.cancel,
-    c.Redrive: redrive,
+    v.Redrive: redrive,
+    v.RetryMessages: interventions.retry,
+    v.PurgeTopic: interventions.purge,
+    v.MoveMessages: interventions.move,
+    v.DeleteDeadLetters: interventions.delete_letters,
     c.AppendStream: streams.append,
     c.CreateStream: streams.create,
     c.DeleteStream: streams.delete,
@@ -117,6 +142,20 @@ RULES: dict[type[c.Command], Rule] = {
     a.RotateAccessToken: access_tokens.rotate,
     a.RevokeAccessToken: access_tokens.revoke,
     a.NoteAccessTokens: access_tokens.note_use,
+    j.CreateJobBatch: create_job_batch,
+    j.AddToJobBatch: job_batches.add,
+    j.CancelJobBatch: job_batches.cancel,
+    t.CreateTenant: tenants.create,
+    t.ChangeTenant: tenants.change,
+    t.DeleteTenant: tenants.delete,
+    a.OpenAudit: audit.open_audit,
+    a.NoteAudit: audit.note,
+    d.CreateSchedule: schedules.create,
+    d.PauseSchedule: schedules.pause,
+    d.DeleteSchedule: schedules.delete,
+    d.RunSchedule: schedules.run,
+    d.PlanSchedules: schedules.plan,
+    d.FireSchedules: schedules.fire,
 }
 
 
@@ -136,9 +175,14 @@ class Broker:
         self.chance = chance
         self.state = State()
         self.folds = {**Fold(self.state).folds, **SnapshotRestore(self.state).folds}
+        self._fired_last = False  # whether the last thing that was due was a firing
+        self._tried_timer: tuple[int, int] | None = None  # the first schedule that was due then, and ...
+        self._fire_again_ms = 0  # ... when to try it again if it still is the first
         state = self.state
+        self._job_batches = state.job_batches
         self._tables: dict[str, TimedTable] = {  # by the kind of their subject
             "keys": state.keys, "outcomes": state.outcomes, "results": state.results, "stages": state.stages,
+            "job_batches": state.job_batches,
         }  # fmt: skip
 
     def decide(self, command: c.Command, now_ms: int) -> Decision:
@@ -147,12 +191,16 @@ class Broker:
         reply = RULES[type(command)](ctx, command)
         if isinstance(reply, Rejected):
             return Decision([], reply)
+        if self._job_batches.unended:
+            end_members(ctx, command)
         if ctx.facts and self.state.history_logs:
             refused = topic_history.record(ctx, command)
             if refused is not None:
                 return Decision([], refused)
         if ctx.facts and self.state.subscriptions.by_number:
             react(ctx)
+        if command.audit is not None:
+            audit.record(ctx, command.audit)
         return Decision(ctx.facts, reply)
 
     def apply(self, fact: Fact) -> None:
@@ -171,13 +219,37 @@ class Broker:
 
     def next_deadline_ms(self) -> int | None:
         """When to call `due` next, at the latest."""
-        return self.state.deadlines.next_ms()
+        times = (self.state.deadlines.next_ms(), self._next_firing_ms())
+        return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
-    def due(self, now_ms: int) -> c.Sweep | None:
+    def due(self, now_ms: int) -> c.Sweep | d.FireSchedules | None:
+        """What is necessary at this time: a sweep, or to fire schedules. They take turns, so that neither can hold up
+        the other."""
+        if self._fired_last:
+            return self._due_sweep(now_ms) or self._due_firings(now_ms)
+        return self._due_firings(now_ms) or self._due_sweep(now_ms)
+
+    def _next_firing_ms(self) -> int | None:
+        first = self.state.schedules.first_timer()
+        if first is None:
+            return None
+        return max(first[0], self._fire_again_ms) if first == self._tried_timer else first[0]
+
+    def _due_firings(self, now_ms: int) -> d.FireSchedules | None:
+        """A command may be refused. Then the first schedule that is due is still the same, and is left for a while."""
+        at_ms = self._next_firing_ms()
+        if at_ms is None or at_ms > now_ms:
+            return None
+        self._tried_timer, self._fire_again_ms = self.state.schedules.first_timer(), now_ms + SWEEP_AGAIN_MS
+        self._fired_last = True
+        return d.FireSchedules()
+
+    def _due_sweep(self, now_ms: int) -> c.Sweep | None:
         """The sweep that is necessary at this time. A subject whose time has moved is scheduled again. A sweep is
         bounded and may be refused, so what is due is looked at again soon."""
+        self._fired_last = False
         state = self.state
-        subjects: list[Subject] = []
+        due: list[tuple[int, Subject]] = []
         for subject in state.deadlines.take(now_ms, SUBJECTS_MAX):
             at_ms = self._time_of(subject)
             if at_ms is None:
@@ -185,9 +257,10 @@ class Broker:
             if at_ms > now_ms:
                 state.deadlines.push(subject, at_ms)
                 continue
-            subjects.append(subject)
+            due.append((at_ms, subject))
             state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))
-        return c.Sweep(tuple(subjects)) if subjects else None
+        due.sort()  # by their times: what is only a hint, and is lost by a restart, has no effect on the order
+        return c.Sweep(tuple(subject for _, subject in due)) if due else None
 
     def regular_sweeps(self) -> Iterator[c.Sweep]:
         """A round of sweeps of what has no deadline: retention, idle groups, effect keys. Decide them one after the
@@ -212,6 +285,8 @@ class Broker:
         if kind == "group":
             known = number in state.groups and log_id in state.logs
             return state.progress_of(number, log_id).next_ms() if known else None
+        if kind == "job_batch":
+            return state.job_batches.sweep_ms(number)
         if kind == "wake":
             subscription = state.subscriptions.by_number.get(number)
             return subscription.until_ms or None if subscription is not None else None

@@ -6,6 +6,8 @@ Secrets do not reach the core: a command has the digest of one.
 from __future__ import annotations
 
 from driftq.core.model.commands import Command
+from driftq.core.model.facts import TopicConfig
+from driftq.wire.audit import AuditRecord
 
 
 class CreateAccessToken(Command, frozen=True):
@@ -45,3 +47,15 @@ class NoteAccessTokens(Command, frozen=True):
     """Note that these access tokens are in use."""
 
     token_ids: tuple[str, ...]
+
+
+class OpenAudit(Command, frozen=True):
+    """Make the topic of the audit, or change how long it keeps records."""
+
+    config: TopicConfig = TopicConfig()
+
+
+class NoteAudit(Command, frozen=True):
+    """Record what changes nothing in the journal: refusals, requests to workers."""
+
+    notes: tuple[AuditRecord, ...]

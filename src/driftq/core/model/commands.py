@@ -9,14 +9,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from driftq.core.model.facts import ProducerSequence, RecordSchedule, TopicConfig
+from driftq.wire.audit import AuditRecord
 
 # What a sweep looks at: ("group", group_id, log_id), ("stream", log_id, 0), ("wake", subscription, 0), ("keys", 0, 0),
-# ("outcomes", 0, 0), ("results", 0, 0), ("stages", 0, 0).
+# ("outcomes", 0, 0), ("results", 0, 0), ("stages", 0, 0), ("job_batch", number, 0), ("job_batches", 0, 0).
 Subject = tuple[str, int, int]
 
 
-class Command(Struct, frozen=True, gc=False):
-    """Base of all commands."""
+class Command(Struct, frozen=True, gc=False, kw_only=True):
+    """Base of all commands. `audit` says who asks, for commands that are recorded in the audit."""
+
+    audit: AuditRecord | None = None
 
 
 class Held(Struct, frozen=True, gc=False):
@@ -124,6 +127,11 @@ class Produce(Command, frozen=True):
     job: ProduceKey | None = None  # the job id
 
 
+class AdmittedProduce(Produce, frozen=True):
+    """A produce by the broker itself, as a part of another command: no limit refuses it. A type of its own, so that the
+    others cost nothing more."""
+
+
 # --- consuming ------------------------------------------------------------------------------------------------------
 
 
@@ -220,24 +228,6 @@ class Cancel(Command, frozen=True):
     topic: str
     partition: int
     offset: int
-
-
-class RedrivePart(Struct, frozen=True, gc=False):
-    """Dead letters of one partition, and the batch that sends them back: its record i is the letter at `offsets[i]`. A
-    letter of a job with an id has a part of its own."""
-
-    partition: int
-    offsets: tuple[int, ...]
-    produce: Produce
-
-
-class Redrive(Command, frozen=True):
-    """Produce dead letters again and settle them for the group that redrives, in one frame. Idempotent. Each part is
-    all or nothing: one that is refused changes nothing, and the others take effect."""
-
-    topic: str
-    group: str
-    parts: tuple[RedrivePart, ...]
 
 
 # --- idempotent effects ---------------------------------------------------------------------------------------------
@@ -362,8 +352,7 @@ class ForgetStages(Command, frozen=True):
     handles: tuple[str, ...]
 
 
-# --- outcomes, time
-# -------------------------------------------------------------------------------------------------------
+# --- outcomes, time -------------------------------------------------------------------------------------------------
 
 
 class CommitOutcome(Command, frozen=True):

@@ -23,6 +23,8 @@ from driftq.wire.message import RetryPolicy
 
 FORMAT = 1
 FAIR_TENANT = "tenant"
+KEEP_ALL = "all"
+KEEP_NONE = "none"
 
 STAGING_LOG = 0  # holds batches that wait to be published; no client reads it
 
@@ -51,6 +53,7 @@ class TopicConfig(Struct, frozen=True, array_like=True, gc=False):
     retry: RetryPolicy | None = None
     history: bool = False  # what happens to its messages is recorded in `<topic>.history`
     fair: str = ""  # FAIR_TENANT: tenants take turns within a priority
+    keep_unread: str = ""  # retention waits for groups that commit offsets; KEEP_ALL: for all; KEEP_NONE: for none
 
 
 class TopicCreated(Fact, tag=1, frozen=True):

@@ -12,9 +12,12 @@ import msgspec
 from driftq.core.model import access_facts as a
 from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
+from driftq.core.model import job_batch_facts as b
 from driftq.core.model import job_facts as j
+from driftq.core.model import schedule_facts as c
 from driftq.core.model import snapshot_facts as i
 from driftq.core.model import stream_facts as s
+from driftq.core.model import tenant_facts as t
 
 AnyFact = (
     f.TopicCreated
@@ -53,6 +56,17 @@ AnyFact = (
     | j.ResultStored
     | j.ResultsForgotten
     | j.ProgressReported
+    | b.JobBatchCreated
+    | b.JobBatchAdded
+    | b.JobBatchSealed
+    | b.JobBatchCancelled
+    | b.JobBatchMembersEnded
+    | b.JobBatchStepStarted
+    | b.JobBatchEnded
+    | b.JobBatchesForgotten
+    | b.JobBatchState
+    | b.JobBatchMembersState
+    | j.MadeDue
     | e.Staged
     | e.Published
     | e.StagesForgotten
@@ -87,6 +101,20 @@ AnyFact = (
     | a.AccessTokenRevoked
     | a.AccessTokensUsed
     | a.AccessTokenState
+    | t.TenantCreated
+    | t.TenantChanged
+    | t.TenantDeleted
+    | t.TenantSnapshot
+    | c.ScheduleCreated
+    | c.ScheduleChanged
+    | c.SchedulePaused
+    | c.ScheduleDeleted
+    | c.SchedulePlanned
+    | c.SchedulesOverdue
+    | c.ScheduleFired
+    | c.ScheduleMissed
+    | c.ScheduleDelayed
+    | c.ScheduleState
 )
 
 

@@ -1,4 +1,4 @@
-"""Facts of what becomes of jobs: results and progress (tags 70 to 72).
+"""Facts of what becomes of jobs: results, progress, and an early retry (tags 70 to 73).
 
 Facts evolve as described in `core.model.facts`. Snapshots hold the same facts.
 """
@@ -6,6 +6,7 @@ Facts evolve as described in `core.model.facts`. Snapshots hold the same facts.
 from __future__ import annotations
 
 from driftq.core.model.facts import Fact
+from driftq.core.model.ranges import Range
 
 
 class ResultStored(Fact, tag=70, frozen=True):
@@ -37,3 +38,12 @@ class ProgressReported(Fact, tag=72, frozen=True):
     offset: int
     at_ms: int
     progress: bytes
+
+
+class MadeDue(Fact, tag=73, frozen=True):
+    """Messages that waited for a time are due now for a group; without a group (0), for groups that start later."""
+
+    group_id: int
+    log_id: int
+    ranges: tuple[Range, ...]
+    at_ms: int

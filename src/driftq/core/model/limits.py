@@ -25,6 +25,7 @@ class BrokerLimits(Struct, frozen=True):
     partition_bytes: int = 1 << 30
     overload_retry_ms: int = 1_000
     groups_idle_ms: int = 0  # a group unused for this long does not count for back-pressure; 0: always counts
+    keep_unread_ms: int = 86_400_000  # retention waits for a group that was used within this time; 0: for no group
 
     in_flight_max: int = 1_000
     claim_max: int = 10_000
@@ -49,7 +50,14 @@ class BrokerLimits(Struct, frozen=True):
     progress_bytes: int = PROGRESS_BYTES_MAX
     traceback_bytes: int = 16 * 1024
 
+    job_batches_max: int = 100_000  # that are remembered, ended ones included
+    job_batch_jobs_max: int = 100_000  # members of one batch
+    job_batch_depth_max: int = 8
+    job_batch_ttl_ms: int = 86_400_000
+    job_batches_waiting_bytes: int = 512 * MIB  # callbacks and steps of all batches that are not produced yet
+
     streams_max: int = 1_000_000
+    schedules_max: int = 1_000_000
     touch_ms: int = 1_000
     stage_ttl_ms: int = 3_600_000
     stages_bytes_max: int = 4 << 30

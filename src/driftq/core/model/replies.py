@@ -31,6 +31,20 @@ class Rejected(Reply, frozen=True):
     details: dict[str, Any] = {}
 
 
+class Touched(Reply, frozen=True):
+    """How many messages a command changed."""
+
+    count: int
+
+
+class PurgeResult(Reply, frozen=True):
+    """What a purge dropped: messages, and how many of them were under a lease or waited for a time, in all groups."""
+
+    messages: int
+    in_flight: int
+    waiting: int
+
+
 class TopicReady(Reply, frozen=True):
     topic: str
     partitions: int
@@ -46,8 +60,8 @@ class Produced(Reply, frozen=True):
 
 
 class RedriveResult(Reply, frozen=True):
-    """What became of each part of a redrive: `Produced`, `Done` without a change if one of its letters was redriven
-    before, or a refusal."""
+    """What became of each part of a redrive or a move: `Produced`, `Done` without a change if one of its messages was
+    taken in the meantime, or a refusal."""
 
     parts: tuple[Reply, ...]
 

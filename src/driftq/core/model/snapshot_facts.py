@@ -16,12 +16,13 @@ from driftq.core.model.stream_facts import StreamCreated
 
 
 class NumbersState(Fact, tag=90, frozen=True):
-    """The next numbers of logs, groups and fences. Numbers are never reused."""
+    """The next numbers of logs, groups, fences and schedules. Numbers are never reused."""
 
     next_log_id: int
     next_group_id: int
     next_fence: int
     at_ms: int
+    next_schedule: int = 1
 
 
 class TopicState(Fact, tag=91, frozen=True):
@@ -67,6 +68,7 @@ class LogState(Fact, tag=92, frozen=True):
     fair_from: int = 0
     timeout_offsets: bytes = b""
     timeouts_ms: bytes = b""
+    made_due: tuple[Range, ...] = ()
 
 
 class ProducerEntryState(Fact, tag=93, frozen=True):
@@ -196,6 +198,7 @@ class KeyState(Fact, tag=99, frozen=True):
     digest: int
     expires_ms: int
     ttl_ms: int = 0
+    is_open: bool = False
 
 
 class EffectState(Fact, tag=100, frozen=True):

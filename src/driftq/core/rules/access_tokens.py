@@ -16,7 +16,7 @@ from driftq.core.model.access_facts import (
     AccessTokensUsed,
 )
 from driftq.core.model.replies import Done, Rejected, Reply
-from driftq.core.transitions.lookups import no_such_token
+from driftq.core.transitions.lookups import no_such_tenant, no_such_token
 from driftq.wire.errors import Code
 from driftq.wire.grants import covers, parse_grants
 
@@ -37,6 +37,8 @@ def create(ctx: DecisionContext, command: a.CreateAccessToken) -> Reply:
         )
     if command.token_id in tokens.by_id:
         return Rejected(Code.ALREADY_EXISTS, "there is an access token with this id")
+    if command.tenant and command.tenant not in ctx.state.tenants.by_name:
+        return no_such_tenant(command.tenant)
     refused = _bad_grants(command.grants) or _bad_expiry(ctx, command.expires_ms)
     if refused is not None:
         return refused

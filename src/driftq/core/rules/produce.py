@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from driftq.core.model.commands import AdmittedProduce
 from driftq.core.model.facts import FAIR_TENANT, AppendMetadata, LaneKey, ProducerSequence, RecordSchedule
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.core.state.backlog import Backlog, backlog_of
@@ -50,7 +51,7 @@ def produce(ctx: DecisionContext, command: Produce) -> Reply:
         if judgement.epoch != by.epoch:
             by = ProducerSequence(by.producer, judgement.epoch, by.seq, by.digest)
     refused = _check_limits(ctx, topic, log, command)
-    if refused is not None:
+    if refused is not None and type(command) is not AdmittedProduce:
         return refused
     along = _metadata(ctx, log, command, by) if command.once or command.job or command.marks or by else None
     first_offset = ctx.append(log, command.batch, command.count, command.payload_bytes, along)

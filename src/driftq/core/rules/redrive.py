@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from driftq.core.model import facts as f
-from driftq.core.model.commands import Produce, ProduceKey, Redrive, RedrivePart
+from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.ranges import Range, runs
 from driftq.core.model.replies import Done, Produced, RedriveResult, Rejected, Reply
 from driftq.core.state.idempotency_keys import job_key, produce_scope
-from driftq.core.transitions.lookups import bad_partition, find_or_create_group
+from driftq.core.transitions.lookups import bad_partition, find_or_create_group, id_is_taken
 from driftq.wire.errors import Code
 from driftq.wire.message import read_head
+from driftq.wire.namespaces import beside
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
+    from driftq.core.model.interventions import Redrive, RedrivePart
     from driftq.core.state.groups import Group, Topic
 
 
@@ -50,7 +52,7 @@ class _RedriveDecision:
         self._topic = topic  # of the dead letters
         self._group = group  # that redrives
         self._redriven: set[tuple[int, int]] = set()  # partition and offset
-        self._job_scopes: set[str] = set()
+        self._jobs: dict[str, Produced] = {}  # by scope
 
     def take(self, part: RedrivePart) -> Reply:
         savepoint = self._ctx.savepoint()
@@ -70,10 +72,15 @@ class _RedriveDecision:
             return Done(changed=False)
         if any(progress.is_settled(offset) for offset in part.offsets):
             return Done(changed=False)
-        reply = ctx.decide(part.produce)
+        job = part.produce.job  # one that goes elsewhere brings its id
+        scope = produce_scope(job) if job is not None else ""
+        reply = self._jobs.get(scope) or ctx.decide(part.produce)
         if not isinstance(reply, Produced):
             return reply
-        scope = self._keep_id(progress.log_id, part.offsets[0]) if len(part.offsets) == 1 else ""
+        if reply.duplicate or scope in self._jobs:
+            return id_is_taken(reply)
+        if job is None and len(part.offsets) == 1:
+            scope = self._keep_id(progress.log_id, part.offsets[0])
         refused = _direct(ctx, part.produce, reply)
         if refused is not None:
             return refused
@@ -81,7 +88,7 @@ class _RedriveDecision:
         ctx.facts.append(f.Settled(self._group.group_id, progress.log_id, ranges, f.ACKED, ctx.now_ms))
         self._redriven |= letters
         if scope:
-            self._job_scopes.add(scope)
+            self._jobs[scope] = reply
         return reply
 
     def _bad_part(self, part: RedrivePart) -> Rejected | None:
@@ -101,7 +108,8 @@ class _RedriveDecision:
         ctx = self._ctx
         head = read_head(ctx.reader.record(dead_log_id, offset).head)
         state, letter, job = ctx.state, head.dlq, head.job
-        topic = state.topics.get(letter.topic) if letter is not None else None
+        name = beside(self._topic.name, letter.topic) if letter is not None else ""
+        topic = state.topics.get(name)
         if letter is None or topic is None or job is None or not job.id or letter.partition >= len(topic.log_ids):
             return ""
         log_id = topic.log_ids[letter.partition]
@@ -112,10 +120,10 @@ class _RedriveDecision:
             ttl_ms = state.keys.ttl_ms(scope)
         else:
             tenant = head.envelope.tenant_id if head.envelope is not None else ""
-            scope = produce_scope(ProduceKey(tenant, letter.topic, job_key(job.id)))
+            scope = produce_scope(ProduceKey(tenant, name, job_key(job.id)))
             if state.keys.find(scope, ctx.now_ms) is not None:
                 return ""
-        if scope in self._job_scopes:
+        if scope in self._jobs:
             return ""
         append = ctx.facts[-1]
         assert isinstance(append, f.Appended)

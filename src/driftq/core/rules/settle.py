@@ -28,9 +28,17 @@ from driftq.core.model.facts import Extended
 from driftq.core.model.job_facts import ProgressReported, ResultStored
 from driftq.core.model.replies import Done, Refusal, Rejected, Reply, Settlement
 from driftq.core.state.progress import MessageState, Progress
+from driftq.core.transitions.cancel import cancel_message
 from driftq.core.transitions.dead_letter import dead_letter
 from driftq.core.transitions.expiry import extensions
-from driftq.core.transitions.lookups import bad_lease, bad_partition, find_group, no_such_topic, overlap
+from driftq.core.transitions.lookups import (
+    audit_refusal,
+    bad_lease,
+    bad_partition,
+    find_group,
+    no_such_topic,
+    overlap,
+)
 from driftq.core.transitions.retry import bounded, bounded_end, fail
 from driftq.wire.errors import Code
 
@@ -342,16 +350,15 @@ def cancel(ctx: DecisionContext, command: c.Cancel) -> Reply:
         return no_such_topic(command.topic)
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
+    refused = audit_refusal(command.topic)  # it would hide the record from groups that start later
+    if refused is not None:
+        return refused
     log = ctx.state.logs[topic.log_ids[command.partition]]
     if not log.start <= command.offset < log.end:
         return Rejected(Code.NOT_FOUND, f"offset {command.offset} is not in the log ({log.start} to {log.end})")
     if not ctx.state.tenure.is_unfinished(log.log_id, command.offset):
         return Done(changed=False)
-    for group in topic.groups.values():
-        if not group.progress[command.partition].is_settled(command.offset):
-            run = ((command.offset, command.offset + 1),)
-            ctx.facts.append(f.Settled(group.group_id, log.log_id, run, f.CANCELLED, ctx.now_ms))
-    ctx.facts.append(f.Cancelled(log.log_id, command.offset, ctx.now_ms))  # for groups that start later
+    cancel_message(ctx, topic, log, command.offset)
     return Done()
 
 

@@ -19,7 +19,7 @@ from driftq.core.model.stream_facts import StreamClosed, StreamCreated
 from driftq.core.state.logs import Log
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.core.transitions.expiry import delete_stream
-from driftq.core.transitions.lookups import find_stream, sequence_refusal
+from driftq.core.transitions.lookups import find_stream, over_quota, sequence_refusal
 from driftq.wire.errors import Code
 from driftq.wire.records import pack_one
 from driftq.wire.streams import is_json, media_type
@@ -47,6 +47,9 @@ def create(ctx: DecisionContext, command: c.CreateStream) -> Reply:
         return _match(ctx, known, command)
     if len(ctx.state.streams.by_path) >= ctx.limits.streams_max:
         return Rejected(Code.OVERLOADED, f"there are {ctx.limits.streams_max} streams, the most allowed")
+    refused = over_quota(ctx, command.path, "streams")
+    if refused is not None:
+        return refused
     fork = None
     if command.source is not None:
         source = _source(ctx, command.source)

@@ -1,5 +1,5 @@
-"""Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, results, and records past their
-retention.
+"""Sweep: ends what has expired. Leases, wakes, streams, stages, keys, outcomes, results, job batches, and records past
+their retention.
 
 The driver calls it when a deadline has passed (`Broker.due`), and now and then for what has no deadline: retention,
 idle groups, effect keys (`regular_sweeps`). A sweep is bounded; the next one does the rest.
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from driftq.core.context import DecisionContext, Unreadable
 from driftq.core.model.commands import Sweep
 from driftq.core.model.effect_facts import EffectsChecked, KeysSwept, OutcomesForgotten
-from driftq.core.model.facts import ClockSet, GroupIdled, Trimmed
+from driftq.core.model.facts import KEEP_ALL, KEEP_NONE, ClockSet, GroupIdled, Trimmed
+from driftq.core.model.job_batch_facts import JobBatchesForgotten
 from driftq.core.model.job_facts import ResultsForgotten
 from driftq.core.model.replies import Done, Reply, Swept
 from driftq.core.transitions.expiry import delete_stream, expire_leases, forget_stages
+from driftq.core.transitions.job_batch_members import cancel_members
 from driftq.core.transitions.wakes import expire_wake
 
 if TYPE_CHECKING:
@@ -168,6 +170,19 @@ def _sweep_results(ctx: DecisionContext, number: int, limit: int) -> None:
         ctx.facts.append(ResultsForgotten(count))
 
 
+def _sweep_job_batch(ctx: DecisionContext, number: int, limit: int) -> None:
+    """Cancel more members of a batch that was cancelled. What is due to end ends after this rule."""
+    batch = ctx.state.job_batches.by_number.get(number)
+    if batch is not None and batch.cancelled_ms and batch.ended is None:
+        cancel_members(ctx, batch, limit)
+
+
+def _sweep_job_batches(ctx: DecisionContext, number: int, limit: int) -> None:
+    numbers = ctx.state.job_batches.expired(ctx.now_ms, limit)
+    if numbers:
+        ctx.facts.append(JobBatchesForgotten(numbers))
+
+
 def _sweep_stages(ctx: DecisionContext, number: int, limit: int) -> None:
     stages = ctx.state.stages.by_handle.items()
     expired = tuple(islice((handle for handle, entry in stages if entry.expires_ms <= ctx.now_ms), limit))
@@ -191,17 +206,36 @@ def _retain_log(ctx: DecisionContext, log_id: int, limit: int) -> None:
         return
     if log.topic:
         config = ctx.state.topics[log.topic].config
-        _retain(ctx, log_id, config.retention_ms, config.retention_bytes)
+        _retain(ctx, log_id, config.retention_ms, config.retention_bytes, _kept_from(ctx, log, config.keep_unread))
     elif stream is not None and not stream.soft_deleted:
-        _retain(ctx, log_id, stream.created.retention_ms, stream.created.retention_bytes)
+        _retain(ctx, log_id, stream.created.retention_ms, stream.created.retention_bytes, log.end)
 
 
-def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_bytes: int) -> None:
-    """Trim a log to its retention: whole spans, oldest first. The span being written is kept when trimming by size; by
-    age it is trimmed too, so that a topic with little traffic does not keep records longer."""
-    spans = ctx.reader.spans(log_id)
+def _kept_from(ctx: DecisionContext, log: Log, keep_unread: str) -> int:
+    """The first offset that retention must keep for a group: the lowest floor of those for which it waits; the end of
+    the log if there is none. It stops waiting for a group that has used nothing for a while although something was
+    there, so that a reader that is gone does not keep a log permanently."""
+    since_ms, kept = ctx.now_ms - ctx.limits.keep_unread_ms, ctx.reader.end(log.log_id)
+    if keep_unread == KEEP_NONE or not ctx.limits.keep_unread_ms:
+        return kept
+    for group_id in log.readers:
+        group = ctx.state.groups[group_id]
+        first = max(log.start, group.progress[log.partition].floor)
+        if first >= kept or group.idle or not (group.commits_offsets or keep_unread == KEEP_ALL):
+            continue
+        if group.active_ms > since_ms or ctx.reader.time_of(log.log_id, first) > since_ms:
+            kept = first
+    return kept
+
+
+def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_bytes: int, kept: int) -> None:
+    """Trim a log to its retention, but not past `kept`: whole spans, oldest first. The span being written is kept when
+    trimming by size; by age it is trimmed too, so that a topic with little traffic does not keep records longer."""
     log = ctx.state.logs[log_id]
     start = log.start
+    if kept <= start:
+        return
+    spans = ctx.reader.spans(log_id)
     size = sum(span[2] for span in spans)
     for _, end, span_bytes, last_ms in spans[:-1]:
         too_old = retention_ms and last_ms <= ctx.now_ms - retention_ms
@@ -212,6 +246,7 @@ def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_byte
         size -= span_bytes
     if retention_ms and spans and spans[-1][0] <= start < spans[-1][1]:
         start = max(start, _young_from(ctx, log_id, retention_ms, start))
+    start = min(start, kept)
     if _has_many_pending(ctx.state, log):
         start = min(start, log.start + PENDING_TRIMMED)
     if start > log.start:
@@ -223,6 +258,8 @@ def _has_many_pending(state: State, log: Log) -> bool:
     many of them one trim takes less time than many."""
     if len(log.delayed) > PENDING_TRIMMED:
         return False
+    if state.job_batches.has_many_in(log.log_id, PENDING_TRIMMED):
+        return True
     return any(len(state.progress_of(group_id, log.log_id).entries) > PENDING_TRIMMED for group_id in log.readers)
 
 
@@ -245,6 +282,8 @@ _SWEEPS: dict[str, Callable[[DecisionContext, int, int], None]] = {
     "effects": _sweep_effects,
     "outcomes": _sweep_outcomes,
     "results": _sweep_results,
+    "job_batch": _sweep_job_batch,
+    "job_batches": _sweep_job_batches,
     "stages": _sweep_stages,
     "retention": _retain_log,
     "pending": _retain_log,

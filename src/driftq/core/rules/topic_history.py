@@ -17,6 +17,7 @@ from driftq.core.model.commands import Ack, AckThrough, Claim, Command, CommitOu
 from driftq.core.model.replies import Rejected
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
+from driftq.wire.namespaces import own_name
 from driftq.wire.records import pack_columns
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class _EventWriter:
             if fact.how == f.DEAD:
                 reason, error = self._ctx.dead_letters.get((fact.group_id, fact.log_id, run.first), ("rejected", ""))
                 details = b',"reason":%b,"error":%b' % (_quoted(reason), _quoted(error))
+            elif fact.error:  # it was moved
+                details = b',"reason":%b' % _quoted(fact.error)
             self._add(fact, _HOW[fact.how], run, details)
 
     def failed(self, fact: f.Failed) -> None:
@@ -92,7 +95,7 @@ class _EventWriter:
         group = known.name if known is not None else self._new_groups[group_id]
         front = b'{"event":"%b","topic":%b,"partition":%d,"offset":' % (
             event.encode(),
-            _quoted(log.topic),
+            _quoted(own_name(log.topic)),
             log.partition,
         )
         back = b',"group":%b,"owner":%b,"attempt":%d,"at":%b%b}' % (

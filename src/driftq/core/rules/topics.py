@@ -9,26 +9,29 @@ from driftq.core.model import facts as f
 from driftq.core.model.replies import Done, Rejected, Reply, TopicReady
 from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.core.transitions.lookups import (
-    bad_name,
+    audit_refusal,
     bad_partition,
+    bad_topic_name,
     find_group,
     find_or_create_group,
     history_source,
     no_such_topic,
+    over_quota,
     start_offset,
 )
 from driftq.wire.errors import Code
+from driftq.wire.namespaces import own_name
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
 
 
 def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
-    refused = bad_name("topic", command.topic)
+    refused = bad_topic_name(ctx, command.topic) or audit_refusal(command.topic)
     if refused:
         return refused
     topic = ctx.state.topics.get(command.topic)
-    if command.topic.startswith(DEAD_PREFIX) and topic is None:
+    if own_name(command.topic).startswith(DEAD_PREFIX) and topic is None:
         return Rejected(Code.INVALID_ARGUMENT, f"the prefix {DEAD_PREFIX} is reserved for dead letters")
     if not 1 <= command.partitions <= ctx.limits.partitions_max:
         return Rejected(Code.INVALID_ARGUMENT, f"partitions must be 1 to {ctx.limits.partitions_max}")
@@ -39,7 +42,7 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
         return Rejected(
             Code.ALREADY_EXISTS, f"topic already exists: {command.topic} with {count} partitions", {"partitions": count}
         )
-    refused = _too_many_topics(ctx)
+    refused = _too_many_topics(ctx, command.topic)
     if refused:
         return refused
     ctx.facts.append(
@@ -52,10 +55,10 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
     return TopicReady(command.topic, command.partitions, created=True)
 
 
-def _too_many_topics(ctx: DecisionContext) -> Rejected | None:
-    created = sum(2 for fact in ctx.facts if type(fact) is f.TopicCreated)
-    if len(ctx.state.topics) + created < 2 * ctx.limits.topics_max:  # each topic has a dead-letter topic
-        return None
+def _too_many_topics(ctx: DecisionContext, name: str) -> Rejected | None:
+    created = sum(1 for fact in ctx.facts if type(fact) is f.TopicCreated)
+    if len(ctx.state.topics) + 2 * created < 2 * ctx.limits.topics_max:  # each topic has a dead-letter topic
+        return over_quota(ctx, name, "topics", created + 1)
     return Rejected(Code.OVERLOADED, f"there are {ctx.limits.topics_max} topics, the most allowed")
 
 
@@ -66,7 +69,7 @@ def _create_history(ctx: DecisionContext, topic: str, partitions: int) -> Reject
             Code.INVALID_ARGUMENT, f"{topic} cannot have a history: it is dead letters, or a history itself"
         )
     name = topic + HISTORY_SUFFIX
-    refused = bad_name("topic", name)
+    refused = bad_topic_name(ctx, name)
     if refused:
         return refused
     known = ctx.state.topics.get(name)
@@ -76,7 +79,7 @@ def _create_history(ctx: DecisionContext, topic: str, partitions: int) -> Reject
             return None
         message = f"{name} is there with {count} partitions, not {partitions}: delete it first"
         return Rejected(Code.ALREADY_EXISTS, message, {"partitions": count})
-    refused = _too_many_topics(ctx)
+    refused = _too_many_topics(ctx, name)
     if refused:
         return refused
     created = sum(2 * fact.partitions for fact in ctx.facts if type(fact) is f.TopicCreated)
@@ -91,6 +94,9 @@ def configure_topic(ctx: DecisionContext, command: c.ConfigureTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.config == command.config:
         return Done(changed=False)
+    refused = audit_refusal(command.topic)
+    if refused:
+        return refused
     ctx.facts.append(f.TopicConfigured(command.topic, command.config))
     if command.config.history and not topic.config.history:
         refused = _create_history(ctx, command.topic, len(topic.log_ids))
@@ -105,6 +111,9 @@ def delete_topic(ctx: DecisionContext, command: c.DeleteTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"dead letters go with their topic: delete {topic.dead_of}")
+    refused = audit_refusal(command.topic)
+    if refused:
+        return refused
     source = history_source(ctx, topic)
     if source is not None:
         message = f"{command.topic} is being written: turn off the history of {source.name} first"
@@ -120,6 +129,9 @@ def trim_topic(ctx: DecisionContext, command: c.TrimTopic) -> Reply:
         return no_such_topic(command.topic)
     if not 0 <= command.partition < len(topic.log_ids):
         return bad_partition(command.partition, topic)
+    refused = audit_refusal(command.topic)
+    if refused:
+        return refused
     log = ctx.state.logs[topic.log_ids[command.partition]]
     if not log.start <= command.offset <= log.end:
         return Rejected(Code.INVALID_ARGUMENT, f"offset must be {log.start} to {log.end}")

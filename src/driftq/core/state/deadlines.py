@@ -12,14 +12,16 @@ back they are reached later, never earlier.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from driftq.core.model.facts import ClockSet
+from driftq.core.model.job_facts import MadeDue
 from driftq.core.state.effects import EffectStatus
 from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.commands import Subject
-    from driftq.core.model.facts import ClockSet
     from driftq.core.state.progress import Progress
     from driftq.core.state.state import State
 
@@ -56,6 +58,25 @@ class Deadlines:
                 del self._earliest[subject]
                 taken.append(subject)
         return taken
+
+
+def timer_folds(state: State) -> dict[type, Callable[[Any], None]]:
+    """The folds of facts that move timers."""
+    return {ClockSet: lambda fact: set_clock(state, fact), MadeDue: lambda fact: make_due(state, fact)}
+
+
+# --- times that an operator moves ---
+
+
+def make_due(state: State, fact: MadeDue) -> None:
+    """Fold an early end of delays and backoffs."""
+    state.last_ms = max(state.last_ms, fact.at_ms)
+    if not fact.group_id:
+        state.logs[fact.log_id].make_due(fact.ranges)
+        return
+    progress = state.progress_of(fact.group_id, fact.log_id)
+    progress.make_due(fact)
+    state.schedule(progress)
 
 
 # --- corrections of the clock ---

@@ -78,6 +78,9 @@ class EffectTable:
     def __iter__(self) -> Iterator[EffectRecord]:
         return iter(self._effects.values())
 
+    def of(self, key: EffectKey) -> EffectRecord | None:
+        return self._effects.get(effect_scope(key))
+
     def find(self, scope: str) -> EffectRecord | None:
         return self._effects.get(scope)
 

@@ -16,7 +16,7 @@ from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
 from driftq.core.model import stream_facts as s
 from driftq.core.state import lanes
-from driftq.core.state.deadlines import set_clock
+from driftq.core.state.deadlines import timer_folds
 from driftq.core.state.effects import CHECKED_PER_BEGIN
 from driftq.core.state.groups import DEAD_PREFIX, link_history
 from driftq.core.state.idempotency_keys import ProducedKey, is_job
@@ -49,6 +49,7 @@ class Fold:
         self.reports = state.reports
         self.deadlines = state.deadlines
         self.subscriptions = state.subscriptions
+        self.tenants = state.tenants
         self.folds: dict[type, Callable[[Any], None]] = {
             f.Appended: self._appended,
             f.Leased: self._leased,
@@ -62,7 +63,7 @@ class Fold:
             f.TopicConfigured: self._topic_configured,
             f.TopicDeleted: self._topic_deleted,
             f.Trimmed: self._trimmed,
-            f.ClockSet: lambda fact: set_clock(state, fact),
+            **timer_folds(state),
             f.HoleMade: lambda fact: None,
             f.RecordsLost: self._records_lost,
             s.StreamCreated: self._stream_created,
@@ -82,12 +83,7 @@ class Fold:
             e.Staged: self._staged,
             e.Published: self._published,
             e.StagesForgotten: self._stages_forgotten,
-            **state.outcomes.folds,
-            **state.results.folds,
-            **state.reports.folds,
-            **state.activity.folds,
-            **state.subscriptions.folds,
-            **state.access_tokens.folds,
+            **state.table_folds(),
         }
 
     # --- topics and records ---
@@ -110,8 +106,10 @@ class Fold:
     def _topic_deleted(self, fact: f.TopicDeleted) -> None:
         for name in (fact.topic, DEAD_PREFIX + fact.topic):
             topic = self.topics.pop(name)
+            self.tenants.count_topic(name, -1)
             for group in topic.groups.values():
                 del self.groups[group.group_id]
+                self.tenants.count_group(name, -1)
                 self._forget_jobs(group.group_id, topic)
             for log_id in topic.log_ids:
                 self.keys.forget_log(log_id)
@@ -147,12 +145,12 @@ class Fold:
     def _remember_keys(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
         produced = (log.log_id, fact.first_offset, fact.count, along.key_digest)
         if along.key:
-            # In old journals a job's id is its idempotency key.
-            ttl_ms = along.key_expires_ms - fact.at_ms if is_job(along.key) else 0
+            ttl_ms = along.key_expires_ms - fact.at_ms if is_job(along.key) else 0  # a job id in old journals
             self.keys.remember(along.key, ProducedKey(*produced, along.key_expires_ms, ttl_ms))
             self.effect_messages.produced(log, fact, along.key)
         if along.job:
-            self.keys.remember(along.job, ProducedKey(*produced, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms))
+            job = ProducedKey(*produced, fact.at_ms + along.job_ttl_ms, along.job_ttl_ms, is_open=True)
+            self.keys.remember(along.job, job)
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
 
     def _delay(self, progress: Progress, log: Log, offset: int, mark: f.RecordSchedule) -> None:
@@ -163,18 +161,20 @@ class Fold:
     def _trimmed(self, fact: f.Trimmed) -> None:
         log = self.logs[fact.log_id]
         self._note_time(fact.at_ms)
-        ended = self.keys.unfinished(log.log_id, log.start, fact.start_offset)
+        is_whole = bool(log.topic) and fact.start_offset == log.end
+        if is_whole:
+            log.ended_ms = self.state.last_ms  # its job ids end then, each when it is looked up
+        else:
+            self.keys.end_below(log.log_id, log.start, fact.start_offset, self.state.last_ms)
         log.trim(fact.start_offset)
-        self.keys.end(ended, self.state.last_ms)
         for group_id in log.readers:
             progress = self.state.progress_of(group_id, log.log_id)
-            progress.trim(fact.start_offset)
+            (progress.clear if is_whole else progress.trim)(fact.start_offset)
             progress.forget_lanes(log.lanes.by_key)
             if self.reports:
                 self.reports.settle(group_id, log.log_id, ((0, fact.start_offset),))
 
     def _records_lost(self, fact: f.RecordsLost) -> None:
-        """Only journals that an older version repaired hold this fact: no group gets these offsets."""
         log = self.logs[fact.log_id]
         if fact.end_offset > log.end:
             log.extend(fact.end_offset - log.end, 0, log.last_ms)
@@ -200,7 +200,7 @@ class Fold:
         """A group starts at an offset: delayed messages wait for their time, and what it never gets is settled."""
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
-        progress.delay_all(log.delayed, at_ms)
+        progress.delay_all(log.delays(), at_ms)
         progress.pass_over(log.passed_over(self.groups[progress.group_id].name))
         log.ended_ms = self.state.last_ms
         lanes.pass_all(progress, log)
@@ -221,6 +221,7 @@ class Fold:
     def _group_deleted(self, fact: f.GroupDeleted) -> None:
         self._note_time(fact.at_ms)
         group = self.groups.pop(fact.group_id)
+        self.tenants.count_group(group.topic, -1)
         topic = self.topics[group.topic]
         del topic.groups[group.name]
         self._forget_jobs(fact.group_id, topic)
@@ -328,6 +329,7 @@ class Fold:
             stream.soft_deleted = True
             return
         self.streams.remove(stream)
+        self.tenants.count_stream(stream.path, -1)
         del self.logs[fact.log_id]
 
     def _stream_touched(self, fact: s.StreamTouched) -> None:

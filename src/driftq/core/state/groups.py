@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled, TopicConfig
+from driftq.wire.namespaces import DEAD_PREFIX
 
 if TYPE_CHECKING:
     from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
-DEAD_PREFIX = "dlq."
+__all__ = ["DEAD_PREFIX"]
 HISTORY_SUFFIX = ".history"  # of the companion topic that records what happens to a topic's messages
 FILTERS_MAX = 100
 

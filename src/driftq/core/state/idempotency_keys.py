@@ -1,7 +1,8 @@
 """Idempotency keys and job ids of produces: where the message of a key is, and until when the key is in use.
 
 An idempotency key is in use until it expires. A job id is in use while its message is unfinished, and for `ttl_ms`
-after that; `expires_ms` is then the time of the next check. Whether a message is unfinished is answered by `Tenure`.
+after that. As long as no end was noted (`is_open`), `expires_ms` is only the time of the next check, and whether the
+message is unfinished is answered by `Tenure`.
 The TTL of a new key is the request's, or that of the setting `idempotency.ttl_ms` (`key_ttl_ms`).
 
 Keys are indexed by the time at which they are checked, in buckets of `BUCKET_MS`. A sweep takes whole buckets, oldest
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 CRC_END = 1 << 32  # digests below it are checksums from older versions, those above are fingerprints
 BUCKET_MS = 250
+CHECK_MS = 30_000  # between two checks of a job id that is in use, at least
 BUCKET_LOOKS_MAX = 5_000  # job ids that are checked again together
 SWEPT_AT_ONCE = 2_500
 OLD_JOB_TTL_MS = 600_000  # for job ids in old snapshots, which do not store it
@@ -50,8 +52,9 @@ class ProducedKey(Struct, frozen=True, gc=False):
     offset: int
     records: int
     digest: int
-    expires_ms: int  # for a job id: in use at least until then
+    expires_ms: int
     ttl_ms: int = 0  # for a job id: how long it stays in use after the job's end; 0 for other keys
+    is_open: bool = False  # a job id whose job has not ended, as far as was noted
 
 
 class Tenure(Protocol):
@@ -142,6 +145,13 @@ class ProducedKeyTable:
         key = self._keys.get(scope)
         return key if key is not None and self._until_ms(key, now_ms) > now_ms else None
 
+    def of(self, key: ProduceKey, now_ms: int) -> ProducedKey | None:
+        """The message that was produced under a key."""
+        return self.find(produce_scope(key), now_ms)
+
+    def job_of(self, key: ProduceKey, now_ms: int) -> ProducedKey | None:
+        return self.find_job(produce_scope(key), now_ms)
+
     def find_job(self, scope: str, now_ms: int) -> ProducedKey | None:
         """The job of this id, or the one that was routed here under it."""
         key = self.find(scope, now_ms)
@@ -150,7 +160,7 @@ class ProducedKeyTable:
 
     def _until_ms(self, key: ProducedKey, now_ms: int) -> int:
         """Until when a key is in use, as far as is known now."""
-        if not key.ttl_ms or key.expires_ms > now_ms:
+        if not key.ttl_ms or (key.expires_ms > now_ms and not key.is_open):
             return key.expires_ms
         if self._tenure.is_unfinished(key.log_id, key.offset):
             return now_ms + key.ttl_ms
@@ -238,20 +248,20 @@ class ProducedKeyTable:
             for scope in list(jobs.within(first, end)):
                 key = self._keys[scope]
                 if not self._tenure.is_unfinished(log_id, key.offset):
-                    self._move(scope, key, max(key.expires_ms, at_ms + key.ttl_ms))
+                    self._end(scope, key, at_ms + key.ttl_ms)
 
-    def unfinished(self, log_id: int, first: int, end: int) -> list[str]:
-        """The ids of unfinished jobs of a range."""
+    def end_below(self, log_id: int, first: int, end: int, at_ms: int) -> None:
+        """The messages of a range are about to be dropped: their jobs end."""
         jobs = self._jobs.get(log_id)
-        if jobs is None:
-            return []
-        return [s for s in jobs.within(first, end) if self._tenure.is_unfinished(log_id, self._keys[s].offset)]
-
-    def end(self, scopes: list[str], at_ms: int) -> None:
-        """Jobs ended with their messages."""
-        for scope in scopes:
+        for scope in list(jobs.within(first, end)) if jobs is not None else ():
             key = self._keys[scope]
-            self._move(scope, key, max(key.expires_ms, at_ms + key.ttl_ms))
+            if self._tenure.is_unfinished(log_id, key.offset):
+                self._end(scope, key, at_ms + key.ttl_ms)
+
+    def _end(self, scope: str, key: ProducedKey, expires_ms: int) -> None:
+        """A job ended. One that ended before keeps its id for as long as was noted then."""
+        closed = self._keys[scope] = replace(key, is_open=False) if key.is_open else key
+        self._move(scope, closed, expires_ms if key.is_open else max(key.expires_ms, expires_ms))
 
     def sweep(self, until_ms: int, at_ms: int) -> None:
         """Drop the keys of the buckets up to `until_ms`. Unfinished jobs are checked again later."""
@@ -266,6 +276,7 @@ class ProducedKeyTable:
                 if next_ms <= at_ms:
                     self.forget(scope)
                 else:
+                    next_ms = max(next_ms, at_ms + CHECK_MS) if key.is_open else next_ms
                     self._move(scope, key, self._look_ms(next_ms, key.ttl_ms, slots))
 
     def _look_ms(self, next_ms: int, ttl_ms: int, slots: dict[int, int]) -> int:
@@ -307,11 +318,12 @@ class ProducedKeyTable:
 
     def snapshot(self) -> Iterator[KeyState]:
         for scope, key in self._keys.items():
-            yield KeyState(scope, key.log_id, key.offset, key.records, key.digest, key.expires_ms, key.ttl_ms)
+            place = key.log_id, key.offset, key.records
+            yield KeyState(scope, *place, key.digest, key.expires_ms, key.ttl_ms, key.is_open)
 
     def restore(self, fact: KeyState) -> None:
         ttl_ms = fact.ttl_ms or (OLD_JOB_TTL_MS if is_job(fact.key) else 0)
-        key = ProducedKey(fact.log_id, fact.offset, fact.count, fact.digest, fact.expires_ms, ttl_ms)
+        key = ProducedKey(fact.log_id, fact.offset, fact.count, fact.digest, fact.expires_ms, ttl_ms, fact.is_open)
         self.remember(fact.key, key)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import LaneKey
@@ -53,7 +53,7 @@ class Log:
 
     __slots__ = (
         "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
-        "lanes", "last_ms", "log_id", "low_floor", "partition", "payload_bytes", "producers", "readers",
+        "lanes", "last_ms", "log_id", "low_floor", "made_due", "partition", "payload_bytes", "producers", "readers",
         "size_offsets", "size_totals", "start", "timeout_offsets", "timeouts_ms", "topic", "tracked",
     )  # fmt: skip
 
@@ -78,6 +78,7 @@ class Log:
         self.size_totals = array("q", [0]) if topic else NO_NUMBERS  # ... the payload bytes below them; only in topics
         self.readers = NO_READERS  # ids of the groups that read it
         self.low_floor = start  # a lower bound of the floors of its groups
+        self.made_due = NO_RANGES  # delayed messages whose delay was ended early, for groups that start later
         self.cancelled = NO_RANGES  # no group gets these, whenever it starts
         self.directed = NO_DIRECTED  # by offset: the name of the only group that gets it
         self.ended_ms = 0  # the last time that a change of its groups may have ended jobs
@@ -108,6 +109,19 @@ class Log:
             self.cancelled = RangeSet()
         self.cancelled.add(offset, offset + 1)
         self._own_lanes().withdraw(offset)
+
+    def make_due(self, ranges: Iterable[Range]) -> None:
+        """The delay of these messages was ended early."""
+        if self.made_due is NO_RANGES:
+            self.made_due = RangeSet()
+        for first, end in ranges:
+            self.made_due.add(first, end)
+
+    def delays(self) -> list[tuple[int, int]]:
+        """Messages with a delay that was not ended early, as (time, offset), in any order."""
+        if not self.made_due:
+            return self.delayed
+        return [item for item in self.delayed if item[1] not in self.made_due]
 
     def direct(self, offset: int, group: str) -> None:
         """Only this group gets the message."""
@@ -225,6 +239,7 @@ class Log:
             self.lanes.trim(start)
         self.tracked.discard(0, start)
         self.cancelled.discard(0, start)
+        self.made_due.discard(0, start)
         if self.directed:
             self.directed = {offset: group for offset, group in self.directed.items() if offset >= start}
         cut = bisect_left(self.deadline_offsets, start)
@@ -247,6 +262,7 @@ class Log:
             or self.directed
             or self.tracked
             or self.cancelled
+            or self.made_due
             or self.deadline_offsets
             or self.timeout_offsets
             or self.ended_ms
@@ -274,6 +290,7 @@ class Log:
             self.fair_from,
             self.timeout_offsets.tobytes(),
             self.timeouts_ms.tobytes(),
+            tuple(self.made_due),
         )
 
     def restore(self, fact: LogState) -> None:
@@ -294,6 +311,8 @@ class Log:
                 self.cancel(offset)
         for offset, group in fact.directed:
             self.direct(offset, group)
+        if fact.made_due:
+            self.make_due(fact.made_due)
         self.ended_ms = fact.ended_ms
         self.low_floor = self.start
         self.fair_from = fact.fair_from

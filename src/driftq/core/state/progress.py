@@ -39,6 +39,7 @@ from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Extended, Failed, FailureExplained, Leased, Released
+    from driftq.core.model.job_facts import MadeDue
     from driftq.core.model.snapshot_facts import CursorState, EntryState, HeldState, SettledState
 
 
@@ -216,6 +217,12 @@ class Progress:
                 entry.lease = None
                 self._rest(offset, entry, fact.retry_at_ms)
 
+    def make_due(self, fact: MadeDue) -> None:
+        """These messages do not wait any longer."""
+        for offset in (offset for run in fact.ranges for offset in self.entries_in(*run)):
+            self._end_hold(offset, self.entries[offset])
+            self._rest(offset, self.entries[offset], fact.at_ms)
+
     def settle(self, first: int, end: int) -> None:
         """These offsets are done, whatever state they were in."""
         for low, high, lease in self.held.cut(first, end):
@@ -239,6 +246,11 @@ class Progress:
         _, lease, _ = self.state_of(offset)
         self.dead.add(offset, *((lease.owner, lease.token) if lease is not None else ("", "")))
         self.settle(offset, offset + 1)
+
+    def clear(self, end: int) -> None:
+        """The log is empty: as `trim`, whatever was pending."""
+        self._restart(end)
+        self.dead.trim(end)
 
     def trim(self, start: int) -> None:
         """Retention dropped everything below `start`."""
@@ -272,18 +284,22 @@ class Progress:
 
     def seek(self, offset: int) -> None:
         """Start over at an offset. Lease versions keep rising, so that earlier holders stay fenced off."""
+        self._restart(offset)
+        self.dead.clear()
+        self.lane_cursors.clear()
+        self.turns.clear()
+        self.retry_debt = 0
+        self.fresh_version = self.top_version + 1
+
+    def _restart(self, offset: int) -> None:
         self.held.clear()
         self.entries.clear()
         self.settled.clear()
-        self.dead.clear()
         self.ready.clear()
-        self.lane_cursors.clear()
-        self.turns.clear()
         self.retry_timers.clear()
         self.lease_timers.clear()
-        self.in_flight = self.retry_debt = 0
+        self.in_flight = 0
         self.floor = self.cursor = offset
-        self.fresh_version = self.top_version + 1
 
     # --- steps of the folds ---
 

@@ -100,6 +100,10 @@ class ResultTable:
         result = self._entries.get((group_id, log_id, offset))
         return result if result is not None and result.expires_ms > now_ms else None
 
+    def of(self, group_id: int, log_id: int, offset: int) -> ResultStored | None:
+        """The result of a message, whether it has expired or not."""
+        return self._entries.get((group_id, log_id, offset))
+
     def expired(self, now_ms: int, limit: int) -> int:
         """How many of the oldest have expired; at most `limit` are counted."""
         count = 0

@@ -29,7 +29,10 @@ STREAMS_AT_ONCE = 1_000
 
 def snapshot_facts(state: State) -> Iterator[Fact]:
     """Facts that rebuild this state."""
-    yield i.NumbersState(state.next_log_id, state.next_group_id, state.next_fence, state.last_ms)
+    yield i.NumbersState(
+        state.next_log_id, state.next_group_id, state.next_fence, state.last_ms, state.schedules.next_number
+    )
+    yield from state.tenants.snapshot()
     for topic in state.topics.values():
         yield i.TopicState(topic.name, topic.log_ids, topic.created_ms, topic.config, topic.dead_of)
     streams = state.streams.in_order()
@@ -56,10 +59,12 @@ def snapshot_facts(state: State) -> Iterator[Fact]:
     yield from state.outcomes.snapshot()
     yield from state.results.snapshot()
     yield from state.reports.snapshot()
+    yield from state.job_batches.snapshot()
     yield from state.stages.snapshot()
     yield from state.job_attempts.snapshot()
     yield from state.subscriptions.snapshot()
     yield from state.access_tokens.snapshot()
+    yield from state.schedules.snapshot()
 
 
 def _plain_streams(state: State, streams: list[StreamRecord]) -> i.PlainStreamsState:
@@ -136,6 +141,7 @@ class SnapshotRestore:
         state = self._state
         state.next_log_id, state.next_group_id = fact.next_log_id, fact.next_group_id
         state.next_fence, state.last_ms = fact.next_fence, fact.at_ms
+        state.schedules.next_number = fact.next_schedule
 
     def _topic(self, fact: i.TopicState) -> None:
         log_ids = range(fact.log_ids[0], fact.log_ids[-1] + 1)
@@ -153,6 +159,7 @@ class SnapshotRestore:
         stream = state.streams.by_log[fact.created.log_id]
         state.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
         state.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())
+        state.tenants.count_stream(stream.path, 1)
 
     def _plain_streams(self, fact: i.PlainStreamsState) -> None:
         streams, logs = self._state.streams, self._state.logs
@@ -166,6 +173,7 @@ class SnapshotRestore:
             if touched_ms != created_ms:
                 stream.touched_ms = touched_ms
             streams.add(stream)
+            self._state.tenants.count_stream(path, 1)
             log = logs[log_id] = Log(log_id)
             if end:
                 log.start = log.low_floor = start

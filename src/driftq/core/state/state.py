@@ -7,7 +7,9 @@
     |- keys, effects, outcomes what happened once and must not happen again
     |- stages                  batches that wait to be published
     |- job_attempts, results, reports   what became of jobs, and how far those are that run
-    |- access_tokens           who may do what
+    |- job_batches           which jobs belong together, and what is produced when the last of them ends
+    |- access_tokens, tenants  who may do what, and how much
+    |- schedules               what is produced at which times
     `- deadlines               when to look at what next
 
 Rules read the tables and never change them. A snapshot is the same state as facts (`core.state.snapshot`).
@@ -15,7 +17,8 @@ Rules read the tables and never change them. A snapshot is the same state as fac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.facts import STAGING_LOG
 from driftq.core.state.access_tokens import AccessTokenTable
@@ -23,14 +26,17 @@ from driftq.core.state.deadlines import Deadlines
 from driftq.core.state.effects import PENDING_KEPT_MS, EffectMessages, EffectStatus, EffectTable
 from driftq.core.state.groups import HISTORY_SUFFIX, Group, GroupActivity, Topic, link_history
 from driftq.core.state.idempotency_keys import ProducedKeyTable
+from driftq.core.state.job_batches import JobBatchTable
 from driftq.core.state.jobs import JobAttempts, JobTenure
 from driftq.core.state.logs import Log
 from driftq.core.state.outcomes import Outcomes
 from driftq.core.state.progress import Progress
 from driftq.core.state.results import ReportTable, ResultTable
+from driftq.core.state.schedules import ScheduleTable
 from driftq.core.state.stages import Stages
 from driftq.core.state.streams import StreamTable
 from driftq.core.state.subscriptions import SubscriptionTable
+from driftq.core.state.tenants import TenantTable
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import GroupCreated, TopicConfig
@@ -58,12 +64,29 @@ class State:
         self.outcomes = Outcomes(self.deadlines)  # outcomes that were carried out, for repeats
         self.results = ResultTable(self.deadlines)  # of jobs
         self.reports = ReportTable()  # how far jobs are that run
+        self.job_batches = JobBatchTable(self.deadlines, self.logs, self.results)
         self.subscriptions = SubscriptionTable(self.deadlines)
         self.access_tokens = AccessTokenTable()
+        self.tenants = TenantTable()
+        self.schedules = ScheduleTable()
         self.next_log_id = STAGING_LOG + 1  # numbers are never reused
         self.next_group_id = 1
         self.next_fence = 1  # of effects; rises over all keys together
         self.last_ms = 0  # the time of the last fact that has one
+
+    def table_folds(self) -> dict[type, Callable[[Any], None]]:
+        """The folds of the tables that fold facts of their own."""
+        return {
+            **self.outcomes.folds,
+            **self.results.folds,
+            **self.reports.folds,
+            **self.job_batches.folds,
+            **self.activity.folds,
+            **self.subscriptions.folds,
+            **self.access_tokens.folds,
+            **self.tenants.folds,
+            **self.schedules.folds,
+        }
 
     def progress_of(self, group_id: int, log_id: int) -> Progress:
         return self.groups[group_id].progress[self.logs[log_id].partition]
@@ -78,6 +101,7 @@ class State:
         for partition, log_id in enumerate(log_ids):
             self.logs[log_id] = Log(log_id, topic=name, partition=partition)
         self.next_log_id = max(self.next_log_id, log_ids.stop)
+        self.tenants.count_topic(name, 1)
         link_history(self.topics, self.history_logs, name.removesuffix(HISTORY_SUFFIX))
 
     def add_group(self, group_id: int, topic: str, name: str, at_ms: int, commits_offsets: bool) -> Group:
@@ -86,6 +110,7 @@ class State:
         for log_id in self.topics[topic].log_ids:
             self.logs[log_id].add_reader(group_id)
         self.next_group_id = max(self.next_group_id, group_id + 1)
+        self.tenants.count_group(topic, 1)
         return group
 
     def preview_group(self, fact: GroupCreated) -> Group:
@@ -93,13 +118,14 @@ class State:
         group = Group(fact.group_id, fact.topic, fact.group, fact.at_ms)
         for log_id, start in zip(self.topics[fact.topic].log_ids, fact.starts, strict=True):
             progress = Progress(fact.group_id, log_id, start)
-            progress.delay_all(self.logs[log_id].delayed, fact.at_ms)
+            progress.delay_all(self.logs[log_id].delays(), fact.at_ms)
             progress.pass_over(self.logs[log_id].passed_over(fact.group))
             group.progress.append(progress)
         return group
 
     def add_stream(self, stream: StreamRecord) -> None:
         self.streams.add(stream)
+        self.tenants.count_stream(stream.path, 1)
         self.logs[stream.log_id] = Log(stream.log_id, start=stream.created.start_offset)
         self.next_log_id = max(self.next_log_id, stream.log_id + 1)
         self.deadlines.push(("stream", stream.log_id, 0), stream.expires_ms())

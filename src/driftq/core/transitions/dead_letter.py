@@ -13,6 +13,7 @@ from driftq.core.model.job_facts import ResultStored
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.message import DeadLetter, Head, encode_head, read_head
+from driftq.wire.namespaces import own_name
 from driftq.wire.records import Record, pack_one
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def dead_letter(
     except Unreadable:
         return False
     letter = DeadLetter(
-        topic=log.topic,
+        topic=own_name(log.topic),  # as all names in records: in the namespace of the topic
         partition=log.partition,
         offset=offset,
         group=group.name,

@@ -11,20 +11,26 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import GroupCreated, ProducerSequence
-from driftq.core.model.replies import Rejected
+from driftq.core.model.replies import Produced, Rejected
 from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
+from driftq.wire.audit import AUDIT_TOPIC
 from driftq.wire.errors import Code
+from driftq.wire.namespaces import SEPARATOR, Namespace, own_name, tenant_of
 from driftq.wire.partitions import partition_of
+from driftq.wire.schedules import SCHEDULE_NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
     from driftq.core.context import DecisionContext
     from driftq.core.model.commands import Held
     from driftq.core.state.groups import Group, Topic
     from driftq.core.state.logs import Log
+    from driftq.core.state.progress import Progress
+    from driftq.core.state.state import State
     from driftq.core.state.streams import StreamRecord
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,249}", re.ASCII)  # of a topic or a group
+_SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{SCHEDULE_NAME_LENGTH_MAX}}}", re.ASCII)
 
 
 # --- topics and groups ---
@@ -44,6 +50,44 @@ def bad_name(kind: str, name: str) -> Rejected | None:
     return Rejected(
         Code.INVALID_ARGUMENT, f"a {kind} name has 1 to 249 characters of A-Z a-z 0-9 . _ - : (got {name!r})"
     )
+
+
+def bad_topic_name(ctx: DecisionContext, topic: str) -> Rejected | None:
+    """Why a topic cannot have this name. The name of a tenant's topic has the tenant in front, which must exist."""
+    if SEPARATOR not in topic:
+        return bad_name("topic", topic)
+    tenant = tenant_of(topic)
+    if not tenant:
+        return bad_name("topic", topic)
+    if tenant not in ctx.state.tenants.by_name:
+        return no_such_tenant(tenant)
+    return bad_name("topic", Namespace(tenant).own(topic))
+
+
+def over_quota(ctx: DecisionContext, name: str, quota: str, more: int = 1) -> Rejected | None:
+    """Why the tenant that a name belongs to cannot have another topic, stream or group."""
+    tenant = ctx.state.tenants.of(name)
+    if tenant is None:
+        return None
+    limit, used = getattr(tenant.quotas, quota), getattr(tenant, quota)
+    if not limit or used + more <= limit:
+        return None
+    return quota_exceeded(tenant.name, quota, used, limit, ctx.limits.overload_retry_ms)
+
+
+def quota_exceeded(tenant: str, quota: str, used: int, limit: int, retry_after_ms: int) -> Rejected:
+    message = (
+        f"tenant {tenant} has no room in its quota of {quota}: {used} of {limit} are used. Delete or finish something, "
+        f"or ask an administrator: driftq tenants set {tenant} --{quota.replace('_', '-')} N"
+    )
+    details = {
+        "reason": "tenant_quota", "quota": quota, "used": used, "limit": limit, "retry_after_ms": retry_after_ms,
+    }  # fmt: skip
+    return Rejected(Code.OVERLOADED, message, details)
+
+
+def no_such_tenant(tenant: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"there is no tenant {tenant}; create it first: driftq tenants create {tenant}")
 
 
 def bad_partition(partition: int, topic: Topic) -> Rejected:
@@ -89,10 +133,20 @@ def find_or_create_group(ctx: DecisionContext, topic_name: str, name: str, start
     return ctx.state.preview_group(fact)
 
 
+def audit_refusal(topic: str) -> Rejected | None:
+    """Why the audit, of the broker or under its name in a tenant, cannot be written or changed by a caller."""
+    if own_name(topic) != AUDIT_TOPIC:
+        return None
+    message = (
+        f"{AUDIT_TOPIC} is the audit: only the broker writes there, and what it keeps is a setting, audit.retention_ms"
+    )
+    return Rejected(Code.INVALID_ARGUMENT, message)
+
+
 def bad_new_group(ctx: DecisionContext, topic: Topic, name: str) -> Rejected | None:
     """Why a topic cannot have a new group of this name."""
     if len(topic.groups) < ctx.limits.groups_per_topic_max:
-        return bad_name("group", name)
+        return bad_name("group", name) or over_quota(ctx, topic.name, "groups")
     return bad_name("group", name) or Rejected(
         Code.OVERLOADED, f"topic {topic.name} has {len(topic.groups)} groups, the most allowed; delete one"
     )
@@ -121,6 +175,9 @@ def target_log(ctx: DecisionContext, topic: Topic, partition: int | None, key: b
     """The log that a produce appends to: of the partition it names, or of the one its key hashes to."""
     if topic.dead_of:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds dead letters; only the broker writes there")
+    refused = audit_refusal(topic.name)
+    if refused is not None:
+        return refused
     if topic.name.endswith(HISTORY_SUFFIX) and history_source(ctx, topic) is not None:
         return Rejected(Code.INVALID_ARGUMENT, f"{topic.name} holds a history; only the broker writes there")
     log_ids = topic.log_ids
@@ -135,6 +192,43 @@ def overlap(held: Sequence[Held]) -> bool:
     """Whether two ranges of a settling call share a message."""
     ranges = sorted((item.partition, item.first, item.end) for item in held)
     return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(ranges))
+
+
+def id_is_taken(reply: Produced) -> Rejected:
+    """A job that goes to another topic brings its id, and the id is in use there."""
+    message = f"a job with this id is in topic {own_name(reply.topic)} already, at offset {reply.first_offset}"
+    return Rejected(Code.CONFLICT, message)
+
+
+def is_movable(state: State, topic: Topic, log: Log, offset: int) -> bool:
+    """Whether a message of a topic is still to be done, and no worker is at it."""
+    if not state.tenure.is_unfinished(log.log_id, offset):
+        return False
+    return not any(_is_held(group.progress[log.partition], offset) for group in topic.groups.values())
+
+
+def _is_held(progress: Progress, offset: int) -> bool:
+    entry = progress.entries.get(offset)
+    return entry.held if entry is not None else progress.held.lease_at(offset) is not None
+
+
+# --- schedules ---
+
+
+def no_such_schedule(name: str) -> Rejected:
+    return Rejected(Code.NOT_FOUND, f"there is no schedule {name}")
+
+
+def bad_schedule_name(ctx: DecisionContext, name: str) -> Rejected | None:
+    """Why a schedule cannot have this name. That of a tenant's schedule has the tenant in front, which must exist."""
+    tenant = tenant_of(name)
+    if tenant and tenant not in ctx.state.tenants.by_name:
+        return no_such_tenant(tenant)
+    own = Namespace(tenant).own(name)
+    if _SCHEDULE_NAME.fullmatch(own):
+        return None
+    allowed = f"1 to {SCHEDULE_NAME_LENGTH_MAX} characters of A-Z a-z 0-9 . _ - :"
+    return Rejected(Code.INVALID_ARGUMENT, f"the name of a schedule has {allowed} (got {own!r})")
 
 
 # --- access ---

@@ -27,6 +27,7 @@ from driftq.core.model.stream_facts import (
     WakeMade,
 )
 from driftq.core.state.subscriptions import matches
+from driftq.wire.namespaces import Namespace, tenant_of
 from driftq.wire.records import pack_one
 
 if TYPE_CHECKING:
@@ -119,10 +120,12 @@ def _announce(ctx: DecisionContext, subscription: SubscriptionRecord, generation
     stream = ctx.state.streams.by_path.get(subscription.config.wake_stream)
     if stream is None or stream.closed or stream.soft_deleted or stream.is_over(ctx.now_ms):
         return
+    name = subscription.created.subscription
+    space = Namespace(tenant_of(name))
     event = {
         "type": "wake",
-        "subscription_id": subscription.created.subscription,
-        "stream": path,
+        "subscription_id": space.own(name),
+        "stream": space.own(path),
         "generation": generation,
         "ts": ctx.now_ms,
     }
