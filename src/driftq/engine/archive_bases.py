@@ -67,9 +67,19 @@ class BaseArchiver:
         self._is_stopping = is_stopping
         self._at_s = time.monotonic()  # when the last base was made
         self._inventory: Inventory | None = None  # of the last one that this process made
+        self._published: tuple[Base | None, Inventory | None] = None, None  # as read from the archive
         self.lsn = 0  # of the last base; 0: none
         self.bytes_since = 0  # of the journal, shipped since then
         self.pinned_lsn: int | None = None  # of the one that is being made
+
+    def published(self) -> Inventory | None:
+        """What the last base has. Raises `DamagedArchive` or `ObjectStoreError`."""
+        if self._inventory is not None:
+            return self._inventory
+        base = self._last_base()
+        if base is not None and self._published[0] != base:
+            self._published = base, self._last_inventory()
+        return self._published[1] if base is not None else None
 
     def begin(self) -> None:
         """The writer has claimed a generation."""
@@ -149,7 +159,7 @@ class BaseArchiver:
                 self._writer.beat()  # it is still this writer's: only then may it delete
         inventories = [load_inventory(self._objects, base) for base in kept.bases]
         count = 0
-        for key in unneeded(self._objects, manifest, kept, inventories):
+        for key in unneeded(self._objects, kept, inventories):
             self._objects.delete(key)
             count += 1
         if count:

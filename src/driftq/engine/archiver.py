@@ -41,6 +41,7 @@ from driftq.storage.corruption import CorruptJournal
 from driftq.storage.journal import AppendUnknown
 
 if TYPE_CHECKING:
+    from driftq.engine.segment_mover import SegmentMover
     from driftq.storage.archive.object_store import ObjectStore
     from driftq.storage.archive.writer import CopiedJournal
 
@@ -54,6 +55,7 @@ RETRY_MAX_S = 10.0
 LARGE_CHUNK_BYTES = 8 << 20  # when much waits: fewer, larger objects
 STOP_S = 10.0  # how long a stop waits for the archive
 RETENTION_S = 600.0  # between two looks for what retention ends
+BASES_POLL_S = 1.0  # between two looks for what bases and segments are due
 NOT_NEEDED = 1 << 62
 CLAIM_S = SILENCE_S + 10  # how long the start of a broker in mode "sync" waits for its archive
 
@@ -131,6 +133,7 @@ class Archiver:
             options,
             lambda: self._stop_at_s is not None,
         )
+        self.mover: SegmentMover | None = None  # moves segments to the archive's tier; between bases
         self._gave_up = False  # the journal was trimmed although the archive lacks it
         self._threads = [
             threading.Thread(target=self._run, name="driftq-archiver", daemon=True),
@@ -312,6 +315,11 @@ class Archiver:
                 self._writer.beat()
             self._beat_s = time.monotonic()
 
+    def _claim_again(self) -> None:
+        """Show that the archive is still this writer's. Raises `Superseded` or `ObjectStoreError`."""
+        with self._lock:
+            self._writer.beat()
+
     def _release(self) -> None:
         with self._lock:
             self._writer.release()
@@ -334,13 +342,15 @@ class Archiver:
     # --- the thread that copies bases ---
 
     def _run_bases(self) -> None:
-        pause_s, looked_s = 1.0, time.monotonic()
+        pause_s, looked_s = BASES_POLL_S, time.monotonic()
         while self._stop_at_s is None and self._state != "superseded":
             time.sleep(pause_s)
-            pause_s = 1.0
+            pause_s = BASES_POLL_S
             if self._state != "shipping":
                 continue
             try:
+                if self.mover is not None:
+                    self.mover.move(self._bases.published, self._claim_again, lambda: self._stop_at_s is not None)
                 is_new = self._bases.is_due() and self._bases.make()
                 if is_new or time.monotonic() - looked_s >= RETENTION_S:
                     looked_s = time.monotonic()

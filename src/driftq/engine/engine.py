@@ -6,12 +6,14 @@ elsewhere.
 
     Engine ─┬─ Sequencer ── Broker          decides commands, releases replies when they are durable
             ├─ GroupCommit, CommitLoop      which commands share a sync; runs the syncs (`Journal`, on the committer)
-            ├─ DeadlineTimer                wakes up for leases, delays and expiries
+            ├─ DeadlineTimer                wakes up for leases, delays, expiries and schedules
+            ├─ SchedulePlanner              computes the next times of schedules
             ├─ Maintenance, Checkpointer    once a second: watermark, spare room, retention, checkpoints
             ├─ LoopMonitor                  which work held the loop for how long
             ├─ Lifetime                     whether it still runs; the calls that a failure must end
             ├─ Queries                      reads of the state, answered when they are durable
             ├─ Watch                        consumers and readers that wait for something to happen
+            ├─ ColdReads, ColdCommands      records that are only in the archive: reads and commands wait for them
             └─ Archiver, if there is one    copies the journal and the files to object storage, on threads
 """
 
@@ -31,6 +33,8 @@ from driftq.core.model.replies import Claimed, Rejected, Reply, Swept
 from driftq.engine.archiver import CLAIM_S, Archiver, ArchiveUnavailable
 from driftq.engine.checkpointer import Checkpointer
 from driftq.engine.clock import Clock, ClockReading, SystemChance, SystemClock
+from driftq.engine.cold_commands import ColdCommands
+from driftq.engine.cold_reads import ColdReads
 from driftq.engine.committer import CommitLoop, Committer, InlineCommitter, OnFailure, Post, ThreadCommitter
 from driftq.engine.folder_storage import Archive, Opened, RecoveryReport, StorageOptions, open_folder
 from driftq.engine.group_commit import GroupCommit, PlainMessage
@@ -39,6 +43,7 @@ from driftq.engine.loop_monitor import LoopMonitor
 from driftq.engine.maintenance import Maintenance
 from driftq.engine.projection import BODIES_BYTES, BodyCache, StoreReader
 from driftq.engine.queries import Queries
+from driftq.engine.schedule_planner import SchedulePlanner
 from driftq.engine.sequencer import Sequencer
 from driftq.engine.snapshot_store import NoSnapshots, SnapshotStore
 from driftq.engine.synced_journal import SyncedJournal
@@ -75,6 +80,7 @@ class Engine:
         report: RecoveryReport | None = None,
         monitor: LoopMonitor | None = None,
         archiver: Archiver | None = None,
+        cold_reads: ColdReads | None = None,
     ) -> None:
         """`journal` is open and replayed; `broker` and `store` hold the result of the replay."""
         sizes = options or StorageOptions()
@@ -88,21 +94,23 @@ class Engine:
         self.sequencer.on_caller_error = _log_caller_error
         self.sequencer.monitor = self.monitor
         # Reads of the state; waiters and what connections hold.
-        self.queries = Queries(self.sequencer, clock.now_ms)
+        self.cold_reads = cold_reads  # gets records back from the archive; None in memory
+        self.queries = Queries(self.sequencer, clock.now_ms, cold_reads)
         self.watch = Watch(broker.state, clock.now_ms)
         self.sequencer.observers.append(self.watch.observe)
         self._bodies = BodyCache(BODIES_BYTES)  # of the compressed batches that were read last
         self._life = Lifetime()  # whether it still runs, and the calls that a failure must end
         self._clock = clock  # the broker's time
         self.archiver = archiver  # ships to the archive; None without one
-        is_synced = archiver is not None and archiver.mode == "sync"
         # What a commit holds and when it starts.
-        self._group = GroupCommit(self.sequencer, clock.now_ms, may_inline=not is_synced)
+        self._group = GroupCommit(self.sequencer, clock.now_ms, may_inline=archiver is None or archiver.mode != "sync")
         clock.start_at(broker.state.last_ms)
+        self._cold_commands = ColdCommands(cold_reads, store, broker.reader, self._submit) if cold_reads else None
         # Wakes up for deadlines; runs the commits; keeps the journal short.
         self._timer = DeadlineTimer(broker, clock, self._submit_sweep, self.monitor)
+        self._planner = SchedulePlanner(broker.state.schedules, clock.now_ms, self._submit_sweep, self.monitor)
         self.commits = CommitLoop(
-            self.sequencer, self._group, journal, committer, self._fail, self._timer.arm, self.monitor
+            self.sequencer, self._group, journal, committer, self._fail, self._after_commit, self.monitor
         )
         checkpointer = Checkpointer(
             journal, store, snapshots, broker.state, lambda: self.sequencer.durable_lsn,
@@ -117,7 +125,7 @@ class Engine:
         if archiver is not None:
             post = asyncio.get_running_loop().call_soon_threadsafe
             archiver.on_failure = lambda error: _ignore(post(self._fail, error))
-        self._timer.arm()
+        self._after_commit()
 
     # --- start ---
 
@@ -159,7 +167,9 @@ class Engine:
             raise
         archiver = opened.archiver(archive) if archive is not None else None
         journal: Journal = opened.journal
-        if archiver is not None:
+        clock = clock or SystemClock()
+        if archive is not None and archiver is not None:
+            archiver.mover = opened.mover(archive, clock.now_ms, asyncio.get_running_loop().call_soon_threadsafe)
             archiver.start()
             if archiver.mode == "sync":
                 await _claimed(archiver, opened)
@@ -169,12 +179,13 @@ class Engine:
             journal,
             opened.store,
             opened.snapshots,
-            clock or SystemClock(),
+            clock,
             options=options,
             folder=path,
             report=opened.report,
             monitor=monitor,
             archiver=archiver,
+            cold_reads=ColdReads(opened.store.tiers, archive.objects if archive is not None else None),
         )
 
     @classmethod
@@ -207,6 +218,12 @@ class Engine:
 
     def submit_to(self, command: c.Command, on_reply: Callable[[Reply], None]) -> None:
         """`submit` with a callback instead of a future. It is not called if the engine fails: see `stopped`."""
+        if self._cold_commands is not None:
+            self._cold_commands.submit(command, on_reply)
+        else:
+            self._submit(command, on_reply)
+
+    def _submit(self, command: c.Command, on_reply: Callable[[Reply], None]) -> None:
         if self._life.is_over:
             self._life.raise_stopped()
         self._group.submit(command, self._clock.now_ms(), on_reply)
@@ -252,8 +269,15 @@ class Engine:
         return self.sequencer.room.free_bytes
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
-        """Whole batches that cover a range of a log. The log store holds only what is durable."""
+        """Whole batches that cover a range of a log. The log store holds only what is durable. Raises `ColdRange` if
+        they are only in the archive."""
         return self.sequencer.store.read(log_id, offset, end_offset, max_bytes)
+
+    async def read_cold(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
+        """`read`, also of records that are only in the archive. Raises `RecordsAway` if they cannot be had."""
+        if self.cold_reads is None:
+            return self.read(log_id, offset, end_offset, max_bytes)
+        return await self.cold_reads.read(self.sequencer.store, log_id, offset, end_offset, max_bytes)
 
     def unpack(self, log_id: int, batch: bytes, header: Header, first_offset: int, end_offset: int) -> list[Record]:
         """The records [first_offset, end_offset) of a batch that `read` returned. Many small claims of one compressed
@@ -272,14 +296,18 @@ class Engine:
     def read_clock(self) -> ClockReading:
         return self._clock.read()
 
-    def accept_clock(self) -> asyncio.Future[Reply]:
+    def accept_clock(self, command: c.SetClock | None = None) -> asyncio.Future[Reply]:
         """Take over the machine's time, even if it is earlier than the broker's."""
-        at_ms = self._clock.read().machine_ms
-        accepted = self.submit(c.SetClock(at_ms))
+        at_ms = command.at_ms if command is not None else self._clock.read().machine_ms
+        accepted = self.submit(command or c.SetClock(at_ms))
         if self.latest_state.last_ms == at_ms:  # not refused for lack of room
             self._clock.set_to(at_ms)
             self._timer.rearm()
         return accepted
+
+    def _after_commit(self) -> None:
+        self._timer.arm()
+        self._planner.wake()
 
     def _submit_sweep(self, command: c.Command) -> None:
         self.submit_to(command, self._swept)
@@ -303,6 +331,7 @@ class Engine:
         """Answer and make durable what was submitted, and leave a short journal. What is due is left to the next start:
         a stop does not wait for a hundred thousand leases to expire."""
         self._timer.stop()
+        self._planner.stop()
         await self._maintenance.stop()
         if self.archiver is not None:
             self.archiver.begin_stop()
@@ -313,6 +342,8 @@ class Engine:
             self._maintenance.finish(self.sequencer.broker, self.sequencer.durable_lsn)
         if self.archiver is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.archiver.close)
+        if self.cold_reads is not None:
+            self.cold_reads.close()
         self.sequencer.store.close()
         self.journal.close()
 
@@ -323,6 +354,7 @@ class Engine:
         logger.critical("stopped: %s", error)
         self.commits.stop()
         self._timer.stop()
+        self._planner.stop()
         self._life.fail(error)
 
 

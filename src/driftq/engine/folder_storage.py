@@ -18,16 +18,20 @@ from driftq.engine.archiver import Archiver
 from driftq.engine.journal_room import JournalRoom
 from driftq.engine.projection import StoreReader
 from driftq.engine.recovery import Progress, recover
+from driftq.engine.segment_mover import SegmentMover
 from driftq.engine.snapshot_store import FolderSnapshots
 from driftq.storage.archive.bases import BaseCopy
 from driftq.storage.data_folder import FORMAT_VERSION, DataFolder, find_folder, finish_folder, new_folder, sync_names
 from driftq.storage.file_journal import FileJournal
-from driftq.storage.file_log_store import SHARE_BYTES, FileLogStore
+from driftq.storage.file_log_store import COLD_CACHE_BYTES, SHARE_BYTES, FileLogStore
 from driftq.storage.journal_files import HEADER_BYTES
 from driftq.storage.shared_segments import SEGMENT_BYTES as SHARED_SEGMENT_BYTES
 from driftq.storage.snapshots import remove_unfinished
+from driftq.storage.tiers import NO_LIMITS, TierLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from driftq.core.context import Chance
     from driftq.core.model.limits import BrokerLimits
     from driftq.engine.archive_bases import ArchiveOptions
@@ -49,6 +53,8 @@ class StorageOptions:
     open_files: int = 256
     share_bytes: int = SHARE_BYTES  # what a log may put into shared segments before it gets files of its own
     shared_segment_bytes: int = SHARED_SEGMENT_BYTES
+    tier: TierLimits = NO_LIMITS  # how much stays here of what the archive has
+    cold_cache_bytes: int = COLD_CACHE_BYTES  # for records that were read back from the archive
 
     def segment_room_bytes(self) -> int:
         """What an empty journal segment has room for. The sizes below are fractions of it: one spare segment must be
@@ -105,6 +111,13 @@ class Opened:
     store: FileLogStore
     snapshots: FolderSnapshots
     report: RecoveryReport
+
+    def mover(self, archive: Archive, now_ms: Callable[[], int], post: Callable[..., object]) -> SegmentMover | None:
+        """What moves segments to the archive's tier; None if everything stays here."""
+        limits = self.options.tier
+        if not (limits.local_bytes or limits.local_ms):
+            return None
+        return SegmentMover(self.disk, self.folder, self.store.tiers, archive.objects, limits, now_ms, post)
 
     def archiver(self, archive: Archive) -> Archiver:
         """The archiver of this folder, not started."""
@@ -191,4 +204,5 @@ def _log_store(disk: Disk, folder: DataFolder, options: StorageOptions) -> FileL
         open_files=options.open_files,
         share_bytes=options.share_bytes,
         shared_segment_bytes=options.shared_segment_bytes,
+        cold_cache_bytes=options.cold_cache_bytes,
     )

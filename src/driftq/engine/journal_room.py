@@ -18,8 +18,10 @@ Pure: the sequencer passes what waits, the driver sets `free_bytes` after every 
 from __future__ import annotations
 
 from driftq.core.model import commands as c
+from driftq.core.model import interventions as v
 from driftq.core.model.access import CreateAccessToken
 from driftq.core.model.replies import Rejected
+from driftq.core.model.schedules import CreateSchedule, FireSchedules, RunSchedule
 from driftq.wire.errors import Code
 
 # Refused when the disk is nearly full. What ends old work may use the reserve.
@@ -33,8 +35,12 @@ NEW_WORK = frozenset(
         c.Publish,
         c.CommitOutcome,
         c.CreateGroup,
+        v.MoveMessages,
         c.BeginEffect,
         CreateAccessToken,
+        CreateSchedule,
+        FireSchedules,
+        RunSchedule,
     )
 )
 
@@ -90,6 +96,6 @@ def size_of(command: c.Command) -> int:
     if isinstance(command, c.CommitOutcome):
         batches = [part.batch for part in command.produces] + [part.batch for part in command.appends]
         return sum(map(len, batches))
-    if isinstance(command, c.Redrive):
+    if isinstance(command, v.Redrive | v.MoveMessages):
         return sum(len(part.produce.batch) for part in command.parts)
     return 0

@@ -6,8 +6,9 @@ give the same logs.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from driftq.core.context import Unreadable
@@ -15,6 +16,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Published, PublishedBatch, Staged, StagesForgotten
 from driftq.core.model.snapshot_facts import LogState, NumbersState, PlainStreamsState
 from driftq.core.model.stream_facts import StreamDeleted
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records
 from driftq.wire.records import stamp
@@ -106,11 +108,22 @@ class StoreReader:
     """The core's `LogReader` over a log store, which holds only what is durable.
 
     One record costs the same in a batch of one and in a batch of a hundred thousand: its ends are read at its index. A
-    compressed body must be decompressed as a whole, so the last ones are kept."""
+    compressed body must be decompressed as a whole, so the last ones are kept. A record that is only in the archive
+    raises `ColdRange` through the core: the command or query is repeated when it is here."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._bodies = BodyCache(BODIES_BYTES)
+        self._has_archive = True  # False: records that are only in the archive count as unreadable
+
+    @contextlib.contextmanager
+    def without_cold_records(self) -> Iterator[None]:
+        """For one decision, while the archive cannot be read."""
+        self._has_archive = False
+        try:
+            yield
+        finally:
+            self._has_archive = True
 
     def end(self, log_id: int) -> int:
         return self._store.end(log_id)
@@ -139,14 +152,19 @@ class StoreReader:
     def time_of(self, log_id: int, offset: int) -> int:
         try:
             return self._batch(log_id, offset)[1].at_ms
-        except Unreadable:
-            return 0  # what cannot be read counts as old
+        except Unreadable as error:
+            cold = error.__cause__
+            return cold.at_ms if isinstance(cold, ColdRange) else 0  # what cannot be read counts as old
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         try:
             return self._store.offset_at(log_id, at_ms)
         except CorruptLog as error:
             raise Unreadable(str(error)) from error
+        except ColdRange as cold:
+            if self._has_archive:
+                raise
+            raise Unreadable(str(cold)) from cold
 
     def spans(self, log_id: int) -> Sequence[SegmentSpan]:
         return self._store.spans(log_id)
@@ -156,6 +174,10 @@ class StoreReader:
             batches = self._store.read(log_id, offset, offset + 1, 1)
         except CorruptLog as error:
             raise Unreadable(str(error)) from error
+        except ColdRange as cold:
+            if self._has_archive:
+                raise
+            raise Unreadable(str(cold)) from cold
         if not batches:
             raise Unreadable(f"log {log_id} has no record at offset {offset}")
         return batches[0], records.read_header(batches[0])

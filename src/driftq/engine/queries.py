@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from driftq.storage.cold_segments import ColdRange
+
 if TYPE_CHECKING:
     from driftq.core.broker import Broker
     from driftq.core.context import LogReader
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from driftq.core.model.limits import BrokerLimits
     from driftq.core.model.replies import Reply
     from driftq.core.state.state import State
+    from driftq.engine.cold_reads import ColdReads, RecordsAway
     from driftq.engine.sequencer import Sequencer
 
 T = TypeVar("T")
@@ -44,15 +47,42 @@ class StateView:
 class Queries:
     """The queries of one engine."""
 
-    def __init__(self, sequencer: Sequencer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, sequencer: Sequencer, now_ms: Callable[[], int], cold_reads: ColdReads | None = None) -> None:
         self._sequencer = sequencer
+        self._cold_reads = cold_reads
         self._now_ms = now_ms
         self.limits = sequencer.broker.limits
 
-    def run(self, look: Callable[[StateView], T], on_response: Callable[[T], None]) -> None:
-        """Look now; `on_response` is called when the answer may leave. Not called if the engine fails before that."""
+    def run(
+        self,
+        look: Callable[[StateView], T],
+        on_response: Callable[[T], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        """Look now; `on_response` is called when the answer may leave. Not called if the engine fails before that.
+        A look that needs records which are only in the archive is repeated when they are here; `on_error` is called if
+        they cannot be had."""
         view = StateView(self._sequencer.broker, self._now_ms())
-        self._sequencer.query(partial(look, view), on_response)
+        try:
+            self._sequencer.query(partial(look, view), on_response)
+        except ColdRange as cold:
+            if self._cold_reads is None:
+                raise
+            self._cold_reads.fetch(cold, partial(self._look_again, look, on_response, on_error))
+
+    def _look_again(
+        self,
+        look: Callable[[StateView], T],
+        on_response: Callable[[T], None],
+        on_error: Callable[[Exception], None],
+        away: RecordsAway | None,
+    ) -> None:
+        try:
+            if away is not None:
+                raise away
+            self.run(look, on_response, on_error)
+        except Exception as error:  # of the look, which has no caller any more
+            on_error(error)
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         """The first durable offset at or after a time."""
@@ -65,10 +95,24 @@ class Queries:
     async def result(self, look: Callable[[StateView], T]) -> T:
         """`run` for a coroutine."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.run(look, partial(_resolve, future))
+        self.run(look, partial(_resolve, future), partial(_fail, future))
         return await future
+
+
+def known_time(reader: LogReader, log_id: int, offset: int) -> int:
+    """When a record was appended; of one that is only in the archive, when the last of its neighbours was. For figures
+    that are read often: they cause no download."""
+    try:
+        return reader.time_of(log_id, offset)
+    except ColdRange as cold:
+        return cold.at_ms
 
 
 def _resolve(future: asyncio.Future[T], answer: T) -> None:
     if not future.done():
         future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

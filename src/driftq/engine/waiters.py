@@ -24,6 +24,7 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Published
+from driftq.core.model.job_batch_facts import JobBatchEnded
 from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.core.model.stream_facts import StreamClosed, StreamDeleted
 from driftq.engine.consumer_window import ConsumerWindows
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from driftq.core.state.state import State
     from driftq.engine.engine import Engine
 
+
+JOB_BATCHES = -1  # instead of a log, for callers that wait for the end of a job batch
 
 WaitQueue = OrderedDict[asyncio.Future[None], None]  # in order of arrival; a waiter in the middle leaves in O(1)
 
@@ -66,7 +69,7 @@ class Waiter:
 
 
 class JobWaiter:
-    """A caller that waits for the end of a job."""
+    """A caller that waits for the end of a job, or of a job batch."""
 
     __slots__ = ("_jobs", "_log_id", "_offset", "_waiter")
 
@@ -110,6 +113,10 @@ class Watch:
     def join_job(self, log_id: int, offset: int) -> JobWaiter:
         """Wait for the end of a job. Do it before looking at its state: an end in between is not missed."""
         return JobWaiter(self._jobs, log_id, offset)
+
+    def join_job_batch(self, number: int) -> JobWaiter:
+        """Wait for the end of a job batch, in the same way."""
+        return JobWaiter(self._jobs, JOB_BATCHES, number)
 
     def join(self, group_id: int, *, filtered: bool = False) -> Waiter:
         """Join the queue of a group. Do it before looking for messages: what arrives in between is not missed."""
@@ -177,6 +184,8 @@ class Watch:
                         self._wake_ended(fact.log_id, first, end)
                 case f.Cancelled():
                     self._wake_ended(fact.log_id, fact.offset, fact.offset + 1)
+                case JobBatchEnded():
+                    self._wake_ended(JOB_BATCHES, fact.number, fact.number + 1)
                 case f.Trimmed() | f.GroupSought():
                     self._wake_ended(fact.log_id, 0, 1 << 62)
                 case f.TopicDeleted() | f.GroupDeleted() | f.FilterNoted():

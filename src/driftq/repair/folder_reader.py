@@ -25,6 +25,9 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import SystemChance
 from driftq.engine.projection import StoreReader
 from driftq.storage import blocks, snapshots
+from driftq.storage.archive.cloud_objects import BadAddress, open_object_store
+from driftq.storage.archive.object_store import ObjectMissing, ObjectStoreError
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptJournal, CorruptLog, CorruptSnapshot
 from driftq.storage.data_folder import DataFolder, find_folder
 from driftq.storage.disk import Disk, ReadOnlyDisk
@@ -43,10 +46,12 @@ from driftq.storage.journal_files import (
     used_end,
 )
 from driftq.storage.log_store import MemoryLogStore
+from driftq.storage.tiers import WrongObject, fetch_window
 from driftq.wire import records
 
 if TYPE_CHECKING:
     from driftq.core.model import facts as f
+    from driftq.storage.archive.object_store import ObjectStore
     from driftq.storage.disk import File
 
 _Result = TypeVar("_Result")
@@ -312,6 +317,7 @@ class LogFiles:
         self._store = FileLogStore(
             ReadOnlyDisk(disk), folder.logs, store=folder.store, cache_bytes=4 << 20, open_files=OPEN_LOG_FILES
         )
+        self._archives: dict[str, ObjectStore] = {}  # by address, of segments that are not here
 
     def ids(self) -> list[int]:
         """The numbers of the logs that have a folder or batches in shared segments."""
@@ -333,6 +339,13 @@ class LogFiles:
                 yield error
                 offset = error.end_offset
                 continue
+            except ColdRange as cold:
+                away = self._fetch(cold)
+                if away:
+                    reason = f"the records are only in the archive, and it cannot be read: {away}"
+                    yield CorruptLog(log_id, offset, cold.place.key, 0, reason, cold.segment_end)
+                    offset = cold.segment_end
+                continue
             for batch in batches:
                 header = records.read_header(batch)
                 if header.first_offset > offset or not records.verify(batch):
@@ -340,6 +353,21 @@ class LogFiles:
                 else:
                     yield batch
                 offset = header.end_offset
+
+    def _fetch(self, cold: ColdRange) -> str:
+        """Read what is only in the archive from there; returns why that failed."""
+        url = cold.place.url
+        try:
+            objects = self._archives.get(url)
+            if objects is None:
+                objects = self._archives[url] = open_object_store(url)
+            for window in cold.windows():
+                self._store.tiers.keep(window, fetch_window(objects, window))
+        except ObjectMissing as error:
+            return f"{error} is missing in {url}"
+        except (ObjectStoreError, BadAddress, WrongObject) as error:
+            return f"{url}: {error}"
+        return ""
 
     def close(self) -> None:
         self._store.close()

@@ -17,16 +17,12 @@ A line of a file is an object that `driftq produce --ndjson` accepts.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import msgspec
-from msgspec.structs import replace
 
 from driftq.core.model import facts as f
 from driftq.core.model import snapshot_facts as i
@@ -41,8 +37,7 @@ from driftq.storage.corruption import CorruptLog
 from driftq.storage.log_segment import walk
 from driftq.storage.shared_segment import is_shared_path
 from driftq.wire import records
-from driftq.wire.fields import to_rfc3339
-from driftq.wire.message import Envelope, read_head
+from driftq.wire.dead_letters import line_of
 
 if TYPE_CHECKING:
     from driftq.storage.data_folder import DataFolder
@@ -301,37 +296,8 @@ def _lines(readable: ReadableRecords, log_id: int) -> Iterator[list[bytes]]:
     written = 0  # a batch of the journal may overlap batches of the files
     for header, batch in readable.batches(log_id):
         yield [
-            _line(offset, header.at_ms, record, partition)
+            line_of(offset, header.at_ms, record, partition)
             for offset, record in enumerate(records.unpack(batch, header), header.first_offset)
             if offset >= written and offset in ranges
         ]
         written = max(written, header.end_offset)
-
-
-def _line(offset: int, at_ms: int, record: records.Record, partition: int | None) -> bytes:
-    """A record as one line of JSON. For a topic it has the fields of `wire.produce.ProduceItem`, and beside them what
-    `driftq produce --ndjson` ignores: offset, timestamp_ms, key_base64, routing and dlq."""
-    line: dict[str, Any] = {"offset": offset, "timestamp_ms": at_ms}
-    if record.key:
-        line["key"] = record.key.decode("utf-8", "replace")
-        if line["key"].encode() != record.key:
-            line["key_base64"] = base64.b64encode(record.key).decode()
-    try:
-        line["value"] = record.value.decode()
-    except UnicodeDecodeError:
-        line["value_base64"] = base64.b64encode(record.value).decode()
-    head = read_head(record.head)
-    if partition is not None:  # back into the partition where it was
-        line["envelope"] = replace(head.envelope or Envelope(), partition_override=partition)
-    if head.job is not None:
-        job = {"id": head.job.id, "task": head.job.task, "priority": head.job.priority}
-        line |= {name: value for name, value in job.items() if value}
-        if head.job.not_before_ms:
-            line["not_before"] = to_rfc3339(head.job.not_before_ms)
-        if head.job.timeout_ms:
-            line["timeout_ms"] = head.job.timeout_ms
-    if head.routing is not None:
-        line["routing"] = head.routing
-    if head.dlq is not None:
-        line["dlq"] = head.dlq
-    return msgspec.json.encode(line) + b"\n"

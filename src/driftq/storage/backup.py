@@ -29,6 +29,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from driftq.storage import blocks, log_segment, shared_segment, snapshots
+from driftq.storage.archive.cloud_objects import ArchivedBytesAway, archived_bytes
+from driftq.storage.cold_segments import SUFFIX, ColdPlace, decode_place, index_of
 from driftq.storage.corruption import CorruptJournal
 from driftq.storage.data_folder import PRIVATE, DataFolder, FolderInUse, FolderLock, find_folder
 from driftq.storage.disk import Disk, DiskFull, OsDisk
@@ -72,14 +74,21 @@ class BackupEntry(NamedTuple):
     size_bytes: int = 0
     data: bytes = b""
     zeros: int = 0
+    cold: ColdPlace | None = None  # its bytes are only in the archive
 
     @property
     def total_bytes(self) -> int:
         return self.size_bytes + len(self.data) + self.zeros
 
     def pieces(self) -> Iterator[bytes]:
-        """Its bytes. Raises `BackupFailed` if the file has become shorter: a broker was started in between."""
-        if self.path:
+        """Its bytes. Raises `BackupFailed` if the file has become shorter: a broker was started in between; or if the
+        archive cannot be read."""
+        if self.cold is not None:
+            try:
+                yield from archived_bytes(self.cold)
+            except ArchivedBytesAway as error:
+                raise BackupFailed(str(error)) from error
+        elif self.path:
             with open(self.path, "rb") as file:
                 left = self.size_bytes
                 while left:
@@ -109,7 +118,7 @@ class FrozenFolder:
         """Every file, the FORMAT file last."""
         log_bytes = {entry.name: entry.size_bytes for entry in self._entries}
         for entry in self._entries:
-            if not entry.name.endswith(".index"):
+            if entry.data or not entry.name.endswith(".index"):
                 yield entry
                 continue
             index = _index(entry, log_bytes.get(f"{entry.name.removesuffix('.index')}.log", 0))
@@ -151,7 +160,7 @@ def _frozen(disk: Disk, folder: DataFolder, hold: _Hold) -> FrozenFolder:
     usable = [entry for entry in entries if _snapshot_lsn(entry.name) + 1 >= first_lsn]
     if first_lsn > 1 and not usable:
         raise _Changed
-    logs = [hold.entry(name) for name in _log_names(folder)]
+    logs = [entry for name in _log_names(folder) for entry in _log_entries(folder, hold, name)]
     present = snapshots.snapshot_lsns(disk, folder.snapshots)
     if (_snapshot_lsn(kept[-1]) not in present) if kept else len(present) >= snapshots.GENERATIONS:
         raise _Changed
@@ -200,8 +209,24 @@ def _log_names(folder: DataFolder) -> Iterator[str]:
         with contextlib.suppress(NotADirectoryError):
             for name in sorted(os.listdir(f"{folder.logs}/{log}")):
                 path = f"logs/{log}/{name}"
-                if _NAME.fullmatch(path):
+                if _NAME.fullmatch(path) or name.endswith(SUFFIX):
                     yield path
+
+
+def _log_entries(folder: DataFolder, hold: _Hold, name: str) -> Iterator[BackupEntry]:
+    """A file as it is. Of a segment that is only in the archive the file that it was: a copy stands alone."""
+    if not name.endswith(SUFFIX):
+        yield hold.entry(name)
+        return
+    stem = name.removesuffix(SUFFIX)
+    if os.path.exists(f"{folder.path}/{stem}.log"):
+        return  # it has not left the disk
+    data = _read(f"{folder.path}/{name}")
+    place = decode_place(data)
+    if place is None:
+        raise BackupFailed(f"{name} is damaged; it names the place of a segment in the archive")
+    yield BackupEntry(f"{stem}.log", size_bytes=place.size_bytes, cold=place)
+    yield BackupEntry(f"{stem}.index", data=index_of(data))
 
 
 def _index(entry: BackupEntry, log_bytes: int) -> BackupEntry | None:

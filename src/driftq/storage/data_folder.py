@@ -20,8 +20,11 @@ from driftq.storage.disk import Disk, leads_to
 from driftq.storage.journal_files import checksum
 
 FORMAT_VERSION = 2  # 2: small logs share segments
+TIERED_VERSION = 3  # 3: some segments are only in the archive; written when the first one leaves the disk
 _FORMAT = "FORMAT"
-_OWN_NAMES = frozenset({"LOCK", "journal", "logs", "snapshots", "FORMAT", "lost+found"})  # up to the first dot
+_OWN_NAMES = frozenset(
+    {"LOCK", "journal", "logs", "snapshots", "FORMAT", "access", "lost+found", "series"}
+)  # up to the first dot
 _TITLE = "driftq data folder"
 
 
@@ -84,8 +87,8 @@ def find_folder(disk: Disk, path: str) -> DataFolder | None:
         raise BadFormatFile(f"{file_path} is damaged. Restore it from a backup; nothing was changed.")
     title, version, store = (line.decode() for line in lines[:3])
     number = int(version.removeprefix("format "))
-    if number > FORMAT_VERSION:
-        raise FormatTooNew(file_path, number, FORMAT_VERSION)
+    if number > TIERED_VERSION:
+        raise FormatTooNew(file_path, number, TIERED_VERSION)
     if title != _TITLE:
         raise BadFormatFile(f"{file_path} does not describe a data folder of driftq")
     return DataFolder(path, bytes.fromhex(store.removeprefix("store ")), number)
@@ -97,13 +100,13 @@ def new_folder(disk: Disk, path: str, store: bytes) -> DataFolder:
     return DataFolder(path, store)
 
 
-def finish_folder(disk: Disk, folder: DataFolder) -> None:
-    """Write the FORMAT file of this version, durably."""
+def finish_folder(disk: Disk, folder: DataFolder, version: int = FORMAT_VERSION) -> None:
+    """Write the FORMAT file, durably."""
     target = f"{folder.path}/{_FORMAT}"
     if disk.exists(f"{target}.tmp"):
         disk.remove("folder.leftover.remove", f"{target}.tmp")
     file = disk.create("folder.create", f"{target}.tmp")
-    text = f"{_TITLE}\nformat {FORMAT_VERSION}\nstore {folder.store.hex()}\n"
+    text = f"{_TITLE}\nformat {version}\nstore {folder.store.hex()}\n"
     file.write_at("folder.write", 0, _seal(text.encode()))
     file.sync("folder.sync")
     file.close()

@@ -28,6 +28,9 @@ from which a replay could still need them; `tidy` then compacts shared segments,
 **Full disk.** Batches that could not be written stay in memory and are readable; `make_room` retries. In the meantime
 `is_full` makes the broker refuse new work.
 
+**Cold segments.** A closed segment that the archive has can leave the disk (`storage.tiers`). To read its records
+raises `ColdRange`, until they were downloaded into a cache of bounded size.
+
 **Damage** stops no append, only the reads of the damaged run or entry: `CorruptLog`.
 
 It knows neither the journal nor snapshots; the caller keeps the order.
@@ -37,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from driftq.storage.cold_segments import ColdRange, ColdWindow
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.disk import Disk, DiskFull
 from driftq.storage.log_folder import FolderContext, LogFolder
@@ -44,10 +48,12 @@ from driftq.storage.log_store import Placed, SegmentSpan
 from driftq.storage.log_sync import LogSync
 from driftq.storage.shared_segments import SEGMENT_BYTES as SHARED_SEGMENT_BYTES
 from driftq.storage.shared_segments import SharedSegments
-from driftq.storage.stored_log import Garbage, IdleLogs, OpenFiles, RunCache, StoredLog
+from driftq.storage.stored_log import ClosedSegments, Garbage, IdleLogs, OpenFiles, RunCache, StoredLog
+from driftq.storage.tiers import SegmentTiers
 
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 64 << 20
+COLD_CACHE_BYTES = 64 << 20
 OPEN_FILES = 256
 SHARE_BYTES = 64 << 10  # what a log may put into shared segments
 ENTRY_COST_BYTES = 1_000  # counted for each batch in addition to its bytes: the rows of a log are few
@@ -68,6 +74,7 @@ class FileLogStore:
         open_files: int = OPEN_FILES,
         share_bytes: int = 0,
         shared_segment_bytes: int = SHARED_SEGMENT_BYTES,
+        cold_cache_bytes: int = COLD_CACHE_BYTES,
     ) -> None:
         """With `share_bytes` 0 every log has files of its own."""
         self._disk = disk
@@ -77,7 +84,10 @@ class FileLogStore:
         self._idle = IdleLogs()  # the others
         self._files = OpenFiles(disk, open_files)
         self._cache = RunCache(cache_bytes)
-        self._context = FolderContext(disk, store, segment_bytes, self._files, self._cache)
+        self._cold_cache = RunCache(cold_cache_bytes)
+        closed = ClosedSegments()
+        self._context = FolderContext(disk, store, segment_bytes, self._files, self._cache, self._cold_cache, closed)
+        self.tiers = SegmentTiers(disk, store, closed, self._cold_cache)
         self._waiting: dict[int, LogFolder] = {}  # folders with batches that a full disk refused, by log
         self._trimmed: dict[int, StoredLog] = {}  # since the last `collect`
         self._dropped: dict[int, None] = {}  # since the last `collect`, in order
@@ -202,10 +212,20 @@ class FileLogStore:
                 if batches and size > max_bytes:
                     break
                 batches.append(batch)
+        except ColdRange as cold:
+            if not batches:
+                raise cold.wanting(max_bytes, end_offset) from None
         except CorruptLog:
             if not batches:
                 raise  # otherwise those before the damage; the next read raises
         return batches
+
+    def cold_windows(self, log_id: int, offset: int, size_bytes: int) -> list[ColdWindow]:
+        """What a reader that continues at an offset needs from the archive; nothing if its records are here."""
+        log = self._find(log_id)
+        if log is None or log.folder is None or not log.folder.first_offset() <= offset < log.end:
+            return []
+        return log.folder.cold_windows(offset, size_bytes)
 
     def _batches(self, log: StoredLog, offset: int, end_offset: int) -> Iterator[bytes]:
         """The batches that hold [offset, end_offset), in order."""
@@ -294,8 +314,9 @@ class FileLogStore:
         self._end_restore()
         self._shared.collect()
         self._garbage.append(self._note_garbage(now_lsn))
-        while self._garbage and self._garbage[0].lsn <= safe_lsn:
+        while self._garbage and self._garbage[0].lsn <= safe_lsn and not self.tiers.is_moving:
             garbage = self._garbage.pop(0)
+            self._context.closed.make_final(garbage.closed)
             self._changes += len(garbage.trimmed) + len(garbage.dropped)
             for log, start in garbage.trimmed:
                 if self._logs.get(log.log_id) is log:
@@ -338,7 +359,12 @@ class FileLogStore:
     def _note_garbage(self, now_lsn: int) -> Garbage:
         for log_id in self._context.with_trimmed & self._logs.keys():
             self._trimmed[log_id] = self._logs[log_id]
-        noted = Garbage(now_lsn, [(log, log.start) for log in self._trimmed.values()], list(self._dropped))
+        noted = Garbage(
+            now_lsn,
+            [(log, log.start) for log in self._trimmed.values()],
+            list(self._dropped),
+            self._context.closed.take_fresh(),
+        )
         if not self._swept:
             # Logs that were dropped before a crash, and what a replay has written again.
             self._with_folder = _folder_ids(self._disk, self._folder)
@@ -352,6 +378,7 @@ class FileLogStore:
     def close(self) -> None:
         self._files.close()
         self._cache.clear()
+        self._cold_cache.clear()
 
     def _remove_folder(self, log_id: int) -> None:
         folder = f"{self._folder}/{log_id}"

@@ -2,6 +2,7 @@
 
     logs/<log_id>/<first_offset>.log      batches exactly as they travel, one after the other
     logs/<log_id>/<first_offset>.index    where the runs of about 32 KiB in it begin, with a checksum for each
+    logs/<log_id>/<first_offset>.tier     instead of both: the segment is in the archive (cold_segments)
 
       LogFolder ── LogSegment per file ── BatchRun: read, verified and cached at once
                      (log_segment)
@@ -17,6 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from driftq.storage.cold_segments import SUFFIX as TIER_SUFFIX
+from driftq.storage.cold_segments import (
+    ColdPlace,
+    ColdRange,
+    ColdWindow,
+    load_cold,
+    read_place,
+    tier_path,
+    windows_from,
+)
 from driftq.storage.corruption import CorruptLog
 from driftq.storage.disk import DiskFull
 from driftq.storage.log_segment import LogSegment, encode_header, encode_index, index_path, load, read_run
@@ -25,7 +36,7 @@ from driftq.storage.log_store import Placed, SegmentSpan, batch_ms
 if TYPE_CHECKING:
     from driftq.storage.disk import Disk
     from driftq.storage.log_sync import LogSync
-    from driftq.storage.stored_log import OpenFiles, RunCache
+    from driftq.storage.stored_log import ClosedSegments, OpenFiles, RunCache
 
 AGED_MS = 60_000  # a segment younger than this is not closed because of its age
 
@@ -39,6 +50,8 @@ class FolderContext:
     segment_bytes: int
     files: OpenFiles
     cache: RunCache
+    cold_cache: RunCache  # of runs that were read from the archive
+    closed: ClosedSegments
     dirty: dict[int, LogFolder] = field(default_factory=dict)  # folders with something to sync, by log
     with_trimmed: set[int] = field(default_factory=set)  # logs that were opened and have segments below their start
     has_new_folders: bool = False  # a folder was created and the root is not synced yet
@@ -158,13 +171,15 @@ class LogFolder:
         self._note_names()
         file.write_at("log.header", 0, encode_header(context.store, self.log_id, first_offset))
         segment = LogSegment(path, first_offset)
+        if self.segments:
+            context.closed.note(self, self.segments[-1])
         self.segments.append(segment)
         return segment
 
     # --- read ---
 
     def batches(self, offset: int, end_offset: int) -> Iterator[bytes]:
-        """The batches that hold [offset, end_offset), in order. Raises `CorruptLog`."""
+        """The batches that hold [offset, end_offset), in order. Raises `CorruptLog` or `ColdRange`."""
         while offset < end_offset:
             firsts, batches, offset_after = self._batches_at(offset, end_offset)
             for index in range(bisect_right(firsts, offset) - 1, len(firsts)):
@@ -179,8 +194,8 @@ class LogFolder:
             return [entry[0] for entry in self.unwritten], [entry[2] for entry in self.unwritten], end
         self._open()
         at = bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
-        if at >= 0 and not self.segments[at].loaded:
-            self._load(self.segments[at], self.segments[at].end_offset)
+        if at >= 0:
+            self._load_once(self.segments[at])
         if at < 0 or offset >= self.segments[at].end_offset:
             following = self.segments[at + 1].first_offset if at + 1 < len(self.segments) else end
             if at < 0:
@@ -191,6 +206,8 @@ class LogFolder:
         index = segment.find(offset)
         run = segment.runs[index]
         run_end = segment.firsts[index + 1] if index + 1 < len(segment.runs) else segment.end_offset
+        if run.batches is None and segment.cold is not None:
+            raise ColdRange(self.log_id, offset, segment, index)
         if run.batches is None:
             try:
                 wrong = read_run(self._context.files[segment.path], run)
@@ -198,14 +215,32 @@ class LogFolder:
                 wrong = f"cannot be read: {error.strerror}"
             if wrong:
                 raise CorruptLog(self.log_id, offset, segment.path, run.position, wrong, run_end)
-        self._context.cache.touch(run)
+        if segment.cold is None:
+            self._context.cache.touch(run)
+        else:
+            self._context.cold_cache.touch(run)
+            self._context.closed.cold_reads += 1
         assert run.firsts is not None
         assert run.batches is not None
         return run.firsts, run.batches, run_end
 
+    def cold_windows(self, offset: int, size_bytes: int) -> list[ColdWindow]:
+        """The windows of a cold segment that hold so much from an offset on; none if it is here."""
+        self._open()
+        at = bisect_right(self.segments, offset, key=lambda segment: segment.first_offset) - 1
+        segment = self.segments[at] if at >= 0 else None
+        if segment is None or segment.cold is None or offset >= segment.end_offset:
+            return []
+        self._load_once(segment)
+        return windows_from(segment, segment.find(offset), size_bytes, segment.end_offset) if segment.runs else []
+
     def offset_at(self, at_ms: int, start: int, end: int) -> int | None:
         """The first offset from `start` on whose batch was appended at or after `at_ms`, if there is one."""
-        for segment in self._loaded():
+        self._open()
+        for segment in self.segments:
+            if segment.cold is not None and (segment.cold.last_ms < at_ms or segment.end_offset <= start):
+                continue  # its index need not be read
+            self._load_once(segment)
             # A segment that a full disk left empty has no run.
             for index in range(segment.find(start), len(segment.runs)):
                 run = segment.runs[index]
@@ -226,15 +261,39 @@ class LogFolder:
 
     # --- the files ---
 
+    def has_closed(self, segment: LogSegment) -> bool:
+        """Whether it is still a segment of this log, and not the one that gets the next batch. It is loaded then."""
+        at = bisect_right(self.segments, segment.first_offset, key=lambda known: known.first_offset) - 1
+        if not 0 <= at < len(self.segments) - 1 or self.segments[at] is not segment:
+            return False
+        self._load_once(segment)
+        return bool(segment.runs)
+
+    def encoded_index(self, segment: LogSegment) -> bytes:
+        """The index of a closed segment, whose file is here."""
+        return encode_index(self._context.store, self.log_id, segment)
+
+    def drop_file(self, segment: LogSegment, place: ColdPlace) -> None:
+        """The archive has this segment, and its tier file is durable: from now on it is read from there. The caller
+        deletes the file."""
+        self._context.files.forget(segment.path)
+        self._dirty.pop(segment.path, None)
+        self._context.closed.forget(segment)
+        segment.make_cold(place)
+        self._context.closed.note_cold(segment)
+
     def remove_below(self, start: int) -> None:
         """Delete the segments that end at or below an offset."""
         self._open()
         while self.segments and self.segments[0].end_offset <= start and not self.unwritten:
             segment = self.segments.pop(0)
             self._dirty.pop(segment.path, None)
+            self._context.closed.forget(segment)
             self._remove(segment.path)
 
     def remove_all(self) -> None:
+        for segment in self.segments:
+            self._context.closed.forget(segment)
         for path in [f"{self.path}/{name}" for name in self._context.disk.list(self.path)]:
             self._context.files.forget(path)
             self._context.disk.remove("log.remove", path)
@@ -245,7 +304,8 @@ class LogFolder:
         if self._opened:
             return
         end = self.written
-        firsts = [int(name[:-4]) for name in self._context.disk.list(self.path) if name.endswith(".log")]
+        names = self._context.disk.list(self.path)
+        firsts = sorted({int(name[:20]) for name in names if name.endswith((".log", TIER_SUFFIX))})
         kept = [first for first in firsts if first < end]
         for first in firsts[len(kept) :]:
             self._remove(f"{self.path}/{first:020d}.log")
@@ -255,37 +315,71 @@ class LogFolder:
             # All of it lies below what was synced: its index is read when the records are.
             segment.end_offset = following
             segment.loaded = False
-        if self.segments:
+        for segment in self.segments:
+            if f"{segment.first_offset:020d}.log" not in names:
+                self._open_cold(segment)
+            elif segment is not self.segments[-1]:
+                self._context.closed.note(self, segment)
+        if self.segments and self.segments[-1].cold is None and not self.segments[-1].closed:
             self._load(self.segments[-1], end, is_last=True)
         if len(self.segments) > 1 and self.segments[1].first_offset <= self.start:
             self._context.with_trimmed.add(self.log_id)
         self._opened = True
 
+    def _open_cold(self, segment: LogSegment) -> None:
+        """A segment of which only the place in the archive is here."""
+        place = read_place(self._tier_file(segment), self._context.store, self.log_id, segment.first_offset)
+        if place is not None:
+            segment.make_cold(place)
+            self._context.closed.note_cold(segment)
+            return
+        segment.wrong = f"{tier_path(segment.path)} is damaged; it names their place in the archive"
+        segment.end_offset, segment.loaded, segment.closed = segment.first_offset, True, True
+
+    def _tier_file(self, segment: LogSegment) -> bytes:
+        file = self._context.disk.open(tier_path(segment.path))
+        try:
+            return file.read_at(0, file.size())
+        finally:
+            file.close()
+
     def _load(self, segment: LogSegment, end: int, *, is_last: bool = False) -> None:
         context = self._context
+        if segment.cold is not None:
+            load_cold(self._tier_file(segment), context.store, self.log_id, segment)
+            context.closed.note_loaded(segment)
+            return
         file = context.files[segment.path]
         if load(context.disk, file, context.store, self.log_id, segment, end, is_last=is_last):
             self._dirty[segment.path] = segment
             self._note_names()
 
     def _loaded(self) -> list[LogSegment]:
-        """All segments, with their runs."""
+        """All segments, those with a file here with their runs."""
         self._open()
         for segment in self.segments:
-            if not segment.loaded:
-                self._load(segment, segment.end_offset)
+            if segment.cold is None:
+                self._load_once(segment)
         return self.segments
+
+    def _load_once(self, segment: LogSegment) -> None:
+        if not segment.loaded:
+            self._load(segment, segment.end_offset)
 
     def _note_names(self) -> None:
         self._new_names = True
         self._context.dirty[self.log_id] = self
 
     def _remove(self, path: str) -> None:
+        disk = self._context.disk
         self._context.files.forget(path)
-        self._context.disk.remove("log.remove", path)
-        index = path.removesuffix(".log") + ".index"
-        if self._context.disk.exists(index):
-            self._context.disk.remove("index.remove", index)
+        if disk.exists(path):
+            disk.remove("log.remove", path)
+        index, tier = path.removesuffix(".log") + ".index", tier_path(path)
+        if disk.exists(index):
+            disk.remove("index.remove", index)
+        if disk.exists(tier):
+            disk.remove("tier.remove", tier)
 
 
 def _is_aged(segment: LogSegment, start: int, now_ms: int) -> bool:

@@ -24,6 +24,7 @@ from driftq.storage.journal_files import checksum
 from driftq.wire import records
 
 if TYPE_CHECKING:
+    from driftq.storage.cold_segments import ColdPlace
     from driftq.storage.disk import Disk, File
 
 RUN_BYTES = 32 << 10
@@ -66,7 +67,8 @@ class LogSegment:
     """What is known in memory about one segment file."""
 
     __slots__ = (
-        "closed", "end_offset", "first_offset", "firsts", "loaded", "open_run", "path", "runs", "size_bytes", "wrong",
+        "closed", "cold", "end_offset", "first_offset", "firsts", "loaded", "open_run", "path", "runs", "size_bytes",
+        "wrong",
     )  # fmt: skip
 
     def __init__(self, path: str, first_offset: int) -> None:
@@ -76,6 +78,7 @@ class LogSegment:
         self.size_bytes = HEADER_BYTES  # where the next batch is written
         self.loaded = True  # False: only its range of offsets is known, not its runs
         self.closed = False  # True: damaged at its end, so nothing is added to it
+        self.cold: ColdPlace | None = None  # its file is not here: the archive has it
         self.open_run: BatchRun | None = None  # gets the next batch; always started by this process, so undamaged
         self.wrong = "the records are missing"  # why a read finds nothing here
         self.firsts: list[int] = []  # the first offset of each run, for bisection
@@ -105,7 +108,20 @@ class LogSegment:
         return max(0, bisect_right(self.firsts, offset) - 1)
 
     def last_ms(self) -> int:
-        return max((run.last_ms for run in self.runs), default=0)
+        return self.cold.last_ms if self.cold is not None else max((run.last_ms for run in self.runs), default=0)
+
+    def make_cold(self, place: ColdPlace) -> None:
+        """Its file is gone, or about to go. Its runs are known again when they are read."""
+        self.cold = place
+        self.end_offset, self.size_bytes = place.end_offset, place.size_bytes
+        self.closed = True
+        self.unload()
+
+    def unload(self) -> None:
+        """Forget the runs; a later read loads them again."""
+        self.open_run = None
+        self.loaded = False
+        self.runs, self.firsts = [], []
 
     def cut(self, run_index: int) -> None:
         """Forget this run and all after it."""
@@ -227,6 +243,12 @@ def read_run(file: File, run: BatchRun) -> str | None:
         return f"the file ends {run.size_bytes - len(data)} bytes early"
     if google_crc32c.value(data) != run.crc:
         return "checksum mismatch"
+    run.firsts, run.batches = split_run(data)
+    return None
+
+
+def split_run(data: bytes) -> tuple[list[int], list[bytes]]:
+    """The first offsets and the bytes of the batches in a run that was verified."""
     firsts: list[int] = []
     batches: list[bytes] = []
     position = 0
@@ -235,8 +257,7 @@ def read_run(file: File, run: BatchRun) -> str | None:
         firsts.append(first_offset)
         batches.append(data[position : position + length])
         position += length
-    run.firsts, run.batches = firsts, batches
-    return None
+    return firsts, batches
 
 
 # --- load: from the index, or by walking through the batches ---

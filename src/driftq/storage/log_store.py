@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from driftq.wire.records import STAMP
+
+if TYPE_CHECKING:
+    from driftq.storage.cold_segments import ColdWindow
 
 
 class SegmentSpan(NamedTuple):
@@ -61,8 +64,11 @@ class LogStore(Protocol):
 
     def read(self, log_id: int, offset: int, end_offset: int, max_bytes: int) -> list[bytes]:
         """Whole batches, in order, that cover [offset, end_offset): the first may begin before `offset`, the last may
-        end after `end_offset`. Stops before the batch that would exceed `max_bytes`, but returns at least one if there
-        is one. What is below the log's start or after its end is left out."""
+        end after `end_offset`. Stops before the batch that would exceed `max_bytes`, or that is only in the archive,
+        but returns at least one if there is one. What is below the log's start or after its end is left out."""
+
+    def cold_windows(self, log_id: int, offset: int, size_bytes: int) -> Sequence[ColdWindow]:
+        """What a reader that continues at an offset needs from the archive; nothing if its records are here."""
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         """The first offset whose batch was appended at or after `at_ms`; the end if there is none."""
@@ -151,6 +157,9 @@ class MemoryLogStore:
                 break
             batches.append(batch)
         return batches
+
+    def cold_windows(self, log_id: int, offset: int, size_bytes: int) -> Sequence[ColdWindow]:
+        return ()
 
     def offset_at(self, log_id: int, at_ms: int) -> int:
         log = self._logs.get(log_id)

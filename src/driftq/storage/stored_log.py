@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from driftq.storage.disk import Disk, File
     from driftq.storage.log_folder import LogFolder
-    from driftq.storage.log_segment import BatchRun
+    from driftq.storage.log_segment import BatchRun, LogSegment
 
 
 class StoredLog:
@@ -82,11 +82,61 @@ class IdleLogs:
 
 
 class Garbage(NamedTuple):
-    """What frames up to `lsn` made useless. It is deleted when no kept snapshot is older than that."""
+    """What frames up to `lsn` made useless. It is deleted when no kept snapshot is older than that. And the segments
+    that were closed by then: every kept snapshot has all of their records, so a start never cuts them."""
 
     lsn: int
     trimmed: list[tuple[StoredLog, int]]  # with the log's start at that time
     dropped: list[int]
+    closed: list[tuple[LogFolder, LogSegment]]
+
+
+class ClosedSegments:
+    """The closed segments that are known: those that could leave the disk once the archive has them, and those that
+    have left it."""
+
+    LOADED_MAX = 64  # indexes of cold segments in memory
+
+    def __init__(self) -> None:
+        self._fresh: list[tuple[LogFolder, LogSegment]] = []  # a start may still have to cut them
+        self.final: dict[LogSegment, LogFolder] = {}  # no start will; their files are here
+        self._cold: set[LogSegment] = set()  # their files are gone
+        self._loaded: OrderedDict[LogSegment, None] = OrderedDict()  # cold ones whose index is in memory
+        self.local_bytes = 0
+        self.cold_bytes = 0
+        self.cold_reads = 0  # reads of runs of cold segments that were in the cache
+
+    def note(self, folder: LogFolder, segment: LogSegment) -> None:
+        self._fresh.append((folder, segment))
+
+    def take_fresh(self) -> list[tuple[LogFolder, LogSegment]]:
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def make_final(self, segments: list[tuple[LogFolder, LogSegment]]) -> None:
+        for folder, segment in segments:
+            if segment.cold is None and segment not in self.final and folder.has_closed(segment):
+                self.final[segment] = folder
+                self.local_bytes += segment.size_bytes
+
+    def note_cold(self, segment: LogSegment) -> None:
+        self.forget(segment)
+        self._cold.add(segment)
+        self.cold_bytes += segment.size_bytes
+
+    def forget(self, segment: LogSegment) -> None:
+        if self.final.pop(segment, None) is not None:
+            self.local_bytes -= segment.size_bytes
+        if segment in self._cold:
+            self._cold.remove(segment)
+            self.cold_bytes -= segment.size_bytes
+        self._loaded.pop(segment, None)
+
+    def note_loaded(self, segment: LogSegment) -> None:
+        """The index of a cold segment was read. Those that were read long ago go."""
+        self._loaded[segment] = None
+        if len(self._loaded) > self.LOADED_MAX:
+            self._loaded.popitem(last=False)[0].unload()
 
 
 # --- open files and cached batches ---

@@ -28,6 +28,7 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from driftq.storage.archive.history import DamagedArchive
 from driftq.storage.archive.manifest import Base
 from driftq.storage.archive.object_store import ObjectExists, ObjectMissing, ObjectStore
+from driftq.storage.cold_segments import SUFFIX, ColdPlace, decode_place, index_of
 
 if TYPE_CHECKING:
     from driftq.storage.data_folder import DataFolder
@@ -67,6 +68,9 @@ class Inventory(Struct, frozen=True):
     files: tuple[ArchivedFile, ...]
     packs: dict[str, int] = {}  # the size of each pack that it uses
 
+    def file(self, path: str) -> ArchivedFile | None:
+        return next((file for file in self.files if file.path == path), None)
+
     def keys(self) -> set[str]:
         return {piece.key for file in self.files for piece in file.pieces}
 
@@ -81,6 +85,8 @@ class FoundFile(NamedTuple):
     size_bytes: int
     is_closed: bool
     object_name: str  # for a closed segment of one log; "": it goes into packs
+    cold: ColdPlace | None = None  # it is not here: the archive has it
+    tier_file: str = ""  # what has its bytes at its end, if it is the index of such a segment
 
 
 def load_inventory(objects: ObjectStore, base: Base) -> Inventory:
@@ -108,6 +114,13 @@ def find_files(disk: Disk, folder: DataFolder, snapshot_lsn: int) -> list[FoundF
 def _log_files(disk: Disk, folder: DataFolder, name: str) -> Iterator[FoundFile]:
     names = disk.list(f"{folder.logs}/{name}")
     logs = [entry for entry in names if entry.endswith(".log")]
+    for entry in names:
+        path = f"logs/{name}/{entry.removesuffix(SUFFIX)}.log"
+        if entry.endswith(SUFFIX) and path.rpartition("/")[2] not in names:
+            tier_file = f"logs/{name}/{entry}"
+            place, index_bytes = _place(disk, f"{folder.path}/{tier_file}")
+            yield FoundFile(path, place.size_bytes, True, "", place)
+            yield FoundFile(f"{path.removesuffix('.log')}.index", index_bytes, True, "", tier_file=tier_file)
     for entry in logs:
         path = f"logs/{name}/{entry}"
         is_closed = entry != logs[-1]
@@ -119,6 +132,19 @@ def _log_files(disk: Disk, folder: DataFolder, name: str) -> Iterator[FoundFile]
         if is_closed and index in names:
             path = f"logs/{name}/{index}"
             yield FoundFile(path, _size(disk, f"{folder.path}/{path}"), True, "")
+
+
+def _place(disk: Disk, path: str) -> tuple[ColdPlace, int]:
+    """Where a segment is, and the size of its index."""
+    file = _open(disk, path)
+    try:
+        data = file.read_at(0, file.size())
+    finally:
+        file.close()
+    place = decode_place(data)
+    if place is None:
+        raise DamagedArchive(path, "damaged; it names the place of a segment in the archive")
+    return place, len(index_of(data))
 
 
 def _size(disk: Disk, path: str) -> int:
@@ -192,6 +218,8 @@ class BaseCopy:
         return Base(self._generation, self.lsn, valid_lsn, at_ms, key, crc, self._segment, size_bytes)
 
     def _copy(self, file_seen: FoundFile) -> ArchivedFile:
+        if file_seen.cold is not None:
+            return self._refer_to(file_seen.path, file_seen.cold)
         known = self._reusable(file_seen)
         if known is not None and known.size_bytes == file_seen.size_bytes:
             if not file_seen.object_name or len(known.pieces) == 1:
@@ -201,6 +229,17 @@ class BaseCopy:
         pieces, start = (known.pieces, known.size_bytes) if known is not None else ((), 0)
         added = tuple(self._pieces(file_seen, start))
         return ArchivedFile(file_seen.path, file_seen.size_bytes, False, pieces + added)
+
+    def _refer_to(self, path: str, place: ColdPlace) -> ArchivedFile:
+        """A segment that is only in the archive stays in every base. Raises `DamagedArchive` if it is in another."""
+        known = self._known.get(path)
+        if known is None or [piece.key for piece in known.pieces] != [place.key]:
+            try:
+                self._objects.get_range(place.key, 0, 1)
+            except ObjectMissing:
+                reason = f"{path} is only in the archive {place.url}; restore from there, then archive to another place"
+                raise DamagedArchive(place.key, reason) from None
+        return ArchivedFile(path, place.size_bytes, True, (Piece(place.key, 0, place.size_bytes, place.crc),))
 
     def _reusable(self, file_seen: FoundFile) -> ArchivedFile | None:
         known = self._known.get(file_seen.path)
@@ -212,7 +251,7 @@ class BaseCopy:
         return None if any(piece.key in self._wasted for piece in known.pieces) else known
 
     def _copy_whole(self, file_seen: FoundFile) -> ArchivedFile:
-        data = self._read(file_seen.path, 0, file_seen.size_bytes)
+        data = self._read(file_seen, 0, file_seen.size_bytes)
         key = f"{self._generation}/{file_seen.object_name}"
         self._put(key, data)
         piece = Piece(key, 0, len(data), google_crc32c.value(data))
@@ -221,7 +260,7 @@ class BaseCopy:
     def _pieces(self, file_seen: FoundFile, start: int) -> Iterator[Piece]:
         while start < file_seen.size_bytes:
             size = min(file_seen.size_bytes - start, PACK_BYTES - self._pack_bytes)
-            data = self._read(file_seen.path, start, size)
+            data = self._read(file_seen, start, size)
             yield Piece(self._pack_key(), self._pack_bytes, size, google_crc32c.value(data))
             self._pack.append(data)
             self._pack_bytes += size
@@ -229,9 +268,12 @@ class BaseCopy:
             if self._pack_bytes >= PACK_BYTES:
                 self._flush()
 
-    def _read(self, path: str, start: int, size: int) -> bytes:
-        file = _open(self._disk, f"{self._folder.path}/{path}")
+    def _read(self, file_seen: FoundFile, start: int, size: int) -> bytes:
+        path, tier_file = file_seen.path, file_seen.tier_file
+        file = _open(self._disk, f"{self._folder.path}/{tier_file or path}")
         try:
+            if tier_file:
+                start += file.size() - file_seen.size_bytes
             data = file.read_at(start, size)
         finally:
             file.close()

@@ -17,9 +17,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import google_crc32c
 import obstore
 from obstore import exceptions
 from obstore.store import from_url
@@ -36,10 +37,14 @@ from driftq.storage.archive.object_store import (
     Versioned,
 )
 
+if TYPE_CHECKING:
+    from driftq.storage.cold_segments import ColdPlace
+
 SCHEMES = ("s3", "gs", "az")
 TIMEOUT = timedelta(seconds=30)
 RETRY_TIMEOUT = timedelta(seconds=10)
 _LIST_ROWS = 1_000
+PIECE_BYTES = 4 << 20  # of a whole segment, read at once
 # Parts of messages, in lower case, and what they mean. The first that fits counts.
 _SIGNS: tuple[tuple[str, Reason], ...] = (
     ("nosuchbucket", "no_bucket"),
@@ -165,3 +170,29 @@ def _plain(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:300]
+
+
+# --- the whole file of a segment that is only in the archive, for a copy that must stand alone ---
+
+
+class ArchivedBytesAway(Exception):
+    """They cannot be had now."""
+
+
+def archived_bytes(place: ColdPlace) -> Iterator[bytes]:
+    """Its bytes, in pieces. A wrong checksum is noticed at the end. Raises `ArchivedBytesAway`."""
+    crc = 0
+    try:
+        objects = open_object_store(place.url)
+        for position in range(0, place.size_bytes, PIECE_BYTES):
+            data = objects.get_range(place.key, position, min(PIECE_BYTES, place.size_bytes - position))
+            crc = google_crc32c.extend(crc, data)
+            yield data
+    except (ObjectStoreError, BadAddress) as error:
+        reason = f"a segment is only in the archive {place.url}, which cannot be read: {error}"
+        raise ArchivedBytesAway(reason) from error
+    except ObjectMissing as error:
+        reason = f"{error} is missing in the archive {place.url}; see `driftq archive verify`"
+        raise ArchivedBytesAway(reason) from error
+    if crc != place.crc:
+        raise ArchivedBytesAway(f"{place.key} in the archive {place.url} is not what was archived")

@@ -3,8 +3,8 @@
 Kept is every point of the last `retain_ms`: the newest base before that time, all bases since, and the chunks after the
 oldest of them. Everything else goes: first out of the manifest, then the objects. Nothing else deletes objects.
 
-Objects are found by a listing. One that is behind only delays a deletion. Keys of generations that the manifest does
-not name are left alone: a later writer may have just stored them.
+Objects are found by a listing. One that is behind only delays a deletion. Keys of generations after the head are left
+alone: a later writer may have just stored them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,11 @@ def retained(manifest: Manifest, since_ms: int) -> Manifest:
     before = next((base for base in own if base.at_ms <= since_ms), None)
     first_lsn = before.lsn + 1 if before is not None else manifest.first_lsn
     bases = tuple(base for base in manifest.bases if _is_kept(base, before, since_ms))
-    alive = {stretch.generation for stretch in history(manifest, manifest.head)}
+    linked = _linked(manifest, first_lsn)
     generations = []
     for generation in manifest.generations:
         is_recent = generation.started_ms > since_ms or any(base.generation == generation.name for base in bases)
-        if (
-            generation.name == manifest.head
-            or is_recent
-            or (generation.name in alive and not _ends(manifest, generation.name, first_lsn))
-        ):
+        if is_recent or generation.name in linked:
             generations.append(generation)
     if (
         len(bases) == len(manifest.bases)
@@ -53,24 +49,39 @@ def _is_kept(base: Base, before: Base | None, since_ms: int) -> bool:
     return base.at_ms > since_ms or base == before
 
 
-def _ends(manifest: Manifest, name: str, first_lsn: int) -> bool:
-    """Whether all that counts of a generation is before an lsn."""
-    last = next(stretch.last_lsn for stretch in history(manifest, manifest.head) if stretch.generation == name)
-    return last is not None and last < first_lsn
+def _linked(manifest: Manifest, first_lsn: int) -> set[str]:
+    """The generations that lead from the head back to an lsn, also those that wrote nothing: without one of them, what
+    came before could not be reached."""
+    names: set[str] = set()
+    generation = manifest.generation(manifest.head)
+    while generation is not None:
+        names.add(generation.name)
+        if generation.first_lsn <= first_lsn or not generation.parent:
+            break
+        generation = manifest.generation(generation.parent)
+    return names
 
 
-def unneeded(objects: ObjectStore, before: Manifest, kept: Manifest, inventories: Iterable[Inventory]) -> Iterator[str]:
+def unneeded(objects: ObjectStore, kept: Manifest, inventories: Iterable[Inventory]) -> Iterator[str]:
     """The keys of objects that nothing needs any more, while no base is being made."""
     used = {base.key for base in kept.bases}
     for inventory in inventories:
         used |= inventory.keys()
     names = {generation.name for generation in kept.generations}
     alive = {stretch.generation for stretch in history(kept, kept.head)}
-    for generation in before.generations:
-        for row in objects.list(f"{generation.name}/"):
-            if "/journal/" in row.key:
-                is_old = generation.name in alive and key_lsn(row.key) < kept.first_lsn
-                if generation.name not in names or is_old:
-                    yield row.key
-            elif row.key not in used:
+    for row in objects.list(""):
+        name = row.key.partition("/")[0]
+        if not _is_ours(name, kept.head):
+            continue
+        if "/journal/" in row.key:
+            is_old = name in alive and key_lsn(row.key) < kept.first_lsn
+            if name not in names or is_old:
                 yield row.key
+        elif row.key not in used:
+            yield row.key
+
+
+def _is_ours(name: str, head: str) -> bool:
+    """Whether it is the head, or an older generation. A segment may be needed long after its generation has ended."""
+    number = name.partition("-")[0]
+    return name == head or (number.isdigit() and int(number) < int(head.partition("-")[0]))
