@@ -1,13 +1,12 @@
-"""The route table: every path of the server with the right it needs, and how a request finds its handler."""
+"""The app: finds the handler of a request in the route table, and checks the right that its route needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from driftq.server.access.identity import (
     ANY,
-    BODY,
     OWN,
     PUBLIC,
     Right,
@@ -16,42 +15,20 @@ from driftq.server.access.identity import (
     require_any_topic,
     require_topic,
 )
-from driftq.server.handlers.backup import BackupHandlers
-from driftq.server.handlers.claims import ClaimsHandlers
 from driftq.server.handlers.codec import error_response
-from driftq.server.handlers.dead_letters import DeadLettersHandlers
-from driftq.server.handlers.effects import EffectsHandlers, OutcomeHandlers
-from driftq.server.handlers.explain import ExplainHandlers
-from driftq.server.handlers.groups import GroupsHandlers
-from driftq.server.handlers.jobs import JobsHandlers
-from driftq.server.handlers.produce import ProduceHandlers
-from driftq.server.handlers.produce_batch import ProduceBatchHandlers
-from driftq.server.handlers.records import PartitionRecordsHandlers, StreamRecordsHandlers
-from driftq.server.handlers.route import RouteHandlers
-from driftq.server.handlers.server import ClockHandlers, MetricsHandlers, OpenapiHandlers, ServerHandlers
-from driftq.server.handlers.stages import StagesHandlers
-from driftq.server.handlers.streams import StreamCatalogHandlers, StreamHandlers
-from driftq.server.handlers.subscriptions import SubscriptionHandlers
-from driftq.server.handlers.tokens import TokensHandlers
-from driftq.server.handlers.topics import TopicsHandlers
-from driftq.server.handlers.workers import WorkersHandlers
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
-from driftq.wire.grants import ADMIN, CONSUME, MANAGE, OBSERVE, PRODUCE, READ, UNNAMED_VERBS
+from driftq.wire.grants import CONSUME, UNNAMED_VERBS
 
 if TYPE_CHECKING:
     from driftq.server.access.authenticator import Authenticator
-    from driftq.server.handlers.context import Context
 
 Handler = Callable[[Request], Answer]
 ParameterHandler = Callable[..., Answer]
 RightOf = Callable[[str, bytes], Right]
 
-_TOPIC, _GROUP = "topic", "group"  # names of path parameters
-_PRODUCE, _CONSUME, _READ = Right(PRODUCE, BODY), Right(CONSUME, BODY), Right(READ, BODY)
-_SEE_TOPIC, _SEE_GROUP = Right(ANY.verb, _TOPIC), Right(ANY.verb, _GROUP)  # some right on it
-_READ_TOPIC, _MANAGE_TOPIC = Right(READ, _TOPIC), Right(MANAGE, _TOPIC)
-_ADMIN, _OBSERVE = Right(ADMIN), Right(OBSERVE)
+TOPIC_PARAMETER, GROUP_PARAMETER = "topic", "group"  # names in paths that a right may refer to
+DATA: Final = "data"  # of a route whose calls are work, not administration: the audit has no records of them
 
 
 class RouteSpec(NamedTuple):
@@ -63,150 +40,26 @@ class RouteSpec(NamedTuple):
     handler: ParameterHandler
     right: Right | RightOf  # what a caller needs; of a path that ends in `/*`: by method and the rest of the path
     head: bool = False  # HEAD is served too: like GET, without the body
+    audit: str | tuple[str, ...] = ""  # what its calls are in the audit, or DATA; "" only if it changes nothing
 
-
-def routes(context: Context) -> list[RouteSpec]:
-    """The route table."""
-    table = [
-        *_about_the_server(context),
-        *_queue(context),
-        *_topics_and_groups(context),
-        *_work(context),
-        *_streams(context),
-        *_access(context),
-    ]
-    openapi = OpenapiHandlers(lambda: ((route.method, route.path) for route in table))
-    table.append(RouteSpec("GET", "/v1/openapi.json", openapi.document, PUBLIC))
-    table.append(RouteSpec("GET", "/v1/docs", openapi.page, PUBLIC))
-    return table
-
-
-def _about_the_server(context: Context) -> list[RouteSpec]:
-    server = ServerHandlers(context)
-    clock = ClockHandlers(context)
-    backup = BackupHandlers(context)
-    return [
-        RouteSpec("GET", "/v1/healthz", server.healthz, PUBLIC, head=True),
-        RouteSpec("GET", "/v1/readyz", server.readyz, PUBLIC, head=True),
-        RouteSpec("GET", "/v1/version", server.version, ANY),
-        RouteSpec("GET", "/v1/clock", clock.show, _OBSERVE),
-        RouteSpec("POST", "/v1/clock/accept", clock.accept, _ADMIN),
-        RouteSpec("GET", "/v1/backup", backup.download, _ADMIN),
-        RouteSpec("GET", "/v1/metrics", MetricsHandlers(context).page, _OBSERVE, head=True),
-    ]
-
-
-def _queue(context: Context) -> list[RouteSpec]:
-    batches = ProduceBatchHandlers(context)
-    claims = ClaimsHandlers(context)
-    return [
-        RouteSpec("POST", "/v1/produce", ProduceHandlers(context).produce, _PRODUCE),
-        RouteSpec("POST", "/v1/produce/batch", batches.produce, _PRODUCE),
-        RouteSpec("POST", "/v1/produce/packed", batches.produce_packed, _PRODUCE),
-        RouteSpec("POST", "/v1/route", RouteHandlers(context).route, _PRODUCE),
-        RouteSpec("GET", "/v1/consume", claims.consume, _CONSUME),
-        RouteSpec("POST", "/v1/claim", claims.claim, _CONSUME),
-        RouteSpec("POST", "/v1/ack", claims.ack, _CONSUME),
-        RouteSpec("POST", "/v1/nack", claims.nack, _CONSUME),
-        RouteSpec("POST", "/v1/ack-cumulative", claims.ack_through, _CONSUME),
-        RouteSpec("POST", "/v1/ack/batch", claims.ack_batch, _CONSUME),
-        RouteSpec("POST", "/v1/nack/batch", claims.nack_batch, _CONSUME),
-        RouteSpec("POST", "/v1/release", claims.release, _CONSUME),
-        RouteSpec("POST", "/v1/reject", claims.reject, _CONSUME),
-        RouteSpec("POST", "/v1/extend", claims.extend, _CONSUME),
-        RouteSpec("GET", "/v1/explain", ExplainHandlers(context).explain, _READ),
-    ]
-
-
-def _topics_and_groups(context: Context) -> list[RouteSpec]:
-    topics = TopicsHandlers(context)
-    groups = GroupsHandlers(context)
-    records = PartitionRecordsHandlers(context)
-    return [
-        RouteSpec("GET", "/v1/topics", topics.list, ANY),
-        RouteSpec("POST", "/v1/topics", topics.create, Right(MANAGE, BODY)),
-        RouteSpec("GET", "/v1/topics/{topic}", topics.describe, _SEE_TOPIC),
-        RouteSpec("PATCH", "/v1/topics/{topic}", topics.change, _MANAGE_TOPIC),
-        RouteSpec("DELETE", "/v1/topics/{topic}", topics.delete, _MANAGE_TOPIC),
-        RouteSpec("GET", "/v1/topics/{topic}/offsets", records.offsets, _SEE_TOPIC),
-        RouteSpec("POST", "/v1/offsets", records.offsets_of_topics, Right(ANY.verb, BODY)),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/records", records.fetch, _READ_TOPIC),
-        RouteSpec("GET", "/v1/topics/{topic}/partitions/{partition}/messages", records.peek, _READ_TOPIC),
-        RouteSpec("GET", "/v1/groups", groups.list, ANY),
-        RouteSpec("POST", "/v1/groups/offsets", groups.commit_offsets, _CONSUME),
-        RouteSpec("GET", "/v1/topics/{topic}/groups", groups.list_of_topic, _SEE_TOPIC),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe, _SEE_GROUP),
-        RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete, _MANAGE_TOPIC),
-        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", groups.states, _SEE_GROUP),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", groups.seek, _MANAGE_TOPIC),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", groups.pause, _MANAGE_TOPIC),
-        RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/resume", groups.resume, _MANAGE_TOPIC),
-    ]
-
-
-def _work(context: Context) -> list[RouteSpec]:
-    effects = EffectsHandlers(context)
-    letters = DeadLettersHandlers(context)
-    jobs = JobsHandlers(context)
-    stages = StagesHandlers(context)
-    workers = WorkersHandlers(context)
-    return [
-        # effects that happen once
-        RouteSpec("GET", "/v1/idempotency", effects.get, _CONSUME),
-        RouteSpec("POST", "/v1/idempotency/begin", effects.begin, _CONSUME),
-        RouteSpec("POST", "/v1/idempotency/commit", effects.commit, _CONSUME),
-        RouteSpec("POST", "/v1/idempotency/fail", effects.fail, _CONSUME),
-        RouteSpec("POST", "/v1/outcome", OutcomeHandlers(context).outcome, Right(ANY.verb, BODY)),
-        # dead letters and jobs
-        RouteSpec("GET", "/v1/dlq/{topic}", letters.list, _READ),
-        RouteSpec("GET", "/v1/dlq/{topic}/errors", letters.errors, _READ),
-        RouteSpec("POST", "/v1/dlq/{topic}/redrive", letters.redrive, _CONSUME),
-        RouteSpec("POST", "/v1/jobs", jobs.enqueue, _PRODUCE),
-        RouteSpec("GET", "/v1/jobs/{topic}/{id}", jobs.get, _READ_TOPIC),
-        RouteSpec("GET", "/v1/jobs/{topic}/{id}/result", jobs.result, _READ_TOPIC),
-        RouteSpec("POST", "/v1/jobs/{topic}/{id}/cancel", jobs.cancel, Right(PRODUCE, _TOPIC)),
-        # processes that run workers
-        RouteSpec("GET", "/v1/workers", workers.list, ANY),
-        RouteSpec("GET", "/v1/workers/{id}", workers.describe, Right(ANY.verb, BODY)),
-        RouteSpec("PUT", "/v1/workers/{id}", workers.heartbeat, _CONSUME),
-        RouteSpec("DELETE", "/v1/workers/{id}", workers.remove, _CONSUME),
-        RouteSpec("POST", "/v1/workers/{id}/drain", workers.drain, Right(MANAGE, BODY)),
-        RouteSpec("POST", "/v1/workers/{id}/stop", workers.stop, Right(MANAGE, BODY)),
-        # staged appends, for sinks
-        RouteSpec("POST", "/v1/stages", stages.stage, Right(ANY.verb, BODY)),
-        RouteSpec("POST", "/v1/stages/publish", stages.publish, Right(ANY.verb, BODY)),
-        RouteSpec("POST", "/v1/stages/forget", stages.forget, Right(ANY.verb, BODY)),
-    ]
-
-
-def _streams(context: Context) -> list[RouteSpec]:
-    streams = StreamHandlers(context, SubscriptionHandlers(context))
-    catalog = StreamCatalogHandlers(context)
-    return [
-        RouteSpec("*", "/v1/stream/*", streams.handle, streams.right_of),
-        RouteSpec("GET", "/v1/streams", catalog.list, ANY),
-        RouteSpec("POST", "/v1/streams/trim", catalog.trim, Right(MANAGE, BODY)),
-        RouteSpec("GET", "/v1/streams/records", StreamRecordsHandlers(context).fetch, _READ),
-    ]
-
-
-def _access(context: Context) -> list[RouteSpec]:
-    tokens = TokensHandlers(context)
-    return [
-        RouteSpec("GET", "/v1/tokens", tokens.list, _ADMIN),
-        RouteSpec("POST", "/v1/tokens", tokens.create, _ADMIN),
-        RouteSpec("GET", "/v1/tokens/{id}", tokens.show, _ADMIN),
-        RouteSpec("PATCH", "/v1/tokens/{id}", tokens.narrow, _ADMIN),
-        RouteSpec("DELETE", "/v1/tokens/{id}", tokens.revoke, _ADMIN),
-        RouteSpec("POST", "/v1/tokens/{id}/rotate", tokens.rotate, _ADMIN),
-    ]
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """What its calls can be in the audit."""
+        return self.audit if isinstance(self.audit, tuple) else (self.audit,) if self.audit not in ("", DATA) else ()
 
 
 class App:
     """Finds the handler of a request, and checks the right that its route needs."""
 
-    def __init__(self, table: list[RouteSpec], authenticator: Authenticator | None = None) -> None:
-        self._authenticator = authenticator  # None: every caller may do everything
+    def __init__(
+        self,
+        table: list[RouteSpec],
+        authenticator: Authenticator | None = None,
+        tenants: Callable[[str], Callable[[Request], Answer]] | None = None,
+    ) -> None:
+        self.routes = tuple(table)
+        self._authenticator = authenticator  # None: every caller may do everything, or has an identity already
+        self._tenants = tenants  # the app of a tenant, for callers that have one
         self._exact: dict[bytes, dict[str, RouteSpec]] = {}
         self._patterns: list[tuple[list[str], dict[str, RouteSpec]]] = []
         self._prefixes: list[tuple[bytes, RouteSpec]] = []
@@ -240,8 +93,15 @@ class App:
                 refused = self._refusal(request, right)
                 if refused is not None:
                     return refused
+                if (app := self._tenant_app(request)) is not None:
+                    return app(request)
+                request.head.action = ""  # its handler says what it is
                 return self._cached(request, _bound(route.handler, rest), f"{request.method} {prefix.decode()}*")
-        return self._refusal(request, ANY) or self._match(request)
+        refused = self._refusal(request, ANY)
+        if refused is not None:
+            return refused
+        app = self._tenant_app(request)
+        return app(request) if app is not None else self._match(request)
 
     def _call_exact(self, request: Request, methods: dict[str, RouteSpec]) -> Answer:
         route = methods.get(request.method)
@@ -250,23 +110,36 @@ class App:
         refused = self._refusal(request, right)
         if refused is not None:
             return refused
+        if (app := self._tenant_app(request)) is not None:
+            return app(request)
         if route is None:
             return _not_allowed(methods)
         if right.verb in UNNAMED_VERBS:
             require(request, right.verb)
+        request.head.action = _action(route)
         return self._cached(request, route.handler, f"{request.method} {request.path}")
 
     def _refusal(self, request: Request, right: Right) -> Response | None:
         """The response to a caller whose credential is missing or wrong."""
         if self._authenticator is None or right is PUBLIC or right is OWN:
             return None
-        return self._authenticator.identify(request)
+        reads = request.method in ("GET", "HEAD") and right.verb != CONSUME
+        return self._authenticator.identify(request, reads=reads)
+
+    def _tenant_app(self, request: Request) -> Callable[[Request], Answer] | None:
+        """Where a caller with a tenant is served."""
+        identity = request.identity
+        if self._tenants is None or identity is None or not identity.tenant:
+            return None
+        return self._tenants(identity.tenant)
 
     def _cached(self, request: Request, handler: Handler, name: str) -> Answer:
         """Call a handler. Route, identity and its rights depend on the head alone, and clients repeat their heads:
-        cache the handler with it."""
-        head = request.head
-        head.handler, head.identity, head.route = handler, request.identity, name
+        cache the handler with it. Heads are shared by connections, so the identity of a certificate is not cached."""
+        head, identity = request.head, request.identity
+        head.route = name
+        if identity is None or not identity.is_of_connection:
+            head.handler, head.identity = handler, identity
         return handler(request)
 
     def _match(self, request: Request) -> Answer:
@@ -282,6 +155,7 @@ class App:
                     return _not_allowed(methods)
                 if request.identity is not None:
                     _check_right(request, route, dict(zip(_names(segments), values)))
+                request.head.action = _action(route)
                 request.head.route = f"{request.method} /{'/'.join(segments)}"
                 return route.handler(request, *values)
         return error_response(404, "NOT_FOUND", f"there is no {path}")
@@ -291,16 +165,20 @@ def _check_right(request: Request, route: RouteSpec, parameters: dict[str, str])
     """The right of a route whose target is a parameter of its path."""
     right = route.right
     assert isinstance(right, Right)
-    if right.target == _TOPIC:
-        topic = parameters[_TOPIC]
+    if right.target == TOPIC_PARAMETER:
+        topic = parameters[TOPIC_PARAMETER]
         if right.verb == ANY.verb:
             require_any_topic(request, topic)
         else:
             require_topic(request, right.verb, topic)
-    elif right.target == _GROUP:
-        require_any_group(request, parameters[_TOPIC], parameters[_GROUP])
+    elif right.target == GROUP_PARAMETER:
+        require_any_group(request, parameters[TOPIC_PARAMETER], parameters[GROUP_PARAMETER])
     elif right.verb in UNNAMED_VERBS:
         require(request, right.verb)
+
+
+def _action(route: RouteSpec) -> str:
+    return route.audit if isinstance(route.audit, str) else ""
 
 
 def _names(segments: list[str]) -> list[str]:

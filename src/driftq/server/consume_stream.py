@@ -31,6 +31,7 @@ from driftq.engine.consumer_window import ConsumerWindow
 from driftq.engine.lifetime import EngineStopped
 from driftq.engine.waiters import claim_or_wait
 from driftq.server.deliveries import DeliveryLines, give_back, set_aside
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ class ConsumeStream:
                         break
                     stream.write(line + b"\n")
                     sent += 1
+            except ColdRange:
+                pass  # its records have left the cache: the rest goes back
             except CorruptLog as error:
                 logger.error("a message was not delivered: %s", error)
                 set_aside(self._engine, self._claim, c.Held(delivery.partition, sent, sent + 1, claimed.token))

@@ -23,11 +23,13 @@ from msgspec import Struct, json
 
 from driftq.core.model import facts as f
 from driftq.storage.corruption import CorruptLog
-from driftq.wire.message import BAD_HEAD
+from driftq.wire.message import BAD_HEAD, read_head
 from driftq.wire.records import read_header, unpack
 
 if TYPE_CHECKING:
     from driftq.engine.engine import Engine
+    from driftq.wire.message import DeadLetter, Head
+    from driftq.wire.records import Record
 
 LETTERS_MAX = 5_000_000
 TEXTS_BYTES_MAX = 64 << 20
@@ -40,12 +42,33 @@ UNUSED_MS = 60_000  # columns that were not used for this long make room for oth
 UNKNOWN = 0  # the cause of a letter that must be read
 
 
+class Letter(NamedTuple):
+    """A dead letter in its log."""
+
+    log_id: int
+    partition: int
+    offset: int
+    at_ms: int
+    record: Record
+    head: Head
+
+    @property
+    def origin(self) -> DeadLetter:
+        assert self.head.dlq is not None
+        return self.head.dlq
+
+    @property
+    def tenant(self) -> str:
+        return self.head.envelope.tenant_id if self.head.envelope is not None else ""
+
+
 class Cause(NamedTuple):
-    """Why a letter died, and for which group."""
+    """Why a letter died, for which group, and whose it is."""
 
     group: str
     reason: str
     error: str
+    tenant: str = ""
 
 
 class CauseTable:
@@ -65,7 +88,7 @@ class CauseTable:
         number = self._numbers.get(cause)
         if number is not None:
             return number
-        size_bytes = CAUSE_COST_BYTES + len(cause.group) + len(cause.reason) + len(cause.error)
+        size_bytes = CAUSE_COST_BYTES + sum(map(len, cause))
         if self._size_bytes + size_bytes > self._bytes_max:
             self.is_full = True
             return UNKNOWN
@@ -212,12 +235,14 @@ class LetterIndex:
 
     def _number(self, head: bytes) -> int:
         try:
-            origin = _decode(head).dlq
+            letter = _decode(head)
         except BAD_HEAD:
             return UNKNOWN
+        origin = letter.dlq
         if origin is None:
             return UNKNOWN
-        return self._table.number(Cause(origin.group, origin.reason, origin.last_error))
+        tenant = letter.envelope.tenant_id if letter.envelope is not None else ""
+        return self._table.number(Cause(origin.group, origin.reason, origin.last_error, tenant))
 
     # --- keep up with durable facts ---
 
@@ -269,8 +294,22 @@ class _LetterOrigin(Struct):
     last_error: str
 
 
+class _LetterEnvelope(Struct):
+    tenant_id: str = ""
+
+
 class _LetterHead(Struct):
+    envelope: _LetterEnvelope | None = None
     dlq: _LetterOrigin | None = None
 
 
 _decode = json.Decoder(_LetterHead).decode
+
+
+def read_letters(engine: Engine, log_id: int, partition: int, first: int, end: int, bytes_max: int) -> Iterator[Letter]:
+    """Letters of [first, end), as many as `bytes_max` allows and at least one, if there is one."""
+    for batch in engine.read(log_id, first, end, bytes_max):
+        header = read_header(batch)
+        low, high = max(0, first - header.first_offset), min(header.count, end - header.first_offset)
+        for offset, record in enumerate(unpack(batch, header, first=low, count=high - low), header.first_offset + low):
+            yield Letter(log_id, partition, offset, header.at_ms, record, read_head(record.head))

@@ -14,17 +14,15 @@ taken at the start, so letters that die in the meantime do not prolong a search.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.groups import DEAD_PREFIX, Topic
 from driftq.core.transitions.lookups import no_such_topic
-from driftq.server.dead_letter_index import UNKNOWN, CauseTable, LetterIndex, LetterPiece
+from driftq.server.dead_letter_index import UNKNOWN, CauseTable, Letter, LetterIndex, LetterPiece, read_letters
+from driftq.storage.cold_segments import ColdRange
 from driftq.wire.dead_letters import REDRIVE_GROUP, ErrorKind
 from driftq.wire.errors import fingerprint
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.message import DeadLetter, Head, read_head
-from driftq.wire.records import Record, read_header, unpack
 
 if TYPE_CHECKING:
     from driftq.core.model.replies import Rejected
@@ -32,28 +30,13 @@ if TYPE_CHECKING:
     from driftq.engine.engine import Engine
 
 READ_BYTES = 1 << 20  # of letters, in one step
+KIND_TENANTS_MAX = 100  # that a kind of error names
 LOOKS_MAX = 40_000  # what one step costs at most; looking at an indexed letter is 1
 READ_LOOKS = 60  # reading a letter
 RANGE_LOOKS = 40  # starting with a range
 
 Place = tuple[int, int]  # partition and offset
 BEFORE_ALL: Place = (0, -1)
-
-
-class Letter(NamedTuple):
-    """A dead letter in its log."""
-
-    log_id: int
-    partition: int
-    offset: int
-    at_ms: int
-    record: Record
-    head: Head
-
-    @property
-    def origin(self) -> DeadLetter:
-        assert self.head.dlq is not None
-        return self.head.dlq
 
 
 class Filter(NamedTuple):
@@ -160,6 +143,7 @@ class LetterSearch:
         self._walk = walk
         self._named = deque(sorted(place for place in letter_filter.places or () if place > walk.after))
         self._admitted: deque[Place] = deque()  # not read yet
+        self._found = walk.after  # the last place that was returned
         self._table: CauseTable | None = None  # that `_flags` belong to
         self._flags = bytearray()  # by number of a cause: whether the filter may admit it
         self._is_over = False  # everything is in `_admitted`
@@ -172,19 +156,32 @@ class LetterSearch:
         """The next places, at most `count_max`; perhaps none, although there are more."""
         if not self._admitted:
             self._admitted.extend(self._next_places(count_max))
-        return [self._admitted.popleft() for _ in range(min(count_max, len(self._admitted)))]
+        places = [self._admitted.popleft() for _ in range(min(count_max, len(self._admitted)))]
+        self._found = places[-1] if places else self._found
+        return places
+
+    def after(self) -> str | None:
+        """The cursor of a search that continues after what was found; None if there is nothing more."""
+        partition, offset = self._found
+        return f"{partition}:{offset}" if not self.is_over else None
 
     def step(self, count_max: int) -> list[Letter]:
-        """The next letters, at most `count_max` and about `READ_BYTES`; perhaps none, although there are more. One that
-        cannot be read raises `CorruptLog`."""
+        """Up to `count_max` letters, about `READ_BYTES`; perhaps none yet. A damaged one raises `CorruptLog`."""
         places = self.find(count_max)
         letters: list[Letter] = []
         size_bytes = at = 0
         while at < len(places) and size_bytes < READ_BYTES:
-            at, read = self._read(places, at, READ_BYTES - size_bytes)
+            try:
+                at, read = self._read(places, at, READ_BYTES - size_bytes)
+            except ColdRange:
+                if letters:
+                    break
+                self._admitted.extendleft(reversed(places))  # they are asked for again
+                raise
             letters += read
             size_bytes += sum(len(letter.record.value) + len(letter.record.head) for letter in read)
         self._admitted.extendleft(reversed(places[at:]))
+        self._found = places[at - 1] if at else self._found
         return letters
 
     def _read(self, places: list[Place], at: int, bytes_max: int) -> tuple[int, list[Letter]]:
@@ -218,7 +215,12 @@ class LetterSearch:
                 places += [(waiting.partition, offset) for offset in range(waiting.first, end)]
                 looks += RANGE_LOOKS + end - waiting.first
             else:
-                end, cost = self._look(waiting, places, count_max - len(places))
+                try:
+                    end, cost = self._look(waiting, places, count_max - len(places))
+                except ColdRange:
+                    if places:
+                        break  # the next call asks for it again
+                    raise
                 looks += RANGE_LOOKS + cost
             self._walk.move_to((waiting.partition, end))
         return places
@@ -261,7 +263,7 @@ class LetterSearch:
             self._table = table
             self._flags = bytearray(b"\1")  # UNKNOWN may be admitted
         for cause in table.causes[len(self._flags) :]:
-            self._flags.append(self._filter.admits_cause(*cause))
+            self._flags.append(self._filter.admits_cause(cause.group, cause.reason, cause.error))
         return self._flags
 
     def _next_named(self, count_max: int) -> list[Place]:
@@ -277,8 +279,14 @@ class LetterSearch:
                 continue  # redriven, dropped, or never there
             if not self._filter.admits_all():
                 looks += READ_LOOKS
-                if not self._admits(waiting.log_id, *place):
-                    continue
+                try:
+                    if not self._admits(waiting.log_id, *place):
+                        continue
+                except ColdRange:
+                    self._named.appendleft(place)  # it is asked for again when it is here
+                    if places:
+                        break
+                    raise
             places.append(place)
         self._is_over = not self._named
         return places
@@ -287,21 +295,26 @@ class LetterSearch:
 class _Kind:
     """A kind of error, while its letters are counted."""
 
-    __slots__ = ("count", "example", "first", "last", "last_ms")
+    __slots__ = ("count", "example", "first", "first_ms", "last_ms", "tenants")
 
     def __init__(self) -> None:
         self.count = 0
         self.first: Place = (1 << 62, 0)
-        self.last: Place = BEFORE_ALL
         self.example = ""  # the error of the first
-        self.last_ms = 0  # when the last one died
+        self.first_ms, self.last_ms = 1 << 62, 0  # when the earliest and the latest died
+        self.tenants: set[str] = set()
 
-    def add(self, count: int, first: Place, error: str, last: Place, last_ms: int) -> None:
+    def add(self, count: int, first: Place, error: str, tenant: str, first_ms: int, last_ms: int) -> None:
         self.count += count
         if first < self.first:
             self.first, self.example = first, error
-        if last > self.last:
-            self.last, self.last_ms = last, last_ms
+        self.first_ms, self.last_ms = min(self.first_ms, first_ms), max(self.last_ms, last_ms)
+        if tenant and len(self.tenants) < KIND_TENANTS_MAX:
+            self.tenants.add(tenant)
+
+    def info(self, group: str, reason: str, error: str) -> ErrorKind:
+        first_at, last_at = to_rfc3339(self.first_ms), to_rfc3339(self.last_ms)
+        return ErrorKind(group, reason, error, self.example, self.count, last_at, first_at, sorted(self.tenants))
 
 
 class KindCounts:
@@ -318,7 +331,7 @@ class KindCounts:
     def kinds(self) -> list[ErrorKind]:
         """The most frequent kind first."""
         counted = sorted(self._kinds.items(), key=lambda item: (-item[1].count, item[1].first))
-        return [ErrorKind(*key, kind.example, kind.count, to_rfc3339(kind.last_ms)) for key, kind in counted]
+        return [kind.info(*key) for key, kind in counted]
 
     def step(self) -> None:
         looks = 0
@@ -340,10 +353,10 @@ class KindCounts:
             if number == UNKNOWN:
                 self._read_unknown(waiting, piece)
                 continue
-            group, reason, error = piece.table.causes[number]
-            last = lasts[number]
+            group, reason, error, tenant = piece.table.causes[number]
+            first_ms, last_ms = (piece.times[offset - piece.first] for offset in (firsts[number], lasts[number]))
             kind = self._kind(group, reason, error)
-            kind.add(count, (partition, firsts[number]), error, (partition, last), piece.times[last - piece.first])
+            kind.add(count, (partition, firsts[number]), error, tenant, first_ms, last_ms)
 
     def _read_unknown(self, waiting: WaitingRange, piece: LetterPiece) -> None:
         for offset, cause in enumerate(piece.causes, piece.first):
@@ -351,7 +364,7 @@ class KindCounts:
                 for letter in read_letters(self._engine, waiting.log_id, waiting.partition, offset, offset + 1, 1):
                     origin, place = letter.origin, (letter.partition, letter.offset)
                     kind = self._kind(origin.group, origin.reason, origin.last_error)
-                    kind.add(1, place, origin.last_error, place, letter.at_ms)
+                    kind.add(1, place, origin.last_error, letter.tenant, letter.at_ms, letter.at_ms)
 
     def _kind(self, group: str, reason: str, error: str) -> _Kind:
         kind_text = self._fingerprints.get(error)
@@ -362,12 +375,3 @@ class KindCounts:
         if kind is None:
             kind = self._kinds[key] = _Kind()
         return kind
-
-
-def read_letters(engine: Engine, log_id: int, partition: int, first: int, end: int, bytes_max: int) -> Iterator[Letter]:
-    """Letters of [first, end), as many as `bytes_max` allows and at least one, if there is one."""
-    for batch in engine.read(log_id, first, end, bytes_max):
-        header = read_header(batch)
-        low, high = max(0, first - header.first_offset), min(header.count, end - header.first_offset)
-        for offset, record in enumerate(unpack(batch, header, first=low, count=high - low), header.first_offset + low):
-            yield Letter(log_id, partition, offset, header.at_ms, record, read_head(record.head))

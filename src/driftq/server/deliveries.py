@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from driftq.core.model import commands as c
 from driftq.server.http.request import BadRequest
 from driftq.server.http.response import Response
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records
 from driftq.wire.claims import RefusedItem
@@ -81,7 +82,7 @@ class DeliveryLines:
                 size_bytes -= len(line)
                 if size_bytes <= 0:
                     break
-        except CorruptLog:
+        except (CorruptLog, ColdRange):
             self._lines = None
             if not taken:
                 raise
@@ -207,6 +208,9 @@ class ClaimReader:
                     if self._slice_bytes > SLICE_BYTES:
                         yield
                         self._next_slice()
+                return
+            except ColdRange:
+                body.is_full = True  # its records have left the cache: the rest goes back
                 return
             except CorruptLog as error:
                 logger.error("not delivered: %s", error)

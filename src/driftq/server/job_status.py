@@ -15,8 +15,8 @@ from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from driftq.core.model.commands import EffectKey, ProduceKey
-from driftq.core.state.effects import EffectStatus, effect_scope
-from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
+from driftq.core.state.effects import EffectStatus
+from driftq.core.state.idempotency_keys import ProducedKey, job_key
 from driftq.core.state.jobs import Attempt, claims
 from driftq.core.state.progress import MessageState
 from driftq.wire.fields import to_rfc3339
@@ -39,6 +39,7 @@ _STATE_ORDER: tuple[JobStateName, ...] = (
 _FINAL_STATES: dict[str, JobStateName] = {
     "succeeded": "succeeded", "dead": "dead", "cancelled": "cancelled", "skipped": "skipped",
 }  # fmt: skip
+DELAYED_MAX = 1_000  # of a log without groups, that a summary looks through
 ENDED = frozenset(("dead", "cancelled", "finished", "succeeded", "skipped"))
 
 
@@ -50,6 +51,7 @@ class JobStatus(NamedTuple):
     partition: int
     offset: int
     is_kept: bool  # its record is not deleted
+    is_made_due: bool  # its delay was ended early
     state: JobStateName | None  # None: no group claims it yet
     groups: list[JobGroupState]
 
@@ -69,7 +71,8 @@ def job_status(view: StateView, tenant: str, topic_name: str, job_id: str) -> Jo
         overall = "cancelled"
     elif overall is None and not is_kept:
         overall = "finished"
-    return JobStatus(log.log_id, log.topic, log.partition, key.offset, is_kept, overall, groups)
+    is_made_due = key.offset in log.made_due
+    return JobStatus(log.log_id, log.topic, log.partition, key.offset, is_kept, is_made_due, overall, groups)
 
 
 def _groups(view: StateView, log: Log) -> list[Group]:
@@ -78,7 +81,7 @@ def _groups(view: StateView, log: Log) -> list[Group]:
 
 
 def find_job(state: State, now_ms: int, tenant: str, topic_name: str, job_id: str) -> ProducedKey | None:
-    key = state.keys.find_job(produce_scope(ProduceKey(tenant, topic_name, job_key(job_id))), now_ms)
+    key = state.keys.job_of(ProduceKey(tenant, topic_name, job_key(job_id)), now_ms)
     return key if key is not None and key.log_id in state.logs else _by_offset(state, job_id)
 
 
@@ -108,7 +111,7 @@ def _group_state(view: StateView, group: Group, log: Log, offset: int, tenant: s
     is_waiting = entry is not None and place is MessageState.RESTING
     is_held = lease is not None and place is MessageState.HELD
     report = state.reports.find(group.group_id, log.log_id, offset)
-    effect = state.effects.find(effect_scope(EffectKey(tenant, log.topic, group.name, job_id)))
+    effect = state.effects.of(EffectKey(tenant, log.topic, group.name, job_id))
     is_committed = effect is not None and effect.status is EffectStatus.COMMITTED
     return JobGroupState(
         group=group.name,
@@ -116,7 +119,7 @@ def _group_state(view: StateView, group: Group, log: Log, offset: int, tenant: s
         due_at=to_rfc3339(entry.retry_at_ms) if entry is not None and is_waiting else None,
         owner=lease.owner if lease is not None and is_held else None,
         lease_until=to_rfc3339(lease.until_ms) if lease is not None and is_held else None,
-        attempts=[_attempt(attempt) for attempt in attempts if attempt.number],
+        attempts=[attempt_info(attempt) for attempt in attempts if attempt.number],
         result=effect.result.decode("utf-8", "replace") if effect is not None and is_committed else None,
         progress=Raw(report.progress) if report is not None else UNSET,
         progress_at=to_rfc3339(report.at_ms) if report is not None else None,
@@ -133,7 +136,8 @@ def _state_name(place: MessageState, entry: Entry | None, attempts: list[Attempt
     return "running" if place is MessageState.HELD else "ready"
 
 
-def _attempt(attempt: Attempt) -> JobAttempt:
+def attempt_info(attempt: Attempt) -> JobAttempt:
+    """An attempt as the API shows it."""
     return JobAttempt(
         attempt=attempt.number,
         owner=attempt.owner,
@@ -148,6 +152,49 @@ def _overall(groups: list[JobGroupState]) -> JobStateName | None:
     """The state over all groups that claim the job; None if no group claims it."""
     names = {group.state for group in groups}
     return next((name for name in _STATE_ORDER if name in names), None)
+
+
+class JobSummary(NamedTuple):
+    """A job over all groups that claim it, for lists."""
+
+    state: JobStateName
+    attempts: int
+    error: str
+    owner: str
+    due_ms: int
+
+
+def job_summary(view: StateView, log: Log, offset: int) -> JobSummary:
+    """Cheap: nothing is read from the log."""
+    history = view.state.job_attempts.of(log.log_id, offset)
+    names: set[JobStateName] = set()
+    attempts, due_ms, error, owner = (
+        sum(attempt.number > 0 for attempt in history),
+        0,
+        history[-1].error if history else "",
+        "",
+    )
+    for group in view.state.topics[log.topic].groups.values():
+        if group.commits_offsets:
+            continue
+        place, lease, entry = group.progress[log.partition].state_of(offset)
+        own = [attempt for attempt in history if attempt.group_id == group.group_id]
+        name = _state_name(place, entry, own, view.now_ms)
+        if name == "finished" and history:
+            name = "skipped"
+        if not (place in (MessageState.SETTLED, MessageState.HELD) or own or claims(group, log, offset)):
+            name = "unclaimed"
+        names.add(name)
+        if entry is not None:
+            attempts, error = max(attempts, entry.attempts), error or entry.error
+            due_ms = entry.retry_at_ms if place is MessageState.RESTING else due_ms
+        if lease is not None and place is MessageState.HELD:
+            owner = lease.owner
+    overall = next((name for name in _STATE_ORDER if name in names), None)
+    if overall is None:
+        is_delayed = offset not in log.made_due and any(at == offset for _, at in log.delayed[:DELAYED_MAX])
+        overall = "cancelled" if offset in log.cancelled else "scheduled" if is_delayed else "ready"
+    return JobSummary(overall, attempts, error, owner, due_ms)
 
 
 # --- results ---

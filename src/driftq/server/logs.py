@@ -112,4 +112,6 @@ def _log(request: Request, status: int, size_bytes: int | None) -> None:
         "size_bytes": size_bytes,
         "took_ms": took_ms,
     }
+    if request.trace_id:
+        fields["trace_id"] = f"{request.trace_id:032x}"
     _access_logger.info("%s %s %d", method, path, status, extra={"fields": fields})

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
@@ -32,12 +33,20 @@ from driftq.core.state.idempotency_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
 from driftq.wire.errors import Code
 from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Natural, Priority, from_rfc3339, to_rfc3339
-from driftq.wire.message import BAD_HEAD, Envelope, Head, Job, Routing, encode_head
+from driftq.wire.message import (
+    BAD_HEAD,
+    BAGGAGE_BYTES_MAX,
+    TRACESTATE_BYTES_MAX,
+    Envelope,
+    Head,
+    Job,
+    Routing,
+    encode_head,
+)
 from driftq.wire.produce import ProduceItem, ProduceReply
 from driftq.wire.records import BadBatch, Header, Record, check_with_heads, pack_one, read_header
 
 if TYPE_CHECKING:
-    from driftq.core.model.facts import RecordSchedule
     from driftq.core.model.replies import Produced
 
 
@@ -104,6 +113,8 @@ def value_of(item: ProduceItem) -> bytes:
 
 def _job(item: ProduceItem, now_ms: int) -> Job | None:
     not_before_ms = 0
+    if item.id_ttl_ms is not None and not item.id:
+        raise BadRequest("id_ttl_ms belongs to a job with an id")
     if item.not_before:
         if item.delay_ms:
             raise BadRequest("delay_ms and not_before exclude each other")
@@ -147,6 +158,10 @@ def check_envelope(envelope: Envelope) -> None:
             _check_text(f"envelope.{name}", text, TEXT_BYTES_MAX)
     if envelope.labels:
         check_labels("envelope.labels", envelope.labels)
+    if envelope.tracestate:
+        _check_trace_text("tracestate", envelope.tracestate, TRACESTATE_BYTES_MAX)
+    if envelope.baggage:
+        _check_trace_text("baggage", envelope.baggage, BAGGAGE_BYTES_MAX)
 
 
 def check_labels(field: str, labels: dict[str, str]) -> None:
@@ -162,6 +177,13 @@ def check_labels(field: str, labels: dict[str, str]) -> None:
 def _check_text(field: str, text: str, bytes_max: int) -> None:
     if 4 * len(text) > bytes_max and (size := len(text.encode("utf-8", "surrogatepass"))) > bytes_max:
         raise BadRequest(f"{field} has {size} bytes; at most {bytes_max} are allowed: put data into the value")
+
+
+def _check_trace_text(name: str, text: str, bytes_max: int) -> None:
+    if len(text) > bytes_max:
+        raise BadRequest(f"envelope.{name} has {len(text)} bytes; at most {bytes_max} are allowed")
+    if not (text.isascii() and text.isprintable()):
+        raise BadRequest(f"envelope.{name} is a header of W3C Trace Context: printable ASCII, other bytes as %XX")
 
 
 def _too_large_head(size: int) -> str:
@@ -206,6 +228,8 @@ def _keys(
     once, job_id = (
         ProduceKey(tenant, topic, name, digest, strict=strict, value_crc=crc) if name else None for name in names
     )
+    if job_id is not None and item.id_ttl_ms is not None:
+        job_id = replace(job_id, ttl_ms=max(1, item.id_ttl_ms))  # 0 stands for the server's setting
     return once, job_id
 
 
@@ -213,7 +237,7 @@ def _fingerprint(item: ProduceItem, envelope: Envelope | None, value: bytes) -> 
     """A digest of key, value, envelope and schedule as they were requested. The trace is left out: a repeat has
     another."""
     if envelope is not None:
-        envelope = msgspec.structs.replace(envelope, traceparent="")
+        envelope = msgspec.structs.replace(envelope, traceparent="", tracestate="", baggage="")
     requested = (item.task, item.priority, item.delay_ms, item.not_before, item.timeout_ms)
     digest = blake2b(_deterministic.encode((item.key, envelope, requested)), digest_size=8)
     digest.update(value)
@@ -256,13 +280,24 @@ _TRACEPARENT = re.compile(
 Item = TypeVar("Item", bound=ProduceItem)
 
 
-def traced(item: Item, header: bytes) -> Item:
-    """The message with the request's trace in its envelope, unless it has a trace of its own."""
-    header = header.strip(b" \t")
+def traced(item: Item, headers: Mapping[bytes, bytes]) -> Item:
+    """The message with the request's trace in its envelope, unless it has a trace of its own. What is no valid trace is
+    left out: a header never fails a message."""
+    traceparent = headers[TRACE_HEADER].strip(b" \t")
     envelope = item.envelope
-    if (envelope is not None and envelope.traceparent) or not is_traceparent(header):
+    if (envelope is not None and envelope.traceparent) or not is_traceparent(traceparent):
         return item
-    return replace(item, envelope=replace(envelope or Envelope(), traceparent=header.decode("ascii")))
+    trace = {
+        "traceparent": traceparent.decode("ascii"),
+        "tracestate": _header_text(headers, b"tracestate", TRACESTATE_BYTES_MAX),
+        "baggage": _header_text(headers, b"baggage", BAGGAGE_BYTES_MAX),
+    }
+    return replace(item, envelope=replace(envelope or Envelope(), **trace))
+
+
+def _header_text(headers: Mapping[bytes, bytes], name: bytes, bytes_max: int) -> str:
+    text = headers.get(name, b"").strip(b" \t").decode("latin-1")
+    return text if len(text) <= bytes_max and text.isascii() and text.isprintable() else ""
 
 
 def is_traceparent(text: bytes) -> bool:

@@ -11,39 +11,49 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import driftq
-from driftq.engine.archive_bases import ArchiveOptions
 from driftq.engine.clock import SystemClock
+from driftq.engine.cold_reads import RecordsAway
 from driftq.engine.engine import Engine
-from driftq.engine.folder_storage import Archive, StorageOptions
 from driftq.engine.loop_monitor import LoopMonitor
+from driftq.extras import require
 from driftq.server import http
-from driftq.server.access.authenticator import Authenticator
+from driftq.server.access.authentication import KeyWait, authenticator_of
 from driftq.server.access.gate import ReadinessGate
-from driftq.server.app import App, routes
+from driftq.server.access.trail import open_audit
+from driftq.server.app import App
+from driftq.server.descriptors import DescriptorPlan, planned
 from driftq.server.handlers.codec import bad_request, error_response, internal_error
 from driftq.server.handlers.context import Context
 from driftq.server.http.listener import Listener, serve
 from driftq.server.http.tls import ListenerTls, TlsFiles, TlsUnusable
 from driftq.server.logs import AccessLog, RateLimited
 from driftq.server.metrics.registry import Metrics, Sources
+from driftq.server.observation.observers import Observers
 from driftq.server.outbound.client import OutboundClient
 from driftq.server.router.caller import RouterCaller
 from driftq.server.router.routers import make_router
+from driftq.server.routes import routes
 from driftq.server.settings import LOOPBACK_HOSTS, Settings
+from driftq.server.storage_options import archive_of, storage_options
+from driftq.server.tenants.apps import TenantApps
 from driftq.server.worker_registry import WorkerRegistry
 from driftq.settings.loader import SettingsError
-from driftq.storage.archive.cloud_objects import BadAddress, open_object_store
 from driftq.storage.backup import remove_stale_holds
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.disk import DescriptorReserve, NoDescriptors, OsDisk
+
+if TYPE_CHECKING:
+    from driftq.server.access.authenticator import Authenticator
+    from driftq.server.tracer import BrokerTracer
 
 logger = logging.getLogger("driftq.server")
 _rate_limited = RateLimited(logger)
@@ -51,10 +61,12 @@ _rate_limited = RateLimited(logger)
 SWITCH_INTERVAL_S = 0.0005  # shorter than a turn of a busy loop
 GRACE_S = 1.2  # for requests in progress at a stop
 Print = Callable[[str], None]
+_NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
 
-async def run(settings: Settings, data: str | None, report: Print) -> None:
-    """Serve until SIGTERM or SIGINT. `data` is the folder; None keeps everything in memory.
+async def run(settings: Settings, data: str | None, report: Print, origins: Mapping[str, str] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `data` is the folder; None keeps everything in memory. `origins` says where
+    settings come from.
 
     Raises `EngineStopped` if the disk failed, what `storage` raises for a folder that cannot be opened, and `OSError`
     for an address that cannot be listened on.
@@ -62,25 +74,31 @@ async def run(settings: Settings, data: str | None, report: Print) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve_until(stop, settings, data, report, LoopMonitor())
+    await serve_until(stop, settings, data, report, LoopMonitor(), origins or {})
 
 
 async def serve_until(
-    stop: asyncio.Event, settings: Settings, data: str | None, report: Print, monitor: LoopMonitor
+    stop: asyncio.Event,
+    settings: Settings,
+    data: str | None,
+    report: Print,
+    monitor: LoopMonitor,
+    origins: Mapping[str, str] = _NO_ORIGINS,
 ) -> None:
     """`run` until `stop` is set."""
     _check_bind(settings)
     loop = asyncio.get_running_loop()
-    descriptors = _plan_descriptors(settings)
+    descriptors = planned(settings)
     reserve = DescriptorReserve(descriptors.reserved if data is not None else 0)
     outbound = OutboundClient(settings)
     router = make_router(settings.router, outbound)
     access_log = AccessLog(enabled=settings.log.access or settings.log.level == "debug")
     gate = ReadinessGate(settings, access_log)
     tls = _tls(settings)
+    tracer = _tracer(settings)
     listener = await _listen(settings, descriptors, tls, gate, access_log, monitor)
     outbound.policy.own_ports = frozenset({listener.port})
-    engine = None
+    engine = observers = None
     try:
         if tls is not None:
             tls.follow(listener.use_tls)
@@ -89,21 +107,21 @@ async def serve_until(
         router_caller = RouterCaller(router, engine, settings.router.timeout_ms) if router is not None else None
         workers = WorkerRegistry(time.monotonic)
         sources = Sources(
-            access_log,
-            router_caller,
-            lambda: listener.connection_count,
-            lambda: listener.stream_count,
-            loop.time() - began_s,
-            descriptors.connections,
-            lambda: len(workers),
+            access_log, router_caller, lambda: listener.connection_count, lambda: listener.stream_count,
+            loop.time() - began_s, descriptors.connections, lambda: len(workers),
             (lambda: tls.not_after_s) if tls is not None else None,
-        )
+        )  # fmt: skip
         _tune_process(monitor)
-        context = Context(engine, settings, router_caller, Metrics(engine, sources), outbound, workers)
-        gate.open(App(routes(context), _authenticator(settings, engine, listener)))
+        observers = Observers(engine, Metrics(engine, sources))
+        await observers.start()
+        context = Context(engine, settings, router_caller, observers.metrics, outbound, workers, observers, tracer)
+        context.origins = origins
+        context.audit = await open_audit(engine, settings, access_log.request_id)
+        gate.open(_app(context, _authenticator(settings, engine, data, listener, outbound), listener))
         report(_greeting(settings, listener.addresses, data, engine))
         await _wait_for_stop(stop, engine)
         report("stopping")
+        context.close()
     finally:
         monitor.close()
         if tls is not None:
@@ -112,9 +130,13 @@ async def serve_until(
         if router is not None:
             await router.close()
         outbound.close()
+        if observers is not None:
+            await observers.stop()
         if engine is not None:
             await engine.close()
         reserve.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 async def _listen(
@@ -147,12 +169,30 @@ def _tune_process(monitor: LoopMonitor) -> None:
     monitor.watch_garbage_collection()
 
 
-def _authenticator(settings: Settings, engine: Engine, listener: Listener) -> Authenticator | None:
+def _app(context: Context, authenticator: Authenticator | None, listener: Listener) -> App | KeyWait:
+    if authenticator is None:
+        return App(routes(context), None)
+    context.keys = authenticator.keys
+    authenticator.audit = context.audit
+    apps = TenantApps(
+        context,
+        lambda tenant_context, guard: App([guard(route) for route in routes(tenant_context)]),
+        listener.connections_of,
+    )
+    apps.usage.start()
+    context.apps = apps
+    if context.metrics is not None:
+        context.metrics.tenants = apps.rows
+        context.metrics.credentials = lambda: {"wrong": authenticator.refused, "limited": authenticator.limited}
+    return KeyWait(App(routes(context), authenticator, apps), authenticator)
+
+
+def _authenticator(
+    settings: Settings, engine: Engine, data: str | None, listener: Listener, outbound: OutboundClient
+) -> Authenticator | None:
     if not settings.auth.is_on:
         return None
-    if not engine.latest_state.access_tokens.by_id:
-        logger.warning("there is no access token, so every call is refused; stop and run `driftq auth init --data DIR`")
-    authenticator = Authenticator(engine)
+    authenticator = authenticator_of(settings, engine, data, outbound)
     listener.check_heads(authenticator.check_head)
     return authenticator
 
@@ -172,17 +212,6 @@ def _tune_garbage_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-def _plan_descriptors(settings: Settings) -> DescriptorPlan:
-    descriptors = plan_descriptors(settings, raise_limit())
-    if descriptors.connections < settings.listen.connections_max:
-        logger.warning(
-            "listen.connections_max is %d, but this process may open %d files: connections past %d get 503. "
-            "Raise the limit (ulimit -n, LimitNOFILE=) or lower listen.connections_max",
-            settings.listen.connections_max, descriptors.limit, descriptors.connections,
-        )  # fmt: skip
-    return descriptors
-
-
 async def _open(
     settings: Settings, data: str | None, disk: OsDisk, descriptors: DescriptorPlan, monitor: LoopMonitor
 ) -> Engine:
@@ -195,9 +224,9 @@ async def _open(
         logger.info("recovering: %d of %d", lsn, tail_lsn)
 
     remove_stale_holds(data)
-    archive = _archive(settings)
+    archive = archive_of(settings.archive, settings.storage)
     clock = SystemClock(settings.clock.downtime_max_ms, settings.clock.drift_max_ms)
-    options = _storage_options(settings, descriptors.log_files)
+    options = storage_options(settings.storage, settings.limits.batch_bytes, descriptors.log_files)
     engine = await Engine.open(
         data,
         limits=settings.core_limits(),
@@ -213,32 +242,6 @@ async def _open(
             "%s is shorter than its size when it was made, but all its blocks are there. Was it copied?", path
         )
     return engine
-
-
-def _archive(settings: Settings) -> Archive | None:
-    chosen = settings.archive
-    if not chosen.url:
-        return None
-    try:
-        objects = open_object_store(chosen.url)
-    except BadAddress as error:
-        raise SettingsError(f"archive.url: {error}") from None
-    options = ArchiveOptions(
-        mode=chosen.mode,
-        interval_ms=chosen.interval_ms,
-        base_bytes=chosen.base_bytes,
-        base_ms=chosen.base_ms,
-        retain_ms=chosen.retain_ms,
-        backlog_bytes_max=chosen.backlog_bytes_max,
-    )
-    return Archive(objects, options)
-
-
-def _storage_options(settings: Settings, open_files: int) -> StorageOptions:
-    segment_bytes = settings.storage.segment_bytes
-    # A journal segment always takes the largest frame: room for it is known before a byte of it is written.
-    journal_bytes = max(segment_bytes, 3 * settings.limits.batch_bytes)
-    return StorageOptions(journal_bytes, segment_bytes, settings.storage.cache_bytes, open_files)
 
 
 async def _wait_for_stop(stop: asyncio.Event, engine: Engine) -> None:
@@ -270,6 +273,9 @@ def _logged_error(access_log: AccessLog, request: http.Request, error: BaseExcep
         _rate_limited.warn("descriptors", "a request was refused because no file can be opened: %s", error)
         headers = [("Retry-After", "1")]
         return error_response(503, "UNAVAILABLE", "too many files are open; try again", headers=headers)
+    if isinstance(error, RecordsAway | ColdRange):
+        # The latter: records left the cache while a reply was made that cannot wait.
+        return error_response(503, "UNAVAILABLE", str(error), headers=[("Retry-After", "1")])
     fields = {"request_id": access_log.request_id(request).decode()}
     path = request.raw_path.decode("latin-1")
     logger.error("%s %s failed", request.method, path, exc_info=error, extra={"fields": fields})
@@ -286,6 +292,15 @@ def _check_bind(settings: Settings) -> None:
         )
 
 
+def _tracer(settings: Settings) -> BrokerTracer | None:
+    if not settings.trace.otlp_url:
+        return None
+    require("tracing (trace.otlp_url)", "otel")
+    from driftq.server.tracer import BrokerTracer  # noqa: PLC0415  # imports OpenTelemetry
+
+    return BrokerTracer(settings.trace)
+
+
 def _tls(settings: Settings) -> ListenerTls | None:
     listen = settings.listen
     if not listen.tls_certificate:
@@ -297,53 +312,3 @@ def _tls(settings: Settings) -> ListenerTls | None:
         return ListenerTls(files)
     except TlsUnusable as error:
         raise SettingsError(f"TLS cannot be set up: {error}") from None
-
-
-# --- file descriptors ---
-
-LIMIT_MAX = 1 << 20  # "unlimited" is taken as this: some systems refuse more
-STORAGE_FILES = 64  # beside the log files: journal, watermark, snapshots, syncs of a checkpoint, folders
-OTHER_FILES = 96  # outbound calls, router threads, a checkpoint's pipes, listeners, the loop itself
-CONNECTIONS_MIN = 32
-LOG_FILES_MIN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DescriptorPlan:
-    """How the `limit` descriptors of the process are divided between log files and connections."""
-
-    limit: int
-    log_files: int
-    connections: int
-
-    @property
-    def reserved(self) -> int:
-        """Descriptors kept free for files."""
-        return self.log_files + STORAGE_FILES
-
-
-def raise_limit() -> int:
-    """The soft limit of open files, after raising it as far as this process may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
-    if soft != resource.RLIM_INFINITY and soft < target:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-            soft = target
-        except (OSError, ValueError):
-            pass  # continue with the present limit
-    return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
-
-
-def plan_descriptors(settings: Settings, limit: int) -> DescriptorPlan:
-    """Divide the descriptors. Raises `SettingsError` if they are too few to serve anything."""
-    needed = STORAGE_FILES + OTHER_FILES + LOG_FILES_MIN + CONNECTIONS_MIN
-    if limit < needed:
-        raise SettingsError(
-            f"this process may open {limit} files; a broker needs at least {needed}. Raise the limit (ulimit -n, "
-            "LimitNOFILE= of a systemd unit, --ulimit nofile= of a container)."
-        )
-    spare = limit - STORAGE_FILES - OTHER_FILES
-    # Connections lose to storage only up to a half: fewer open log files cost time, not answers.
-    log_files = max(LOG_FILES_MIN, min(settings.storage.open_files, spare // 2))
-    return DescriptorPlan(limit, log_files, min(settings.listen.connections_max, spare - log_files))

@@ -17,7 +17,10 @@ from msgspec import Meta, Struct, json
 
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.clock import DOWNTIME_MAX_MS, DRIFT_MAX_MS
+from driftq.server.access.auth_settings import AuditTrailSettings, AuthSettings, JwtSettings
+from driftq.server.storage_settings import Amount, ArchiveCopySettings, Bytes, Count, Milliseconds, StorageSettings
 from driftq.settings.loader import SettingsError, SettingsLoader, about, settings_of
+from driftq.settings.trace_export import TraceSettings, shown
 from driftq.wire.message import Jitter, RetryPolicy
 
 ENVIRONMENT_PREFIX = "DRIFTQ_"
@@ -30,11 +33,6 @@ REMOVED = {
     "listen.insecure_bind": "callers have to prove who they are: set auth.mode=tokens, and run driftq auth init",
     "queue.fair_tenants": "fair turns are a setting of each topic: driftq topics set TOPIC --fair tenant",
 }
-
-Count = Annotated[int, Meta(ge=1)]
-Bytes = Annotated[int, Meta(ge=1)]
-Milliseconds = Annotated[int, Meta(ge=1)]
-Amount = Annotated[int, Meta(ge=0)]
 
 
 class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,59 +65,6 @@ class ListenSettings(Struct, frozen=True, forbid_unknown_fields=True):
         Meta(ge=1 << 20),
         about("Memory for output that clients have not read yet; when it runs short, each of them may hold less."),
     ] = 256 << 20
-
-
-class AuthSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[auth]`: how callers prove who they are."""
-
-    mode: Annotated[
-        Literal["none", "tokens"],
-        about(
-            "How callers prove who they are: none (only on loopback) or tokens (`driftq auth init` makes the first)."
-        ),
-    ] = "none"
-
-    @property
-    def is_on(self) -> bool:
-        return self.mode != "none"
-
-
-class StorageSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    segment_bytes: Annotated[
-        int,
-        Meta(ge=64 << 10),
-        about("Size of a log's segment file; a journal segment has room for at least three `limits.batch_bytes`."),
-    ] = 64 << 20
-    cache_bytes: Annotated[Amount, about("Memory for recently appended and read batches.")] = 64 << 20
-    open_files: Annotated[Count, about("Log files that are kept open; fewer if the process may open few files.")] = 256
-
-
-class ArchiveCopySettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[archive]`: a copy of everything in object storage."""
-
-    url: Annotated[
-        str, about("Where to: `s3://bucket/prefix`, `gs://…`, `az://…` or a folder; empty: there is no archive.")
-    ] = ""
-    mode: Annotated[
-        Literal["async", "sync"],
-        about("`async`: replies do not wait for the archive; `sync`: they do, and nothing acknowledged is ever lost."),
-    ] = "async"
-    interval_ms: Annotated[Milliseconds, about("How often new parts of the journal are shipped in mode `async`.")] = 250
-    base_bytes: Annotated[
-        Bytes, about("How much of the journal is shipped until the next base; a restore replays what came after it.")
-    ] = 256 << 20
-    base_ms: Annotated[
-        Milliseconds, about("How long until the next base at the latest, if there is something new.")
-    ] = 3_600_000
-    retain_ms: Annotated[
-        Milliseconds, about("How far back every point in time can be restored; older objects are deleted.")
-    ] = 7 * 86_400_000
-    backlog_bytes_max: Annotated[
-        Bytes,
-        about(
-            "Size of the journal at which it is trimmed although the archive lacks it; the archive then starts over."
-        ),
-    ] = 16 << 30
 
 
 class ClockSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,6 +135,9 @@ class GroupSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "A group with a backlog that neither claims nor acks for this long no longer blocks producers; 0: never."
         ),
     ] = 0
+    keep_unread_ms: Annotated[
+        Amount, about("Retention waits for a group (`keep_unread`) that was used within this time; 0: for none.")
+    ] = 86_400_000
 
 
 class JobSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -201,6 +149,9 @@ class JobSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 4
     result_ttl_ms: Annotated[Milliseconds, about("How long the result of a job is kept after its end.")] = 3_600_000
     result_bytes: Annotated[Bytes, about("The largest result of a job, as JSON.")] = 64 << 10
+    batch_ttl_ms: Annotated[
+        Milliseconds, about("How long a job batch and its results are kept after its end, if it does not say.")
+    ] = 86_400_000
 
 
 class IdempotencySettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -284,6 +235,8 @@ class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     listen: ListenSettings = ListenSettings()
     auth: AuthSettings = AuthSettings()
+    jwt: JwtSettings = JwtSettings()
+    audit: AuditTrailSettings = AuditTrailSettings()
     storage: StorageSettings = StorageSettings()
     archive: ArchiveCopySettings = ArchiveCopySettings()
     clock: ClockSettings = ClockSettings()
@@ -297,6 +250,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     router: RouterSettings = RouterSettings()
     outbound: OutboundSettings = OutboundSettings()
     log: LogSettings = LogSettings()
+    trace: TraceSettings = TraceSettings()
 
     def core_limits(self) -> BrokerLimits:
         bounds, queue = self.limits, self.queue
@@ -310,6 +264,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             partition_messages=bounds.partition_messages,
             partition_bytes=bounds.partition_bytes,
             groups_idle_ms=self.groups.idle_ms,
+            keep_unread_ms=self.groups.keep_unread_ms,
             in_flight_max=queue.in_flight_max,
             lease_ms=self.jobs.lease_ms,
             retry_ratio=queue.retry_ratio,
@@ -318,6 +273,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
             job_attempts_max=self.jobs.attempts_max,
             job_result_ttl_ms=self.jobs.result_ttl_ms,
             job_result_bytes=self.jobs.result_bytes,
+            job_batch_ttl_ms=self.jobs.batch_ttl_ms,
             retry_floor_ms=queue.retry_floor_ms,
             key_ttl_ms=self.idempotency.ttl_ms,
             effect_ttl_ms=self.idempotency.effect_ttl_ms,
@@ -351,7 +307,7 @@ def load_from_environment(file: str | None, assignments: Sequence[str]) -> Loade
 def rows(loaded: Loaded) -> list[tuple[str, str, str]]:
     """(name, value as JSON, origin) of every setting, for `driftq config show`."""
     return [
-        (name, json.encode(value).decode(), loaded.origins.get(name, "default"))
+        (name, json.encode(shown(name, value)).decode(), loaded.origins.get(name, "default"))
         for section, key, value, _ in settings_of(loaded.settings)
         for name in (f"{section}.{key}",)
     ]
@@ -380,6 +336,10 @@ def _check(settings: Settings) -> None:
                 raise SettingsError(
                     f"{name}: {origin!r} is not a web origin, like https://app.example or http://localhost:3000"
                 )
+    settings.trace.check()
+    settings.auth.check(asks_for_certificates=bool(settings.listen.tls_client_ca))
+    if settings.auth.has_jwt:
+        settings.jwt.check()
     for network in settings.outbound.allow:
         try:
             ip_network(network, strict=False)

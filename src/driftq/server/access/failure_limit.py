@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 
 FAILURES_MAX = 20  # in a burst
-REFILL_PER_S = 1.0
+REFILL_PER_S = 1.0  # a caller that guesses gets this many tries
 ADDRESSES_MAX = 10_000
 
 
@@ -25,7 +25,7 @@ class FailureLimit:
         """How long the address has to wait until a credential is looked at; 0: not at all."""
         if not self._buckets:
             return 0.0
-        key = _network(address)
+        key = network_of(address)
         left = self._left(key, now_s)
         if left >= 1.0:
             return 0.0
@@ -34,9 +34,10 @@ class FailureLimit:
 
     def failed(self, address: str, now_s: float) -> int:
         """A credential from this address was wrong. Returns how many were not looked at since the failure before."""
-        key = _network(address)
+        key = network_of(address)
+        # What was not used of the burst refills with time, up to the whole burst.
         left = self._left(key, now_s)
-        self._buckets.pop(key, None)
+        self._buckets.pop(key, None)  # and in again at the end: the first of the table failed longest ago
         if len(self._buckets) >= ADDRESSES_MAX:
             oldest = next(iter(self._buckets))
             del self._buckets[oldest]
@@ -49,7 +50,7 @@ class FailureLimit:
         return min(float(FAILURES_MAX), left + max(0.0, now_s - at_s) * REFILL_PER_S)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """An IPv6 caller has a whole /64 of addresses to fail from."""
     if ":" not in address:
         return address

@@ -29,7 +29,8 @@ from driftq.server.handlers.codec import error_response
 from driftq.server.http import Answer, Reply, Request, Response, reply_of
 
 if TYPE_CHECKING:
-    from driftq.server.app import App
+    from collections.abc import Callable
+
     from driftq.server.logs import AccessLog
     from driftq.server.settings import Settings
 
@@ -42,8 +43,8 @@ class ReadinessGate:
     """Holds requests until recovery is complete, for a limited time; then passes them to the routes."""
 
     def __init__(self, settings: Settings, access_log: AccessLog) -> None:
-        self.app: App | None = None
-        self._recovered: asyncio.Future[App] = asyncio.get_running_loop().create_future()
+        self.app: Callable[[Request], Answer] | None = None
+        self._recovered: asyncio.Future[Callable[[Request], Answer]] = asyncio.get_running_loop().create_future()
         self._waiting = 0
         self._guard = OriginGuard(settings)
         self._access_log = access_log
@@ -73,7 +74,7 @@ class ReadinessGate:
             return _recovering()
         return self._wait(request)
 
-    def open(self, app: App) -> None:
+    def open(self, app: Callable[[Request], Answer]) -> None:
         self.app = app
         self._recovered.set_result(app)
 

@@ -6,7 +6,9 @@
     require_topic, require_stream     called by the app or by a handler, with the verb and the name
           │
           ▼
-    decide(identity, verb, name) ──> ALLOWED | DENIED (403) | HIDDEN (404)
+    decide(identity, verb, name) ──> ALLOWED | DENIED (403)
+
+Names of another tenant never get here: the app of a tenant has only its own (`server/tenants`).
 
 A request has an identity if the server authenticates its callers and the route is not public. Without one everything
 is allowed: the listener is then on loopback. A refusal is raised as `AccessRefused` before anything is submitted, so a
@@ -16,20 +18,24 @@ request that is refused for one of its parts changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from driftq.core.transitions.lookups import no_such_stream, no_such_subscription, no_such_topic
+from msgspec.structs import replace
+
 from driftq.server.http import BadRequest
 from driftq.wire import grants as g
+from driftq.wire.audit import AUDIT_TOPIC
 from driftq.wire.errors import CODES, Code
+from driftq.wire.message import Envelope
+from driftq.wire.namespaces import DEAD_PREFIX
+from driftq.wire.produce import ProduceItem
 
 if TYPE_CHECKING:
-    from driftq.core.model.replies import Rejected
+    from driftq.server.access.trail import AuditTrail
     from driftq.server.http import Request
-    from driftq.wire.produce import ProduceItem
 
+Item = TypeVar("Item", bound=ProduceItem)
 VERDICTS_MAX = 256  # that an identity remembers
 _TOPIC_VERBS = (g.PRODUCE, g.READ, g.MANAGE)
 _STREAM_VERBS = (g.APPEND, g.READ, g.MANAGE)
@@ -40,7 +46,18 @@ class Verdict(Enum):
 
     ALLOWED = "allowed"
     DENIED = "denied"  # the caller has no grant for it
-    HIDDEN = "hidden"  # it belongs to another tenant, whose names this caller cannot learn
+
+
+class Proof(Enum):
+    """How a caller proved who it is."""
+
+    TOKEN = "token"
+    JWT = "jwt"  # of a foreign issuer
+    CERTIFICATE = "certificate"
+
+
+class Unverified(Exception):
+    """A credential that is not accepted; the message is for its sender."""
 
 
 class Identity:
@@ -50,7 +67,10 @@ class Identity:
     and whatever still refers to it has to authenticate again.
     """
 
-    __slots__ = ("__weakref__", "_verdicts", "grants", "name", "parent", "tenant", "token_id", "until_s", "used_s")
+    __slots__ = (
+        "__weakref__", "_verdicts", "audit", "derived", "ends_ms", "grants", "name", "parent", "pin", "proof", "tenant",
+        "token_id", "until_s", "used_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +81,10 @@ class Identity:
         tenant: str = "",
         until_s: float = math.inf,
         parent: Identity | None = None,
+        proof: Proof = Proof.TOKEN,
+        pin: str = "",
+        ends_ms: int = 0,
+        derived: bool = False,
     ) -> None:
         self.name = name  # for people: in the audit and in error messages
         self.grants = grants
@@ -68,7 +92,12 @@ class Identity:
         self.tenant = tenant  # "": an operator, who sees the names of all tenants
         self.until_s = until_s
         self.parent = parent  # the holder that this one was derived from: it must have the same right, now
+        self.proof = proof
+        self.pin = pin  # which secret of the access token proved it
+        self.ends_ms = ends_ms  # when its credential expires, in the broker's time; 0: never
+        self.derived = derived  # by a short-lived token
         self.used_s = 0.0  # the last request
+        self.audit: AuditTrail | None = None  # where refusals of this caller are recorded
         self._verdicts: dict[str, dict[str, Verdict]] = {verb: {} for verb in g.VERBS}
 
     def verdict(self, verb: str, name: str) -> Verdict:
@@ -83,7 +112,22 @@ class Identity:
     def _decide(self, verb: str, name: str) -> Verdict:
         if not g.allows(self.grants, verb, name):
             return Verdict.DENIED
+        if is_audit(verb, name) and not g.allows(self.grants, g.OBSERVE, ""):
+            return Verdict.DENIED
         return Verdict.ALLOWED if self.parent is None else self.parent.verdict(verb, name)
+
+    @property
+    def is_of_connection(self) -> bool:
+        """It was proved by a certificate and not by what is in the head of a request."""
+        return self.proof is Proof.CERTIFICATE and not self.derived
+
+    def deny(self, request: Request, verb: str, name: str) -> AccessRefused:
+        """The refusal of a call that this caller has no grant for, noted for the audit."""
+        if is_audit(verb, name) and g.allows(self.grants, verb, name):
+            verb, name = g.OBSERVE, ""
+        if self.audit is not None:
+            self.audit.denied(request, self, f"no grant {g.Grant(verb, g.pattern_of(name))}", g.pattern_of(name))
+        return denied(verb, name)
 
     def revoke(self) -> None:
         """From now on it is not valid."""
@@ -95,8 +139,15 @@ def decide(identity: Identity | None, verb: str, name: str) -> Verdict:
     return Verdict.ALLOWED if identity is None else identity.verdict(verb, name)
 
 
+def is_audit(verb: str, name: str) -> bool:
+    """Whether a name is that of the audit, or of its dead letters: it takes `observe` besides a grant for the name, so
+    that `read:*` does not show who did what."""
+    topic = name.partition("/")[0] if verb == g.CONSUME else name
+    return topic.removeprefix(DEAD_PREFIX) == AUDIT_TOPIC
+
+
 class AccessRefused(BadRequest):
-    """The caller may not do this. `code` is PERMISSION_DENIED, or NOT_FOUND for names of other tenants."""
+    """The caller may not do this."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message, CODES[code].status)
@@ -106,12 +157,12 @@ class AccessRefused(BadRequest):
 def require(request: Request, verb: str) -> None:
     """For what has no name: `observe` and `admin`."""
     if request.identity is not None and request.identity.verdict(verb, "") is not Verdict.ALLOWED:
-        raise _denied(verb, "")
+        raise request.identity.deny(request, verb, "")
 
 
 def require_topic(request: Request, verb: str, topic: str) -> None:
     if request.identity is not None:
-        _check(request.identity, verb, topic, no_such_topic, topic)
+        _check(request, request.identity, verb, topic)
 
 
 def require_target(request: Request, item: ProduceItem) -> None:
@@ -124,39 +175,39 @@ def require_target(request: Request, item: ProduceItem) -> None:
 def require_group(request: Request, topic: str, group: str) -> None:
     """Consume from a topic as a group."""
     if request.identity is not None:
-        _check(request.identity, g.CONSUME, f"{topic}/{group}", no_such_topic, topic)
+        _check(request, request.identity, g.CONSUME, f"{topic}/{group}")
 
 
 def require_stream(request: Request, verb: str, path: str) -> None:
     if request.identity is not None:
-        _check(request.identity, verb, path, no_such_stream, path)
+        _check(request, request.identity, verb, path)
 
 
 def require_subscription(request: Request, verb: str, subscription: str, name: str = "") -> None:
     if request.identity is not None:
-        _check(request.identity, verb, name or subscription, no_such_subscription, subscription)
+        _check(request, request.identity, verb, name or subscription)
 
 
 def require_pattern(request: Request, verb: str, pattern: str) -> None:
     """All streams that fit a pattern, those that do not exist yet included."""
     if request.identity is not None:
-        _check(request.identity, verb, g.any_name(pattern), no_such_stream, pattern)
+        _check(request, request.identity, verb, g.any_name(pattern))
 
 
 def require_any_topic(request: Request, topic: str) -> None:
     """Its description, which every caller with some right on it may see."""
     if request.identity is not None and not sees_topic(request.identity, topic):
-        _check(request.identity, g.READ, topic, no_such_topic, topic)
+        _check(request, request.identity, g.READ, topic)
 
 
 def require_any_group(request: Request, topic: str, group: str) -> None:
     if request.identity is not None and not sees_group(request.identity, topic, group):
-        _check(request.identity, g.CONSUME, f"{topic}/{group}", no_such_topic, topic)
+        _check(request, request.identity, g.CONSUME, f"{topic}/{group}")
 
 
 def require_any_stream(request: Request, path: str) -> None:
     if request.identity is not None and not sees_stream(request.identity, path):
-        _check(request.identity, g.READ, path, no_such_stream, path)
+        _check(request, request.identity, g.READ, path)
 
 
 def sees_topic(identity: Identity | None, topic: str) -> bool:
@@ -190,16 +241,30 @@ def stream_prefixes(identity: Identity, prefix: str) -> list[str]:
     return prefixes
 
 
-def _check(identity: Identity, verb: str, name: str, missing: Callable[[str], Rejected], shown: str) -> None:
-    verdict = identity.verdict(verb, name)
-    if verdict is Verdict.ALLOWED:
-        return
-    if verdict is Verdict.HIDDEN:
-        raise AccessRefused(Code.NOT_FOUND, missing(shown).message)  # the words of a name that does not exist
-    raise _denied(verb, name)
+def _check(request: Request, identity: Identity, verb: str, name: str) -> None:
+    if identity.verdict(verb, name) is not Verdict.ALLOWED:
+        raise identity.deny(request, verb, name)
 
 
-def _denied(verb: str, name: str) -> AccessRefused:
+def other_tenant(tenant: str) -> AccessRefused:
+    """A message, key or effect that names another tenant than its sender's."""
+    return AccessRefused(
+        Code.PERMISSION_DENIED, f"tenant_id is set from the credential, which belongs to {tenant}: leave it out"
+    )
+
+
+def owned(item: Item, tenant: str) -> Item:
+    """The message with its sender's tenant in its envelope. Raises `AccessRefused` if another one is there."""
+    envelope = item.envelope
+    if envelope is None:
+        return replace(item, envelope=Envelope(tenant_id=tenant))
+    if envelope.tenant_id and envelope.tenant_id != tenant:
+        raise other_tenant(tenant)
+    return item if envelope.tenant_id else replace(item, envelope=replace(envelope, tenant_id=tenant))
+
+
+def denied(verb: str, name: str) -> AccessRefused:
+    """The refusal that names the grant that is missing."""
     grant = g.Grant(verb, g.pattern_of(name))
     return AccessRefused(
         Code.PERMISSION_DENIED,
@@ -213,10 +278,12 @@ def _denied(verb: str, name: str) -> AccessRefused:
 
 class Right(NamedTuple):
     """What a route needs. `target` says where the name is that the verb is checked on: the name of a path parameter,
-    `BODY` if the handler checks it, or "" if the verb has no name."""
+    `BODY` if the handler checks it, or "" if the verb has no name. `operators`: it concerns the whole server, so
+    a credential of a tenant cannot do it, whatever its grants."""
 
     verb: str
     target: str = ""
+    operators: bool = False
 
 
 BODY: Final = "(body)"

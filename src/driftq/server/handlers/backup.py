@@ -26,6 +26,7 @@ class BackupHandlers:
     """The handler of `/v1/backup`. One copy at a time: its files stay on the disk until it is done."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._engine = context.engine
         self._is_busy = False
 
@@ -35,7 +36,7 @@ class BackupHandlers:
             return refused(Code.CONFLICT, "this broker keeps its data in memory: there is nothing to copy")
         if self._is_busy:
             return refused(Code.BUSY, "another backup is under way; try again when it is done")
-        return Streaming(lambda stream: self._send(folder, stream))
+        return self._context.noted(request, "", lambda: Streaming(lambda stream: self._send(folder, stream)))
 
     async def _send(self, folder: str, stream: ResponseStream) -> None:
         if self._is_busy:

@@ -22,6 +22,7 @@ from driftq.server.deliveries import DeliveryLines, PackedClaim, give_back, refu
 from driftq.server.handlers.codec import refused
 from driftq.server.http import LazyReply, PieceResponse, Response
 from driftq.server.http.output_budget import PIECE_BYTES, SMALL_BODY_BYTES
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
@@ -135,6 +136,9 @@ class ClaimPieces:
             messages = self._messages.take(size_bytes)
         except CorruptLog as error:
             self._skip(error)
+            return []
+        except ColdRange:
+            self.close()  # its records have left the cache: the rest goes back
             return []
         if not messages:
             self._deliveries.pop()

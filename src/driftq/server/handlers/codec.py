@@ -111,6 +111,14 @@ def page_limit(request: Request, default: int = 100, limit_max: int = PAGE_LIMIT
     return limit
 
 
+def flag(request: Request, name: str) -> bool:
+    """A query parameter that is true or false."""
+    text = request.query.get(name, "false")
+    if text not in _FLAGS:
+        raise BadRequest(f"invalid {name}: true or false")
+    return _FLAGS[text]
+
+
 def start_of(text: str) -> str | int:
     """Where a group starts: "earliest", "latest", or a time in milliseconds."""
     if text in ("earliest", "latest"):

@@ -19,8 +19,7 @@ import msgspec
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import AlreadyDone, EffectBegun, OutcomeReply, Produced, Reply, StreamAppended
-from driftq.core.state.effects import effect_scope
-from driftq.server.access.identity import require_group, require_stream, require_target, require_topic
+from driftq.server.access.identity import owned, require_group, require_stream, require_target, require_topic
 from driftq.server.deliveries import held_runs
 from driftq.server.handlers.codec import from_query, json_response, no_content, read_json, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
@@ -102,7 +101,7 @@ def _begin_reply(reply: Reply) -> Response:
 
 
 def _effect_reply(view: StateView, body: EffectRequest) -> Response:
-    effect = view.state.effects.find(effect_scope(_key(body)))
+    effect = view.state.effects.of(_key(body))
     if effect is None or view.state.is_forgettable_at(effect, view.now_ms):
         return refused(Code.NOT_FOUND, f"nothing is known of {body.key!r}")
     return json_response(
@@ -137,8 +136,11 @@ class OutcomeHandlers:
             raise BadRequest(f"an outcome does at most {OUTCOME_ITEMS_MAX} things")
         if request.identity is not None:
             _check_rights(request, body)
-        trace = request.head.fields.get(TRACE_HEADER)
-        items = [(item.topic, traced(item, trace) if trace is not None else item) for item in body.produce]
+        if self._context.tenant:
+            body = msgspec.structs.replace(body, produce=[owned(item, self._context.tenant) for item in body.produce])
+        headers = request.head.fields
+        has_trace = TRACE_HEADER in headers
+        items = [(item.topic, traced(item, headers) if has_trace else item) for item in body.produce]
         router = self._context.router
         if router is None or not items:
             return self._submit(request, body, [(topic, item, None) for topic, item in items])

@@ -254,8 +254,13 @@ class Explainer:
         log_id = dead.log_ids[self._log.partition]
         end = self._engine.durable_end(log_id)
         first = max(self._view.state.logs[log_id].start, end - LETTERS_MAX)
+        batches: list[bytes] = []
+        left_bytes = LETTERS_BYTES_MAX
         try:
-            batches = self._engine.read(log_id, first, end, LETTERS_BYTES_MAX) if first < end else []
+            while first < end and left_bytes > 0 and (more := self._engine.read(log_id, first, end, left_bytes)):
+                batches += more
+                left_bytes -= sum(map(len, more))
+                first = read_header(more[-1]).end_offset
         except CorruptLog:
             return None
         for batch in batches:

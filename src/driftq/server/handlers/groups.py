@@ -10,10 +10,12 @@ from driftq.core.model.queries import ReadStates
 from driftq.core.model.replies import PendingView, Rejected, StatesView
 from driftq.core.state.backlog import lag_of
 from driftq.core.transitions.lookups import no_such_group, no_such_topic
+from driftq.engine.queries import known_time
 from driftq.server.access.identity import require_group, sees_group
 from driftq.server.handlers.codec import (
     PAGE_LIMIT_MAX,
     encoded,
+    flag,
     json_response,
     no_content,
     number,
@@ -23,9 +25,20 @@ from driftq.server.handlers.codec import (
     start_of,
 )
 from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.observation.sorted_lists import Order, sorted_groups
 from driftq.server.slices import collected, slices
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupPartition, PendingColumns, SeekRequest, StatesInfo
+from driftq.wire.groups import (
+    GROUP_ORDERS,
+    CommitOffsetsRequest,
+    GroupInfo,
+    GroupPartition,
+    GroupRates,
+    GroupsReply,
+    PendingColumns,
+    SeekRequest,
+    StatesInfo,
+)
 
 if TYPE_CHECKING:
     from driftq.core.state.groups import Group
@@ -46,8 +59,11 @@ class GroupsHandlers:
         self._engine = context.engine
 
     async def list(self, request: Request) -> Response:
-        """A page of all groups, or of the groups of `?topic=`."""
+        """A page of all groups, or of the groups of `?topic=`; with `details=true` sorted, and with rates."""
         topic_name = request.query.get("topic")
+        order = Order.of(request, GROUP_ORDERS)
+        if flag(request, "details"):
+            return await self._detailed(request, order, topic_name)
         limit, after = _page(request)
 
         def groups(state: State) -> list[Group]:
@@ -56,6 +72,24 @@ class GroupsHandlers:
             return [group for group in state.groups.values() if sees_group(request.identity, group.topic, group.name)]
 
         return await self._pages(lambda view: _page_rows(view, groups(view.state), topic_name, limit, after))
+
+    async def _detailed(self, request: Request, order: Order, topic_name: str | None) -> Response:
+        limit, passed = page_limit(request), number("after", request.query.get("after", "0"))
+        sample = await self._context.observers.sampler.fresh()
+        groups = await sorted_groups(self._engine, request, order, sample, topic_name)
+        page: list[Group] = []
+        partitions = 0
+        for group in groups[passed : passed + limit]:
+            page.append(group)
+            partitions += len(group.progress)
+            if partitions >= PAGE_PARTITIONS_MAX:
+                break
+        infos = await collected(
+            self._engine.queries, lambda view: (row for group in page for row in _group_rows(view, group))
+        )
+        rates = [GroupRates(*sample.group_rates.get((info.topic, info.group), (0.0, 0.0, 0.0))) for info in infos]
+        after = str(passed + len(page)) if passed + len(page) < len(groups) else None
+        return json_response(GroupsReply(infos, after, rates, len(groups)))
 
     async def list_of_topic(self, request: Request, topic_name: str) -> Response:
         limit, after = _page(request)
@@ -112,7 +146,8 @@ class GroupsHandlers:
             if topic is None or body.partition >= len(topic.log_ids):
                 return self._context.hold(refusal(no_such_topic(topic_name)))
             to = self._engine.queries.offset_at(topic.log_ids[body.partition], to)
-        return self._context.ask(c.SeekGroup(topic_name, name, to, body.partition), no_content)
+        place = {"to": body.to} if body.partition is None else {"to": body.to, "partition": body.partition}
+        return self._ask(request, c.SeekGroup(topic_name, name, to, body.partition), **place)
 
     def commit_offsets(self, request: Request) -> Answer:
         body = read_json(request.body, CommitOffsetsRequest)
@@ -126,13 +161,17 @@ class GroupsHandlers:
         return self._context.ask(c.CommitOffsets(body.group, offsets), no_content)
 
     def pause(self, request: Request, topic_name: str, name: str) -> Answer:
-        return self._context.ask(c.PauseGroup(topic_name, name, True), no_content)
+        return self._ask(request, c.PauseGroup(topic_name, name, True))
 
     def resume(self, request: Request, topic_name: str, name: str) -> Answer:
-        return self._context.ask(c.PauseGroup(topic_name, name, False), no_content)
+        return self._ask(request, c.PauseGroup(topic_name, name, False))
 
     def delete(self, request: Request, topic_name: str, name: str) -> Answer:
-        return self._context.ask(c.DeleteGroup(topic_name, name), no_content)
+        return self._ask(request, c.DeleteGroup(topic_name, name))
+
+    def _ask(self, request: Request, command: c.SeekGroup | c.PauseGroup | c.DeleteGroup, **details: object) -> Answer:
+        name = f"{command.topic}/{command.group}"
+        return self._context.ask(self._context.audited(request, command, name, "", **details), no_content)
 
 
 def _page(request: Request) -> tuple[int, int]:
@@ -209,7 +248,7 @@ def _group_partition(view: StateView, group: Group, partition: int) -> GroupPart
     lag = lag_of(group, log)
     age_ms = 0
     if lag.messages and lag.oldest < view.reader.end(log.log_id):  # a record that is not stored yet has no age
-        age_ms = max(0, view.now_ms - view.reader.time_of(log.log_id, lag.oldest))
+        age_ms = max(0, view.now_ms - known_time(view.reader, log.log_id, lag.oldest))
     return GroupPartition(
         partition, progress.floor, progress.cursor, log.end, lag.messages, age_ms, progress.in_flight, progress.resting,
         progress.settled.count, lag.unclaimed, len(progress.settled),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
-from driftq.server.access.identity import Verdict, decide, require_target, require_topic
+from driftq.server.access.identity import Verdict, decide, owned, require_target, require_topic
 from driftq.server.handlers.codec import json_response, number, read_message, refusal, refused
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.job_status import JobStatus, find_job, job_status, result_of
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from driftq.engine.queries import StateView
     from driftq.engine.waiters import JobWaiter
     from driftq.server.handlers.context import Context
+    from driftq.server.router.caller import RoutedItem
+    from driftq.server.tracer import ReceivedTrace
     from driftq.wire.produce import ProduceItem
 
 RESULT_WAIT_MS_MAX = 60_000
@@ -44,13 +46,24 @@ class JobsHandlers:
         if not (body.id or body.task):
             raise BadRequest("a job has a task, an id, or both")
         require_topic(request, PRODUCE, body.topic)
-        trace = request.head.fields.get(TRACE_HEADER)
-        if trace is not None:
-            body = traced(body, trace)
+        if self._context.tenant:
+            body = owned(body, self._context.tenant)
+        if TRACE_HEADER in request.head.fields:
+            body = traced(body, request.head.fields)
+        tracer = self._context.tracer
+        if tracer is None:
+            return self._accept(request, body)
+        return tracer.received(request, body.topic, (body,), lambda trace: self._accept(request, body, trace))
+
+    def _accept(self, request: Request, body: JobRequest, trace: ReceivedTrace | None = None) -> Answer:
         router = self._context.router
         if router is None:
             return self._enqueue(request, body.topic, body)
-        return router.then([(body.topic, body)], lambda routes: self._enqueue(request, body.topic, *routes[0]))
+
+        def finish(routes: list[RoutedItem]) -> Answer:
+            return self._enqueue(request, body.topic, *routes[0])
+
+        return router.then([(body.topic, body)], finish if trace is None else trace.after_route(finish))
 
     def _enqueue(self, request: Request, topic: str, item: ProduceItem, routing: Routing | None = None) -> Answer:
         require_target(request, item)
@@ -72,9 +85,10 @@ class JobsHandlers:
         tenant = request.query.get("tenant_id", "")
         status = await self._engine.queries.result(lambda view: job_status(view, tenant, topic_name, job_id))
         if status is None or decide(request.identity, READ, status.topic) is not Verdict.ALLOWED:
-            return _unknown(topic_name, job_id)  # an id may name the offset of another topic
+            return unknown(topic_name, job_id)  # an id may name the offset of another topic
         job = self._job(status)
         not_before_ms = job.not_before_ms if job is not None else 0
+        is_delayed = not_before_ms > self._engine.now_ms() and not status.is_made_due
         return json_response(
             JobReply(
                 id=job_id,
@@ -84,7 +98,7 @@ class JobsHandlers:
                 task=job.task if job is not None else "",
                 priority=job.priority if job is not None else 0,
                 not_before=to_rfc3339(not_before_ms) if not_before_ms else None,
-                state=status.state or ("scheduled" if not_before_ms > self._engine.now_ms() else "ready"),
+                state=status.state or ("scheduled" if is_delayed else "ready"),
                 groups=status.groups,
             )
         )
@@ -120,7 +134,7 @@ class JobsHandlers:
         while True:
             result = await self._engine.queries.result(look)
             if not waiters:
-                return json_response(result) if result is not None else _unknown(topic_name, job_id)
+                return json_response(result) if result is not None else unknown(topic_name, job_id)
             await waiters.pop().wait(max(0, until_ms - self._engine.now_ms()) / 1_000)
 
     def cancel(self, request: Request, topic_name: str, job_id: str) -> Answer:
@@ -129,11 +143,11 @@ class JobsHandlers:
         key = find_job(state, self._engine.now_ms(), tenant, topic_name, job_id)
         log = state.logs[key.log_id] if key is not None else None
         if key is None or log is None or decide(request.identity, PRODUCE, log.topic) is not Verdict.ALLOWED:
-            return self._context.hold(_unknown(topic_name, job_id))
+            return self._context.hold(unknown(topic_name, job_id))
         command = c.Cancel(log.topic, log.partition, key.offset)
         return self._context.ask(command, lambda reply: json_response(CancelReply(job_id, reply.changed)))
 
 
-def _unknown(topic_name: str, job_id: str) -> Response:
+def unknown(topic_name: str, job_id: str) -> Response:
     message = f"topic {topic_name} knows no job {job_id!r} (ids are kept for a while)"
     return refused(Code.NOT_FOUND, message)

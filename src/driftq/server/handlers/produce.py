@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from driftq.core.model.replies import Produced, Rejected
-from driftq.server.access.identity import require_target, require_topic
+from driftq.server.access.identity import owned, require_target, require_topic
 from driftq.server.handlers.codec import any_of, json_response, number, read_message, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
 from driftq.server.produced_message import TRACE_HEADER, prepare, produce_command, produce_reply, traced
@@ -18,6 +18,8 @@ from driftq.wire.produce import ProduceItem, ProduceRequest
 
 if TYPE_CHECKING:
     from driftq.server.handlers.context import Context
+    from driftq.server.router.caller import RoutedItem
+    from driftq.server.tracer import ReceivedTrace
 
 PLAIN_KEY_LENGTH_MAX = 64
 
@@ -25,7 +27,10 @@ PLAIN_KEY_LENGTH_MAX = 64
 _PRODUCED = b'{"status":"produced","topic":"%b","routed_topic":"%b","partition":%d,"offset":%d}\n'
 
 _QUERY_ALIASES = {"tenant": "tenant_id", "idem_key": "idempotency_key"}
-_ENVELOPE_TEXTS = ("run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "target_topic", "traceparent")
+_ENVELOPE_TEXTS = (
+    "run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "target_topic", "traceparent",
+    "tracestate", "baggage",
+)  # fmt: skip
 _RETRY_QUERY = {
     "retry_max_attempts": "max_attempts",
     "retry_backoff_ms": "backoff_ms",
@@ -44,9 +49,16 @@ class ProduceHandlers:
         if not body.topic:
             raise BadRequest("topic and value are required")
         require_topic(request, PRODUCE, body.topic)
-        trace = request.head.fields.get(TRACE_HEADER)
-        if trace is not None:
-            body = traced(body, trace)
+        if self._context.tenant:
+            body = owned(body, self._context.tenant)
+        if TRACE_HEADER in request.head.fields:
+            body = traced(body, request.head.fields)
+        tracer = self._context.tracer
+        if tracer is None:
+            return self._accept(request, body)
+        return tracer.received(request, body.topic, (body,), lambda trace: self._accept(request, body, trace))
+
+    def _accept(self, request: Request, body: ProduceRequest, trace: ReceivedTrace | None = None) -> Answer:
         router = self._context.router
         if router is None:
             value = self._plain_value(body)
@@ -56,7 +68,11 @@ class ProduceHandlers:
             partition = self._context.any_partition(body.topic, body) if body.partition is not None else None
             self._context.engine.produce_to(body.topic, value.encode(), body.key.encode(), answer, partition)
             return answer
-        return router.then([(body.topic, body)], lambda routes: self._produce(request, body.topic, *routes[0]))
+
+        def finish(routes: list[RoutedItem]) -> Answer:
+            return self._produce(request, body.topic, *routes[0])
+
+        return router.then([(body.topic, body)], finish if trace is None else trace.after_route(finish))
 
     def _plain_value(self, body: ProduceRequest) -> str | None:
         """Fast path: the value, if the message is ASCII text with an optional short key and nothing else. `_produce`
@@ -66,7 +82,7 @@ class ProduceHandlers:
             return None
         if body.task or body.id or body.priority or body.delay_ms or body.not_before or body.timeout_ms:
             return None
-        if self._context.rates.active or not (value.isascii() and key.isascii()):
+        if self._context.tenant or self._context.rates.active or not (value.isascii() and key.isascii()):
             return None
         return value
 

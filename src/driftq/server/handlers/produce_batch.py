@@ -11,10 +11,17 @@ from msgspec.structs import replace
 from driftq.core.model import commands as c
 from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import Produced, Rejected, Reply
-from driftq.server.access.identity import AccessRefused, require_target, require_topic
+from driftq.server.access.identity import AccessRefused, owned, require_target, require_topic
 from driftq.server.handlers.codec import any_of, json_response, number, read_json, refusal
 from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
-from driftq.server.produced_message import TRACE_HEADER, ProducedMessage, prepare, produce_command, read_packed, traced
+from driftq.server.produced_message import (
+    TRACE_HEADER,
+    ProducedMessage,
+    prepare,
+    produce_command,
+    read_packed,
+    traced,
+)
 from driftq.wire.errors import CODES, Code, error_fields
 from driftq.wire.grants import PRODUCE
 from driftq.wire.message import Routing
@@ -33,6 +40,8 @@ from driftq.wire.streams import media_type
 
 if TYPE_CHECKING:
     from driftq.server.handlers.context import Context
+    from driftq.server.router.caller import RoutedItem
+    from driftq.server.tracer import ReceivedTrace
 
 MESSAGES_MAX = 10_000
 
@@ -66,18 +75,35 @@ class ProduceBatchHandlers:
         requested, wants_any = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
         if not 1 <= len(requested) <= MESSAGES_MAX:
             raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
-        trace = request.head.fields.get(TRACE_HEADER)
-        if trace is not None:
-            requested = [(topic, traced(item, trace)) for topic, item in requested]
+        if self._context.tenant:
+            requested = [(topic, owned(item, self._context.tenant)) for topic, item in requested]
+        headers = request.head.fields
+        if TRACE_HEADER in headers:
+            requested = [(topic, traced(item, headers)) for topic, item in requested]
+        tracer = self._context.tracer
+        if tracer is None:
+            return self._accept(request, requested, wants_any)
+        items = [item for _, item in requested]
+        return tracer.received(
+            request, requested[0][0], items, lambda trace: self._accept(request, requested, wants_any, trace)
+        )
+
+    def _accept(
+        self,
+        request: Request,
+        requested: list[tuple[str, ProduceItem]],
+        wants_any: bool,
+        trace: ReceivedTrace | None = None,
+    ) -> Answer:
         router = self._context.router
         if router is None:
             return self._produce(request, [(topic, item, None) for topic, item in requested], wants_any)
-        return router.then(
-            requested,
-            lambda routes: self._produce(
-                request, [(topic, *route) for (topic, _), route in zip(requested, routes)], wants_any
-            ),
-        )
+
+        def finish(routes: list[RoutedItem]) -> Answer:
+            routed = [(topic, *route) for (topic, _), route in zip(requested, routes)]
+            return self._produce(request, routed, wants_any)
+
+        return router.then(requested, finish if trace is None else trace.after_route(finish))
 
     def _produce(self, request: Request, requested: list[_Requested], wants_any: bool) -> Answer:
         results = [_NO_RESULT] * len(requested)

@@ -22,6 +22,7 @@ from driftq.server.handlers.codec import json_response, number, page_limit, read
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.slices import slices
 from driftq.server.streams.stream_body import ranges_of
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import SAFE_INTEGER_MAX, to_rfc3339
@@ -92,7 +93,7 @@ class PartitionRecordsHandlers:
         if error_response is not None:
             return error_response
         try:
-            batches = self._engine.read(log_range.log.log_id, offset, end, bytes_max)
+            batches = await self._engine.read_cold(log_range.log.log_id, offset, end, bytes_max)
         except CorruptLog as error:
             return _damaged(log_range.log, error)
         next_offset = read_header(batches[-1]).end_offset if batches else offset
@@ -133,7 +134,7 @@ class PartitionRecordsHandlers:
         if error_response is not None:
             return error_response
         try:
-            batches = self._engine.read(log.log_id, offset, min(end, offset + limit), bytes_max)
+            batches = await self._engine.read_cold(log.log_id, offset, min(end, offset + limit), bytes_max)
         except CorruptLog as error:
             return _damaged(log, error)
         messages: list[bytes] = []
@@ -169,7 +170,7 @@ class PartitionRecordsHandlers:
         for log_id, log in zip(topic.log_ids, topic.offsets.partitions, strict=True):
             if len(partitions) % LAST_AT_ONCE == LAST_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            partitions.append(replace(log, last=_last_batch(self._engine, log_id, log.start, log.end)))
+            partitions.append(replace(log, last=await _last_batch(self._engine, log_id, log.start, log.end)))
         await asyncio.sleep(0)
         return replace(topic.offsets, partitions=partitions)
 
@@ -206,7 +207,7 @@ class PartitionRecordsHandlers:
         if isinstance(partitions, Rejected):
             return refusal(partitions)
         identified = [
-            replace(offsets, last=_last_batch(self._engine, log_id, offsets.start, offsets.end))
+            replace(offsets, last=await _last_batch(self._engine, log_id, offsets.start, offsets.end))
             for log_id, offsets in partitions.items()
         ]
         return json_response(OffsetsReply(topic_name, identified, self._instance))
@@ -235,12 +236,12 @@ def _topic_rows(view: StateView, names: list[str]) -> Iterator[tuple[int, _Topic
             return
 
 
-def _last_batch(engine: Engine, log_id: int, start: int, end: int) -> str:
+async def _last_batch(engine: Engine, log_id: int, start: int, end: int) -> str:
     """What identifies the batch that ends at `end`; empty if there is none that can be read."""
     if start >= end:
         return ""
     try:
-        batches = engine.read(log_id, end - 1, end, 1)
+        batches = await engine.read_cold(log_id, end - 1, end, 1)
     except CorruptLog:
         return ""
     return batch_identity(read_header(batches[0])) if batches else ""
@@ -300,6 +301,10 @@ class StreamRecordsHandlers:
             while offset < stop and (size < bytes_max or not batches):
                 try:
                     read = self._engine.read(log_id, max(offset, first), stop, max(1, bytes_max - size))
+                except ColdRange:
+                    if batches:
+                        return _PackedChunk(batches, offset)
+                    raise
                 except CorruptLog as error:
                     if batches:
                         return _PackedChunk(batches, offset)

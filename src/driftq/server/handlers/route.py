@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.replies import Produced, Rejected
-from driftq.server.access.identity import require_target, require_topic
+from driftq.server.access.identity import owned, require_target, require_topic
 from driftq.server.handlers.codec import json_response, read_message
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.produced_message import prepare, produce_command, value_of
@@ -36,6 +36,8 @@ class RouteHandlers:
         if not body.topic:
             raise BadRequest("topic and value are required")
         require_topic(request, PRODUCE, body.topic)
+        if self._context.tenant:
+            body = owned(body, self._context.tenant)
         verdict, known = await self._ask(body)
         return await self._context.engine.queries.result(
             lambda view: self._explained(view, request, body, verdict, known)

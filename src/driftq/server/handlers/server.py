@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 from msgspec import json
 
 import driftq
+from driftq.core.model.commands import SetClock
 from driftq.core.model.replies import Rejected
 from driftq.server.handlers.codec import error_response, json_response, refusal
 from driftq.server.http import Answer, Request, Response
-from driftq.server.metrics.registry import Metrics
+from driftq.server.metrics.gauges import Gauges
+from driftq.server.metrics.registry import tenant_page
 from driftq.server.metrics.text_format import CONTENT_TYPE
+from driftq.server.observation.attention import archive_info, tier_info
 from driftq.server.openapi.document import document
 from driftq.server.openapi.page import HEADERS, PAGE
 from driftq.wire.errors import CODES, Code
 from driftq.wire.fields import to_rfc3339
-from driftq.wire.server_info import ArchiveInfo, ClockInfo, HealthReply, ReadinessReply, VersionReply
+from driftq.wire.server_info import ClockInfo, HealthReply, ReadinessReply, VersionReply
 
 if TYPE_CHECKING:
-    from driftq.engine.archiver import Archiver
     from driftq.engine.clock import ClockReading
     from driftq.server.handlers.context import Context
 
@@ -53,10 +55,13 @@ class ServerHandlers:
             return error_response(_UNAVAILABLE.status, _UNAVAILABLE.error, message, details, [("Retry-After", "1")])
         reading = engine.read_clock()
         warnings = [reading.advice()] if reading.held else []
-        archive = _archive_info(engine.archiver)
+        archive = archive_info(engine.archiver)
         if archive is not None and archive.error:
             warnings.append(f"the archive is {archive.state}: {archive.error}")
-        return json_response(ReadinessReply("ready", warnings, archive))
+        tiers = tier_info(engine.cold_reads)
+        if tiers is not None and tiers.error:
+            warnings.append(f"records that are only in the archive cannot be read: {tiers.error}")
+        return json_response(ReadinessReply("ready", warnings, archive, tiers))
 
     def version(self, request: Request) -> Answer:
         durable = self._context.engine.report is not None
@@ -70,20 +75,11 @@ class ServerHandlers:
         )
 
 
-def _archive_info(archiver: Archiver | None) -> ArchiveInfo | None:
-    if archiver is None:
-        return None
-    status = archiver.status()
-    return ArchiveInfo(
-        status.url, status.mode, status.state, status.generation, status.shipped_lsn, status.base_lsn, status.lag_ms,
-        status.lag_bytes, status.error,
-    )  # fmt: skip
-
-
 class ClockHandlers:
     """Handlers of `/v1/clock`: the broker's time beside the machine's."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._engine = context.engine
 
     def show(self, request: Request) -> Answer:
@@ -92,7 +88,9 @@ class ClockHandlers:
     async def accept(self, request: Request) -> Response:
         """An operator confirms that the machine's clock is right."""
         before = self._engine.read_clock()
-        reply = await self._engine.accept_clock()
+        at_ms = before.machine_ms
+        command = self._context.audited(request, SetClock(at_ms), "", moved_ms=before.ahead_ms)
+        reply = await self._engine.accept_clock(command)
         if isinstance(reply, Rejected):
             return refusal(reply)
         logger.warning("the machine's clock was accepted: the broker's time moved by %d ms", before.ahead_ms)
@@ -110,10 +108,16 @@ class MetricsHandlers:
     """The handler of `/v1/metrics`: the text format of Prometheus."""
 
     def __init__(self, context: Context) -> None:
-        self._metrics = context.metrics or Metrics(context.engine)
+        self._context = context
+        self._metrics = None if context.tenant else context.observers.metrics
 
     async def page(self, request: Request) -> Response:
-        return Response(200, await self._metrics.page(), CONTENT_TYPE)
+        if self._metrics is not None:
+            return Response(200, await self._metrics.page(), CONTENT_TYPE)
+        apps, tenant = self._context.apps, self._context.tenant
+        assert apps is not None, "only they make the context of a tenant"
+        row = await self._context.root_engine.queries.result(lambda _: apps.row(tenant))
+        return Response(200, await tenant_page(Gauges(self._context.engine), row), CONTENT_TYPE)
 
 
 class OpenapiHandlers:

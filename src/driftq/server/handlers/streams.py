@@ -1,4 +1,4 @@
-"""Durable streams: create, append, read, follow and delete, at the paths below `/v1/stream/`; list and trim them.
+"""Durable streams: create, append, read, follow and delete, at the paths below `/v1/stream/`.
 
 A request becomes a command, and its reply a response; the rules are the broker's. Headers are read in
 `server.streams.requests`, If-Match is judged in `core.rules.streams`. Live readers of one stream share a
@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import commands as c
-from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStream
-from driftq.core.model.replies import Done, Rejected, Reply, StreamAppended, StreamEntry, StreamsListed, StreamView
+from driftq.core.model.queries import ReadPartition, ReadProducer, ReadStream
+from driftq.core.model.replies import Rejected, Reply, StreamAppended, StreamView
 from driftq.server.access.identity import (
     ANY,
     BODY,
@@ -23,10 +23,7 @@ from driftq.server.access.identity import (
     require_any_topic,
     require_stream,
     require_topic,
-    sees_stream,
-    stream_prefixes,
 )
-from driftq.server.handlers.codec import PAGE_LIMIT_MAX, json_response, page_limit, read_json
 from driftq.server.handlers.context import Context, responder
 from driftq.server.http import Answer, BadRequest, Deferred, LazyReply, Request, Response, Streaming, query_pairs
 from driftq.server.http import Reply as HttpReply
@@ -35,14 +32,12 @@ from driftq.server.streams.live_readers import EventReader, LongPoll
 from driftq.server.streams.reorder_buffer import ReorderBuffer
 from driftq.server.streams.requests import append_command, create_command, is_reserved, path_of
 from driftq.server.streams.responses import Headers, failure, refused, respond
-from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, form_of, read_chunk
+from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, form_of, look_ahead, read_chunk
 from driftq.server.streams.tails import Arrival, LiveTail, LiveTails
 from driftq.wire import streams as w
-from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import APPEND, MANAGE, READ
 
 if TYPE_CHECKING:
-    from driftq.server.access.identity import Identity
     from driftq.server.handlers.subscriptions import SubscriptionHandlers
 
 _CONTROL = w.CONTROL.encode()
@@ -66,7 +61,8 @@ class StreamHandlers:
         self._engine = context.engine
         self._settings = context.settings.streams
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
-        self._tails = LiveTails(context.engine, self._settings.read_bytes_max)
+        self._tails = context.once(LiveTails, lambda: LiveTails(context.root_engine, self._settings.read_bytes_max))
+        self.readers_of = self._tails.readers_of  # how many live readers a log has now
         self._subscriptions = subscriptions
         self._reorder_buffer = ReorderBuffer(context.engine, self._settings.park_ms)
         self._methods: dict[str, Callable[[Request, str], Answer]] = {
@@ -135,7 +131,8 @@ class StreamHandlers:
 
     def _delete(self, request: Request, path: str) -> Answer:
         require_stream(request, MANAGE, path)
-        return self._ask(c.DeleteStream(path), lambda _: respond(204, []))
+        command = self._context.audited(request, c.DeleteStream(path), path, "stream.delete")
+        return self._ask(command, lambda _: respond(204, []))
 
     # --- reading ---
 
@@ -161,6 +158,9 @@ class StreamHandlers:
         tail = self._tails.enter(log_id, form) if live and log_id is not None else None
 
         def answer_with(reply: Reply) -> HttpReply | None:
+            if isinstance(reply, StreamView) and offset is not None:
+                at = reply.start_offset if offset < 0 else offset
+                look_ahead(self._engine, reply, at, self._settings.read_bytes_max)  # before anything has an effect
             if isinstance(reply, StreamView) and tail is not None and reply.log_id == tail.log_id:
                 tail.know(reply)
                 return self._follow(request, tail, reply, offset, live, answer)
@@ -171,7 +171,7 @@ class StreamHandlers:
             assert isinstance(reply, Rejected)
             return refused(reply)
 
-        self._engine.submit_to(command, responder(answer, answer_with))
+        self._engine.submit_to(command, self._context.responder(answer, answer_with))
         return answer
 
     def _catch_up(
@@ -339,56 +339,3 @@ def _lost(lost: RecordsUnreadable) -> Response:
         return failure(500, "a record is damaged and cannot be read; run `driftq inspect verify` on the data folder")
     headers: Headers = [(w.NEXT_OFFSET, w.token(lost.next_offset))]
     return failure(410, "records here were lost to damage; read on from the next offset", headers)
-
-
-# --- the list of streams, which is not a part of the protocol ---------------------------------------------------------
-
-
-class StreamCatalogHandlers:
-    """Handlers of `/v1/streams`: list and trim."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def list(self, request: Request) -> Answer:
-        query = request.query
-        command = ListStreams(query.get("prefix", ""), query.get("after", ""), page_limit(request))
-        if request.identity is not None:
-            return self._visible(request.identity, command)
-        return self._context.ask(command, _streams_reply)
-
-    async def _visible(self, identity: Identity, asked: ListStreams) -> Response:
-        """The streams of a page that the caller may see. Only what its grants can name is looked at, page by page, so
-        that neither the names nor the number of other streams shows."""
-        shown: list[StreamEntry] = []
-        for prefix in stream_prefixes(identity, asked.prefix):
-            after, more = asked.after, True
-            while more and len(shown) <= asked.limit:
-                reply = await self._context.engine.submit(ListStreams(prefix, after, PAGE_LIMIT_MAX))
-                assert isinstance(reply, StreamsListed)
-                shown += (stream for stream in reply.streams if sees_stream(identity, stream.path))
-                more = reply.more
-                after = reply.streams[-1].path if more else after
-        return _streams_reply(StreamsListed(tuple(shown[: asked.limit]), len(shown) > asked.limit))
-
-    def trim(self, request: Request) -> Answer:
-        body = read_json(request.body, w.TrimRequest)
-        require_stream(request, MANAGE, body.stream.strip("/"))
-        before = w.offset_of(body.before)
-        if before is None:
-            raise BadRequest("invalid before: it is the offset that becomes the first")
-
-        def respond(done: Done) -> Response:
-            return json_response(w.TrimReply(body.stream, body.before, done.changed))
-
-        return self._context.ask(c.TrimStream(body.stream.strip("/"), before), respond)
-
-
-def _streams_reply(reply: StreamsListed) -> Response:
-    listed = [
-        w.ListedStream(
-            stream.path, stream.content_type, w.token(stream.end_offset), stream.closed, to_rfc3339(stream.created_ms)
-        )
-        for stream in reply.streams
-    ]
-    return json_response(w.StreamsReply(listed, reply.streams[-1].path if reply.more else None))

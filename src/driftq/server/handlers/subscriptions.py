@@ -6,7 +6,6 @@ objects, unlike those of streams.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +32,13 @@ from driftq.server.http.request import percent_decoded
 from driftq.server.outbound.address_policy import AddressRefused
 from driftq.server.streams import responses
 from driftq.server.streams.responses import respond
-from driftq.server.streams.webhooks import SEED_BYTES, Signer, Webhooks, check_url
+from driftq.server.streams.signing_key import SigningKey
+from driftq.server.streams.webhooks import Signer, check_url, tenant_in
 from driftq.wire import streams as w
 from driftq.wire.errors import CODES, Code, retry_after_s
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import APPEND, CONSUME, MANAGE, READ
+from driftq.wire.namespaces import Namespace
 from driftq.wire.subscriptions import (
     FollowedStreamInfo,
     LinkType,
@@ -73,11 +74,13 @@ class SubscriptionHandlers:
         self._engine = context.engine
         self._scheme = "https" if context.settings.listen.tls_certificate else "http"
         self._outbound = context.outbound
-        self._timeout_ms = context.settings.outbound.timeout_ms
-        self._signer: Signer | None = None
-        self._waiting: list[tuple[Deferred, Callable[[], None]]] | None = None  # requests that wait for the key
-        if self._engine.latest_state.subscriptions.seed:
-            self._on_key(None)
+        self._key = context.once(
+            SigningKey, lambda: SigningKey(context.root_engine, self._outbound, context.settings.outbound.timeout_ms)
+        )
+
+    def failures_of(self, number: int) -> int:
+        """How often the webhook of a subscription failed since its last success."""
+        return self._key.failures_of(number)
 
     def right_of(self, method: str, rest: bytes) -> Right:
         """The right that a request needs; `rest` as in `handle`."""
@@ -115,17 +118,18 @@ class SubscriptionHandlers:
                 return self._ask(ReadSubscription(name), lambda reply: _json(self._info(reply)))
             case [] if method == "DELETE":
                 require_subscription(request, MANAGE, name)
-                return self._ask(subscriptions.DeleteSubscription(name), _no_content)
+                return self._change(request, "subscription.delete", subscriptions.DeleteSubscription(name))
             case [b"streams"] if method == "POST":
                 paths = tuple(_path(path) for path in read_json(request.body, StreamsRequest).streams)
                 require_subscription(request, MANAGE, name)
                 for path in paths:
                     require_stream(request, READ, path)
-                return self._ask(subscriptions.LinkStreams(name, paths), _no_content)
+                command = subscriptions.LinkStreams(name, paths)
+                return self._change(request, "subscription.link", command, streams=paths)
             case [b"streams", *parts] if parts and method == "DELETE":
                 path = _path("/".join(percent_decoded(part) for part in parts))
                 require_subscription(request, MANAGE, name)
-                return self._ask(subscriptions.UnlinkStream(name, path), _no_content)
+                return self._change(request, "subscription.unlink", subscriptions.UnlinkStream(name, path), stream=path)
             case [b"claim"] if method == "POST":
                 return self._claim(request, name)
             case [b"ack" | b"callback" as action] if method == "POST":
@@ -139,39 +143,39 @@ class SubscriptionHandlers:
     def _ask(self, command: Command, respond: Callable[[Any], Response]) -> Deferred:
         return self._context.ask(command, respond, _refused)
 
+    def _change(
+        self,
+        request: Request,
+        action: str,
+        command: subscriptions.DeleteSubscription | subscriptions.LinkStreams | subscriptions.UnlinkStream,
+        **details: object,
+    ) -> Deferred:
+        audited = self._context.audited(request, command, command.subscription, action, **details)
+        return self._ask(audited, _no_content)
+
     # --- the key ---
 
-    def _with_key(self, answer: Deferred, then: Callable[[], None]) -> Deferred:
-        """Call `then` when there is a signing key. The first request that needs one creates it, durably."""
-        if self._signer is not None:
-            then()
-        elif self._waiting is not None:
-            self._waiting.append((answer, then))
-        else:
-            self._waiting = [(answer, then)]
-            self._engine.submit_to(subscriptions.MakeSigningKey(os.urandom(SEED_BYTES)), self._on_key)
-        return answer
+    def _with_key(self, answer: Deferred, then: Callable[[Signer], None]) -> Deferred:
+        """Call `then` when there is a signing key."""
 
-    def _on_key(self, reply: Reply | None) -> None:
-        waiting, self._waiting = self._waiting or [], None
-        if isinstance(reply, Rejected):  # there is no key: the next request tries again
-            for answer, _ in waiting:
-                answer.resolve(_refused(reply))
-            return
-        self._signer = Signer(self._engine.latest_state.subscriptions.seed)
-        self._webhooks = Webhooks(self._engine, self._signer, self._outbound, self._timeout_ms)
-        for _, then in waiting:
-            then()
+        def made(refused: Rejected | None) -> None:
+            if refused is not None:
+                answer.resolve(_refused(refused))
+            else:
+                assert self._key.signer is not None
+                then(self._key.signer)
+
+        self._key.need(made)
+        return answer
 
     def _keys(self, request: Request) -> Answer:
         if request.method != "GET":
             return responses.not_allowed("GET, OPTIONS")
         answer = Deferred()
 
-        def then() -> None:
-            assert self._signer is not None
+        def then(signer: Signer) -> None:
             headers = [("Cache-Control", "public, max-age=300")]
-            answer.resolve(respond(200, headers, msgspec.json.encode(self._signer.jwks), "application/jwk-set+json"))
+            answer.resolve(respond(200, headers, msgspec.json.encode(signer.jwks), "application/jwk-set+json"))
 
         return self._with_key(answer, then)
 
@@ -197,17 +201,19 @@ class SubscriptionHandlers:
             return _refused(reply)
 
         command = subscriptions.CreateSubscription(name, config, origin)
-        return self._with_key(answer, lambda: self._engine.submit_to(command, responder(answer, answer_with)))
+        command = self._context.audited(request, command, name, "subscription.create", type=body.type)
+        return self._with_key(answer, lambda _: self._engine.submit_to(command, responder(answer, answer_with)))
 
     def _info(self, view: subscriptions.SubscriptionView) -> SubscriptionInfo:
         config = view.config
         webhook = None
         failing = False
-        if config.url and self._signer is not None:
+        signer = self._key.signer
+        if config.url and signer is not None:
             jwks_url = f"{view.origin}{w.ROOT}{w.CONTROL}/jwks.json"
-            webhook = WebhookInfo(config.url, WebhookSigning("ed25519", self._signer.kid, jwks_url))
+            webhook = WebhookInfo(config.url, WebhookSigning("ed25519", signer.kid, jwks_url))
             subscription = self._engine.latest_state.subscriptions.by_name.get(view.subscription)
-            failing = subscription is not None and self._webhooks.failing(subscription.number)
+            failing = subscription is not None and self.failures_of(subscription.number) > 0
         return SubscriptionInfo(
             id=view.subscription,
             subscription_id=view.subscription,
@@ -231,7 +237,7 @@ class SubscriptionHandlers:
         require_subscription(request, CONSUME, name, f"{name}/{worker}")
 
         def respond(view: subscriptions.WakeView) -> Response:
-            assert self._signer is not None
+            assert self._key.signer is not None
             streams = [
                 WakeStreamInfo(
                     path=stream.path,
@@ -242,12 +248,18 @@ class SubscriptionHandlers:
                 )
                 for stream in view.streams
             ]
-            token = self._signer.token(name, view.generation)
+            token = self._key.signer.token(self._context.space.name(name), view.generation)
             return _json(WakeInfo(view.wake_id, view.generation, token, streams, view.lease_ms))
 
         return self._ask(subscriptions.ClaimWake(name, worker), respond)
 
     def _ack(self, request: Request, name: str, pulls: bool, *, release: bool = False) -> Answer:
+        """The token of a wake is the only credential here, so it also says which tenant's names these are."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        space = Namespace(tenant_in(token.strip()))
+        if space.holds(name):
+            space = Namespace("")  # an operator's name
+        name = space.name(name)
         known = self._engine.latest_state.subscriptions.by_name.get(name)
         if known is None and self._context.settings.auth.is_on:
             return _no_wake_token()  # a caller without a credential does not learn which names exist
@@ -255,8 +267,8 @@ class SubscriptionHandlers:
             return self._context.hold(_error(404, "SUBSCRIPTION_NOT_FOUND", f"there is no subscription {name}"))
         if pulls and known.config.kind != PULL_WAKE:
             return self._context.hold(_error(400, "INVALID_REQUEST", "only pull-wake subscriptions are acked here"))
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        generation = self._signer.generation_of(token.strip(), name) if self._signer is not None else None
+        signer = self._key.signer
+        generation = signer.generation_of(token.strip(), name) if signer is not None else None
         if scheme.lower() != "bearer" or generation is None:
             return _no_wake_token()
         body = read_json(request.body, WakeAckRequest) if request.body else WakeAckRequest()
@@ -268,11 +280,15 @@ class SubscriptionHandlers:
             offset = w.offset_of(entry.offset)
             if not isinstance(path, str) or offset is None:
                 return _error(409, "INVALID_OFFSET", "an ack names a stream and an offset of it")
-            acks.append((_path(path), offset))
+            acks.append((space.name(_path(path)), offset))
         command = subscriptions.AckWake(name, generation, body.wake_id, tuple(acks), body.done, release)
+
+        def refuse(rejected: Rejected) -> Response:
+            return _refused(msgspec.structs.replace(rejected, message=space.text(rejected.message)))
+
         if release:
-            return self._ask(command, _no_content)
-        return self._ask(command, lambda reply: _json(WakeAckInfo(True, reply.next_wake)))
+            return self._context.ask(command, _no_content, refuse)
+        return self._context.ask(command, lambda reply: _json(WakeAckInfo(True, reply.next_wake)), refuse)
 
 
 def _config(body: SubscriptionRequest) -> SubscriptionConfig:

@@ -15,12 +15,33 @@ from driftq.core.state.groups import DEAD_PREFIX
 from driftq.core.transitions.lookups import no_such_topic
 from driftq.server.access.identity import require_topic, sees_topic
 from driftq.server.dead_letter_scan import waiting_count
-from driftq.server.handlers.codec import PAGE_LIMIT_MAX, json_response, no_content, page_limit, read, read_json, refusal
+from driftq.server.handlers.codec import (
+    PAGE_LIMIT_MAX,
+    flag,
+    json_response,
+    no_content,
+    number,
+    page_limit,
+    read,
+    read_json,
+    refusal,
+)
 from driftq.server.http import Answer, BadRequest, Request, Response
+from driftq.server.observation.sorted_lists import Order, sorted_topics, topic_figures
 from driftq.server.slices import collected
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import MANAGE
-from driftq.wire.topics import BacklogInfo, PartitionInfo, TopicChange, TopicInfo, TopicReply, TopicRequest, TopicsReply
+from driftq.wire.topics import (
+    TOPIC_ORDERS,
+    BacklogInfo,
+    PartitionInfo,
+    TopicChange,
+    TopicFigures,
+    TopicInfo,
+    TopicReply,
+    TopicRequest,
+    TopicsReply,
+)
 
 if TYPE_CHECKING:
     from driftq.core.state.backlog import Backlog
@@ -29,7 +50,8 @@ if TYPE_CHECKING:
 
 NEARLY_FULL = 0.8  # of a backlog: from here on an operator should be warned
 
-_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history", "fair"}
+_LATER = frozenset({"fair", "keep_unread"})
+_NUMBERS = frozenset(TopicRequest.__struct_fields__) - {"name", "retry", "history", "fair", "keep_unread"}
 
 
 class TopicsHandlers:
@@ -40,7 +62,10 @@ class TopicsHandlers:
         self._engine = context.engine
 
     def list(self, request: Request) -> Answer:
-        """All names, or with `limit` or `after` a page of them."""
+        """All names, or with `limit` or `after` a page of them; with `details=true` a page with figures."""
+        order = Order.of(request, TOPIC_ORDERS)
+        if flag(request, "details"):
+            return self._detailed(request, order)
         paged = "limit" in request.query or "after" in request.query
         limit, after = page_limit(request, PAGE_LIMIT_MAX), request.query.get("after", "")
 
@@ -54,6 +79,20 @@ class TopicsHandlers:
             return json_response(TopicsReply(names[:limit], names[limit - 1]) if more else TopicsReply(names))
 
         return self._context.query(look)
+
+    async def _detailed(self, request: Request, order: Order) -> Response:
+        limit = page_limit(request)
+        passed = number("after", request.query.get("after", "0"))
+        sample = await self._context.observers.sampler.fresh()
+        names = await sorted_topics(self._engine, request, order, sample)
+        page = names[passed : passed + limit]
+
+        def rows(view: StateView) -> Iterator[TopicFigures | None]:
+            return (row for name in page for row in topic_figures(view, sample, name))
+
+        figures = await collected(self._engine.queries, rows)
+        after = str(passed + limit) if passed + limit < len(names) else None
+        return json_response(TopicsReply([row.name for row in figures], after, figures, len(names)))
 
     def create(self, request: Request) -> Answer:
         body = read(request, TopicRequest, _NUMBERS, flags=frozenset({"history"}))
@@ -71,13 +110,16 @@ class TopicsHandlers:
             body.retry,
             body.history,
             body.fair,
+            body.keep_unread,
         )
 
         def respond(reply: TopicReady) -> Response:
             status = "created" if reply.created else "exists"
             return json_response(TopicReply(status, reply.topic, reply.partitions), 201 if reply.created else 200)
 
-        return self._context.ask(c.CreateTopic(name, body.partitions, config), respond)
+        command = c.CreateTopic(name, body.partitions, config)
+        command = self._context.audited(request, command, name, partitions=body.partitions)
+        return self._context.ask(command, respond)
 
     async def describe(self, request: Request, name: str) -> Response:
         return await self._describe(name)
@@ -92,7 +134,8 @@ class TopicsHandlers:
             if any(value is None for field, value in fields.items() if field != "retry"):
                 raise BadRequest("only retry can be null; 0 goes back to the server's setting")
             config = msgspec.structs.replace(topic.config, **fields)
-            reply = await self._engine.submit(c.ConfigureTopic(name, config))
+            command = self._context.audited(request, c.ConfigureTopic(name, config), name, **fields)
+            reply = await self._engine.submit(command)
             if isinstance(reply, Rejected):
                 return refusal(reply)
         return await self._describe(name)
@@ -103,7 +146,7 @@ class TopicsHandlers:
         return refusal(no_such_topic(name))
 
     def delete(self, request: Request, name: str) -> Answer:
-        return self._context.ask(c.DeleteTopic(name), no_content)
+        return self._context.ask(self._context.audited(request, c.DeleteTopic(name), name), no_content)
 
 
 def _topic_rows(view: StateView, name: str) -> Iterator[TopicInfo | None]:
@@ -148,6 +191,6 @@ def backlog_info(backlog: Backlog | None) -> BacklogInfo | None:
 
 
 def _config(config: TopicConfig) -> dict[str, object]:
-    """Every setting. `fair` only while it is on: clients of earlier versions do not know it."""
+    """Every setting. Later ones only if they are set: clients of earlier versions do not know them."""
     fields = {field: getattr(config, field) for field in TopicConfig.__struct_fields__}
-    return fields if config.fair else {field: value for field, value in fields.items() if field != "fair"}
+    return {field: value for field, value in fields.items() if value or field not in _LATER}

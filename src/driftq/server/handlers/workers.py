@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from driftq.server.access.identity import require_group, require_topic, sees_group
+from driftq.server.access.identity import AccessRefused, require_group, require_topic, sees_group
 from driftq.server.handlers.codec import (
     error_response,
     json_response,
@@ -32,6 +32,7 @@ class WorkersHandlers:
     """Handlers of `/v1/workers`."""
 
     def __init__(self, context: Context) -> None:
+        self._context = context
         self._engine = context.engine
         self._registry = context.workers
 
@@ -42,7 +43,7 @@ class WorkersHandlers:
             raise BadRequest(f"a heartbeat has at most {HEARTBEAT_BYTES_MAX} bytes")
         body = read_json(request.body, HeartbeatRequest)
         _require_groups(request, body)
-        self._require_groups(request, id)
+        self._require_own(request, id)
         reply = self._registry.heartbeat(id, body, len(request.body))
         if reply is None:
             headers = [("Retry-After", "10")]
@@ -61,7 +62,11 @@ class WorkersHandlers:
         return json_response(self._info(entry)) if entry is not None and _is_seen(request, entry) else _unknown(id)
 
     def remove(self, request: Request, id: str) -> Answer:
-        self._require_groups(request, id)
+        entry = self._registry.find(id)
+        if entry is not None and not _is_seen(request, entry):
+            return no_content()  # as if it was gone already
+        if entry is not None and entry.heartbeat is not None:
+            _require_groups(request, entry.heartbeat)
         self._registry.remove(id)
         return no_content()
 
@@ -71,20 +76,30 @@ class WorkersHandlers:
     def stop(self, request: Request, id: str) -> Answer:
         return self._request(request, id, "stop")
 
-    def _require_groups(self, request: Request, id: str) -> None:
-        """An entry belongs to callers that may consume what it consumes."""
+    def _require_own(self, request: Request, id: str) -> None:
+        """An entry belongs to callers that may consume what it consumes. The refusal does not say what that is."""
         entry = self._registry.find(id)
         if entry is not None and entry.heartbeat is not None:
+            if not _is_seen(request, entry):
+                raise AccessRefused(
+                    Code.PERMISSION_DENIED, f"the worker id {id} is taken by a worker with other grants; use another"
+                )
             _require_groups(request, entry.heartbeat)
 
-    def _request(self, request: Request, id: str, command: WorkerCommand) -> Response:
+    def _request(self, request: Request, id: str, command: WorkerCommand) -> Answer:
         known = self._registry.find(id)
         if known is not None and not _is_seen(request, known):
             return _unknown(id)
         for worker in known.heartbeat.workers if known is not None and known.heartbeat is not None else ():
             require_topic(request, MANAGE, worker.topic)
-        entry = self._registry.request(id, command)
-        return json_response(self._info(entry), 202) if entry is not None else _unknown(id)
+        if known is None:
+            return _unknown(id)
+
+        def respond() -> Response:
+            entry = self._registry.request(id, command)
+            return json_response(self._info(entry), 202) if entry is not None else _unknown(id)
+
+        return self._context.noted(request, id, respond)
 
     def _info(self, entry: WorkerEntry) -> WorkerInfo:
         heartbeat = entry.heartbeat

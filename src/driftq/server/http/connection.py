@@ -133,7 +133,7 @@ class Connection(ResponseQueue):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._service.leave(self, self._peer)
+        self._service.leave(self, self._peer, self._tenant)
         self._parser.body.release()
         self._unparsed = b""
         self._output.release()
@@ -220,10 +220,13 @@ class Connection(ResponseQueue):
     def _start(self, request: Request) -> None:
         if len(request.body) > LARGE_BODY_BYTES:
             self._turns.large_started(len(request.body))
+        request.is_counted = bool(self._tenant)
         try:
             result = self._handler(request)
         except Exception as error:
             result = self.error_reply(request, error)
+        if request.identity is not None:
+            self._note_tenant(request)
         self._service.route = request.head.route  # the handler has set it
         if type(result) is Response and not self._exchanges:
             self._send(request, result)
@@ -348,6 +351,8 @@ class Connection(ResponseQueue):
         self._turns.wait(self._flow)
 
     def share_key(self) -> str:
+        if self._tenant:
+            return f"tenant {self._tenant}"
         if self._unstarted:
             self._share_key = self._service.share_key(self._unstarted[0])
         return self._share_key

@@ -139,6 +139,9 @@ class Listener:
         """From now on, ask before the body of a large request is read."""
         self._service.check_head = check
 
+    def connections_of(self, tenant: str) -> int:
+        return self._service.tenants.get(tenant, 0)
+
     def sweep(self) -> None:
         """Check the timeouts of every connection. A timeout may be late by the interval between two sweeps."""
         service = self._service

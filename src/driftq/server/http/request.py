@@ -69,14 +69,16 @@ class RequestHead:
     """Everything of a request but its body. Requests with the same bytes share one `RequestHead` and what it decoded.
 
     `fields` holds lower-case header names; repeated ones are joined with `, ` as HTTP defines. It is immutable, except
-    that the application caches four things here: `handler`, the handler of requests with this head, `route`, its name
-    (the cause of a stall), `cross_origin`, the CORS header lines of their responses, and `identity`, who sends them.
+    that the application caches five things here: `handler`, the handler of requests with this head, `route`, its name
+    (the cause of a stall), `action`, what they are in the audit, `cross_origin`, the CORS header lines of their
+    responses, and `identity`, who sends them.
     """
 
     __slots__ = (
         "_headers",
         "_path",
         "_query",
+        "action",
         "content_length",
         "cross_origin",
         "fields",
@@ -107,6 +109,7 @@ class RequestHead:
         self.content_length = content_length  # -1: no such header
         self.handler: Callable[[Request], Any] | None = None
         self.route = "http"
+        self.action = ""
         self.identity: Identity | None = None  # None: public, or the server does not authenticate
         self.cross_origin = b""
         self._path: str | None = None
@@ -146,9 +149,8 @@ class Request:
     """A complete request. `peer` is the client's IP address, or `unix`; `certificate` is the client's, verified."""
 
     __slots__ = (
-        "_gone_callbacks", "body", "certificate", "gone", "head", "id", "identity", "keep_alive", "method", "peer",
-        "raw_path",
-        "started_s", "version",
+        "_gone_callbacks", "body", "certificate", "gone", "head", "id", "identity", "is_counted", "keep_alive",
+        "method", "peer", "raw_path", "started_s", "trace_id", "version",
     )  # fmt: skip
 
     def __init__(self, head: RequestHead, body: bytes, peer: str, certificate: PeerCertificate | None = None) -> None:
@@ -162,8 +164,10 @@ class Request:
         self.certificate = certificate  # None: the client has none, or was not asked for one
         self.gone = False
         self.identity: Identity | None = None  # who sent it; set by the application
+        self.is_counted = False  # its connection is counted for the tenant of an earlier request
         self.id = b""  # the request id and the start time, for the access log
         self.started_s = 0.0
+        self.trace_id = 0  # of a request that is traced
         self._gone_callbacks: list[Callable[[], None]] | None = None
 
     @property

@@ -51,8 +51,9 @@ from driftq.server.http.request_head import (
 if TYPE_CHECKING:
     from driftq.server.http.tls import PeerCertificate
 
-# Called with the head and the peer of a large request before its body is read; raises `RequestRefused`.
-CheckLarge = Callable[[RequestHead, str], None]
+# Called with the head, the peer and its certificate before the body of a large request is read; raises
+# `RequestRefused`.
+CheckLarge = Callable[[RequestHead, str, "PeerCertificate | None"], None]
 _NO_HEAD = RequestHead("", b"", {})
 
 
@@ -214,7 +215,7 @@ class RequestParser:
         self.phase = BODY
         if self._check_large is not None:
             if head.content_length > LARGE_BODY_BYTES or b"transfer-encoding" in head.fields:
-                self._check_large(head, self._peer)
+                self._check_large(head, self._peer, self._certificate)
         lookup = self._lookup
         if not SPECIAL.isdisjoint(head.fields):
             self._check_special(head)

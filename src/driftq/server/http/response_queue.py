@@ -70,6 +70,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
         "_reading_paused",
         "_service",
         "_stopping",
+        "_tenant",
         "_transport",
         "_turns",
         "_unstarted",
@@ -91,12 +92,21 @@ class ResponseQueue(asyncio.BufferedProtocol):
         self._stopping = False  # close after the responses of the requests that are started
         self._half_close = False  # close the write side first, because the peer may still be sending
         self._closing = False  # the last response is written, or the connection is lost
+        self._tenant = ""  # of its last request that has an identity
         self._reading_paused = False  # the transport does not read from the socket
         self._timeouts = Timeouts(service.limits, service.now_s)
 
     def _resume(self) -> None:
         """Start requests that were held back, as far as the limits allow."""
         raise NotImplementedError
+
+    def _note_tenant(self, request: Request) -> None:
+        """The connection counts for the tenant of its last request, and takes turns with the others of that tenant. One
+        that closes after this response does not count."""
+        identity = request.identity
+        if identity is not None and identity.tenant != self._tenant and request.keep_alive:
+            self._service.change_tenant(self._tenant, identity.tenant)
+            self._tenant = identity.tenant
 
     def error_reply(self, request: Request, error: BaseException) -> Response:
         """The response to a request whose handler raised."""

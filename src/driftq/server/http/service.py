@@ -22,6 +22,7 @@ from driftq.server.http.turns import Turns
 if TYPE_CHECKING:
     from driftq.server.http.connection import Connection
     from driftq.server.http.limits import HttpLimits
+    from driftq.server.http.tls import PeerCertificate
 
 OnBadRequest: TypeAlias = Callable[[int, str], Response]
 OnError: TypeAlias = Callable[[Request, BaseException], Response]
@@ -30,7 +31,7 @@ OnError: TypeAlias = Callable[[Request, BaseException], Response]
 OnResponse: TypeAlias = Callable[[Request, int, int | None], bytes]
 
 # Called with the head and the peer of a large request before its body is read; returns the refusal, if there is one.
-CheckHead: TypeAlias = Callable[[RequestHead, str], tuple[int, str] | None]
+CheckHead: TypeAlias = Callable[[RequestHead, str, "PeerCertificate | None"], tuple[int, str] | None]
 
 HTTP: Final = "http"  # the cause of a turn in which no request was started
 
@@ -78,6 +79,7 @@ class Service:
         self.head_cache = HeadCache()
         self.connections: set[Connection] = set()
         self.peers: dict[str, int] = {}  # connections by address
+        self.tenants: dict[str, int] = {}  # connections by tenant, once a request has shown it
         self.stopping = False
         self.no_connections: asyncio.Event = asyncio.Event()
         self.now_s = 0.0  # the time of the loop at the last sweep
@@ -101,10 +103,11 @@ class Service:
         self.connections.add(connection)
         return None
 
-    def leave(self, connection: Connection, peer: str) -> None:
+    def leave(self, connection: Connection, peer: str, tenant: str) -> None:
         if connection not in self.connections:
             return
         self.connections.discard(connection)
+        self.change_tenant(tenant, "")
         count = self.peers[peer] - 1
         if count:
             self.peers[peer] = count
@@ -113,9 +116,18 @@ class Service:
         if not self.connections:
             self.no_connections.set()
 
-    def check_large(self, head: RequestHead, peer: str) -> None:
+    def change_tenant(self, before: str, after: str) -> None:
+        """A connection works for another tenant, or for none, from now on."""
+        if before:
+            self.tenants[before] -= 1
+            if not self.tenants[before]:
+                del self.tenants[before]
+        if after:
+            self.tenants[after] = self.tenants.get(after, 0) + 1
+
+    def check_large(self, head: RequestHead, peer: str, certificate: PeerCertificate | None) -> None:
         """Before a large body is read: may its sender send it? Raises `RequestRefused`."""
-        refused = self.check_head(head, peer) if self.check_head is not None else None
+        refused = self.check_head(head, peer, certificate) if self.check_head is not None else None
         if refused is not None:
             raise RequestRefused(*refused)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -65,6 +66,7 @@ class PeerCertificate(NamedTuple):
     subject: str  # as in RFC 4514, the most specific part first: CN=worker-1,O=Acme
     common_name: str
     names: tuple[str, ...]  # alternative names with their kind: DNS:worker-1.acme.example, URI:spiffe://acme/worker
+    not_after_s: float = math.inf  # when it expires (Unix time)
 
 
 def load(files: TlsFiles) -> LoadedTls:
@@ -132,7 +134,9 @@ def peer_certificate(decoded: dict[str, Any] | None) -> PeerCertificate | None:
     subject = ",".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in reversed(parts))
     common_name = next((value for name, value in parts if name == "commonName"), "")
     names = tuple(f"{kind}:{value}" for kind, value in decoded.get("subjectAltName", ()))
-    return PeerCertificate(subject, common_name, names)
+    not_after = decoded.get("notAfter")
+    not_after_s = float(ssl.cert_time_to_seconds(not_after)) if not_after is not None else math.inf
+    return PeerCertificate(subject, common_name, names, not_after_s)
 
 
 def _escaped(value: str) -> str:

@@ -16,6 +16,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Published
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled
 from driftq.core.model.replies import Claimed, Produced, RedriveResult, Rejected, Reply, Settlement
+from driftq.core.model.schedule_facts import ScheduleFired, ScheduleMissed, SchedulePlan, SchedulePlanned
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
 from driftq.wire.dead_letters import REDRIVE_GROUP
 from driftq.wire.message import read_head
@@ -72,6 +73,8 @@ class Counters:
         self.refusals: defaultdict[Code, int] = defaultdict(int)
         self.produce_refusals: defaultdict[str, int] = defaultdict(int)
         self.duplicates = 0
+        self.firings = 0  # of schedules
+        self.missed_firings = 0
         self.commit_seconds = Histogram()
         self.fsync_seconds = Histogram()
         self.stalls: dict[str, Histogram] = {}  # of the event loop, by cause
@@ -93,6 +96,9 @@ class Counters:
             f.GroupDeleted: self._group_deleted,
             GroupIdled: lambda _: self._count_kind("groups_idle"),
             GroupCaughtUp: lambda _: self._count_kind("groups_caught_up"),
+            ScheduleFired: self._fired,
+            ScheduleMissed: self._missed,
+            SchedulePlanned: lambda fact: self._missed(fact.plan),
             KeyBegun: lambda _: self._count_kind("effects_begun"),
             KeyCommitted: lambda _: self._count_kind("effects_committed"),
             KeyFailed: lambda _: self._count_kind("effects_failed"),
@@ -146,6 +152,13 @@ class Counters:
         histogram.observe(took_s)
 
     # --- facts ---
+
+    def _fired(self, fact: ScheduleFired) -> None:
+        self.firings += 1
+        self.missed_firings += fact.missed
+
+    def _missed(self, fact: ScheduleMissed | SchedulePlan) -> None:
+        self.missed_firings += fact.missed
 
     def _count_kind(self, name: str) -> None:
         self.facts[name] += 1

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.backlog import lag_of, limiting_backlog
+from driftq.engine.queries import known_time
 from driftq.server.dead_letter_scan import waiting_count
 from driftq.server.metrics.counters import OTHER
 from driftq.server.slices import collected, slices
@@ -96,6 +97,17 @@ class Gauges:
         queries = self._engine.queries
         counts = await queries.result(_counts)
         counts["driftq_idle_groups"] = sum(await collected(queries, _idle_groups))
+        partitions, topics = await self.rows()
+        folder = self._engine.folder
+        sizes: dict[str, int] = {}
+        free_bytes = 0
+        if folder is not None:
+            sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
+        return GaugeSample(partitions, topics, sizes, free_bytes, counts)
+
+    async def rows(self) -> tuple[list[PartitionRow], list[TopicRow]]:
+        """Of the topics that the engine sees."""
+        queries = self._engine.queries
         partitions: list[PartitionRow] = []
         others: PartitionRow | None = None
         async for rows in slices(queries, self._partition_rows):
@@ -112,17 +124,9 @@ class Gauges:
                     topics.append(topic_row)
                 else:
                     other_topics = _add_topic(other_topics, topic_row)
-        folder = self._engine.folder
-        sizes: dict[str, int] = {}
-        free_bytes = 0
-        if folder is not None:
-            sizes, free_bytes = await asyncio.get_running_loop().run_in_executor(None, sizes_of, folder)
-        return GaugeSample(
+        return (
             [*partitions, *([others] if others is not None else [])],
             [*topics, *([other_topics] if other_topics is not None else [])],
-            sizes,
-            free_bytes,
-            counts,
         )
 
     def _partition_rows(self, view: StateView) -> Iterator[PartitionRow | None]:
@@ -165,7 +169,7 @@ class Gauges:
         if not at_ms and offset < view.reader.end(log_id):
             if len(self._times) >= TIMES_MAX:
                 self._times.clear()
-            at_ms = self._times[log_id, offset] = view.reader.time_of(log_id, offset)
+            at_ms = self._times[log_id, offset] = known_time(view.reader, log_id, offset)
         return max(0, self._engine.now_ms() - at_ms) / 1_000 if at_ms else 0.0
 
 
@@ -176,6 +180,7 @@ def _counts(view: StateView) -> dict[str, int]:
         "driftq_groups": len(state.groups),
         "driftq_idle_groups": 0,  # counted in slices
         "driftq_streams": len(state.streams.by_path),
+        "driftq_schedules": len(state.schedules),
         "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
     }

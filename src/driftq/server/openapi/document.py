@@ -15,7 +15,9 @@ import msgspec
 import driftq
 from driftq.server.openapi import (
     access_operations,
+    observation_operations,
     queue_operations,
+    schedule_operations,
     stream_operations,
     topic_operations,
     work_operations,
@@ -29,8 +31,10 @@ DOCUMENTED: Operations = {
     **topic_operations.OPERATIONS,
     **queue_operations.OPERATIONS,
     **work_operations.OPERATIONS,
+    **schedule_operations.OPERATIONS,
     **stream_operations.OPERATIONS,
     **access_operations.OPERATIONS,
+    **observation_operations.OPERATIONS,
 }
 _REF = "#/components/schemas/{name}"
 # Errors of every operation: invalid request, no valid credential, no grant or a foreign Host or Origin, large body, too

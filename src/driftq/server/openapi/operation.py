@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -59,6 +59,20 @@ _AFTER = "The `after` of the previous page."
 PAGE = (Query("after", str, _AFTER), LIMIT)
 NUMBERED_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,16}$")], _AFTER), LIMIT)
 PLACE_PAGE = (Query("after", Annotated[str, Meta(pattern="^[0-9]{1,9}:[0-9]{1,18}$")], _AFTER), LIMIT)
+DETAILS = Query("details", Literal["true", "false"], "With figures.")
+
+
+def sorted_by(*names: str) -> tuple[Query, ...]:
+    """The parameters of a list that can be sorted. They hold with `details=true`."""
+    choices = Literal["name", *names]  # type: ignore[valid-type]
+    return (
+        DETAILS,
+        Query("sort", choices, "By this; with `details`."),
+        Query("order", Literal["asc", "desc"], "Largest first by default, except by name; with `details`."),
+        Query("search", str, "Only names that contain this; with `details`."),
+    )
+
+
 TOPIC = Query("topic", Annotated[str, Meta(min_length=1, max_length=249)], "The topic.", True)
 
 

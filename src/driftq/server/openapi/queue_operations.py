@@ -37,6 +37,8 @@ _ENVELOPE_QUERY = (
     Query("retry_backoff_ms", Natural, "The delay before the second delivery. It doubles after each failure."),
     Query("retry_max_backoff_ms", Natural, "The longest delay between two deliveries."),
     Query("traceparent", str, "W3C trace context."),
+    Query("tracestate", str, "W3C trace context, of the vendors."),
+    Query("baggage", str, "W3C baggage."),
 )
 _SETTLED = {
     200: ReplyDoc(
@@ -63,7 +65,7 @@ PRODUCE_OPERATIONS: Operations = {
             *_ENVELOPE_QUERY,
         ),
         errors=WRITE_ERRORS,
-        headers=("traceparent",),
+        headers=("traceparent", "tracestate", "baggage"),
     ),
     ("POST", "/v1/produce/batch"): Operation(
         "Produce many messages",
@@ -74,7 +76,7 @@ PRODUCE_OPERATIONS: Operations = {
         {JSON: produce.ProduceBatchRequest | list[produce.ProduceRequest], NDJSON: str},
         query=(Query("topic", str, "The topic of NDJSON lines that name none."), _ANY),
         errors=(400, 429),
-        headers=("traceparent",),
+        headers=("traceparent", "tracestate", "baggage"),
     ),
     ("POST", "/v1/produce/packed"): Operation(
         "Produce a packed batch",

@@ -5,14 +5,19 @@ The protocol of streams uses headers for most things, and its errors are plain t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from driftq.server.openapi.operation import (
     ANY_TYPE,
     BYTES,
+    DETAILS,
     JSON,
+    LIMIT,
     PAGE,
     PLAIN,
+    READ_ERRORS,
     Operation,
     Operations,
     Query,
@@ -100,8 +105,30 @@ OPERATIONS: Operations = {
         "Streams whose path begins with a prefix, sorted by path.",
         "streams",
         {200: ReplyDoc("A page of streams. `after` starts the next one.", w.StreamsReply)},
-        query=(Query("prefix", str, "Only paths that begin with this."), *PAGE),
+        query=(Query("prefix", str, "Only paths that begin with this."), DETAILS, *PAGE),
         errors=(400,),
+    ),
+    ("GET", "/v1/subscriptions"): Operation(
+        "List subscriptions",
+        "The subscriptions that the caller may read, by id: what they follow, who holds the wake, and failures of the "
+        "webhook.",
+        "streams",
+        {200: ReplyDoc("A page of subscriptions.", s.SubscriptionsReply)},
+        query=PAGE,
+        errors=(400,),
+    ),
+    ("GET", "/v1/producers"): Operation(
+        "List producers",
+        "Idempotent producers, log by log: of all topics and streams, or of one.",
+        "streams",
+        {200: ReplyDoc("A page of producers.", s.ProducersReply)},
+        query=(
+            Query("topic", str, "Only producers of this topic."),
+            Query("stream", str, "Only producers of this stream."),
+            Query("after", Annotated[str, Meta(pattern="^[0-9]{1,16}(:.*)?$")], "The `after` of the previous page."),
+            LIMIT,
+        ),
+        errors=READ_ERRORS,
     ),
     ("POST", "/v1/streams/trim"): Operation(
         "Trim a stream",

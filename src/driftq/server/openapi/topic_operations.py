@@ -20,6 +20,7 @@ from driftq.server.openapi.operation import (
     Query,
     ReplyDoc,
     as_json,
+    sorted_by,
 )
 from driftq.wire import groups, server_info, topics
 from driftq.wire.fields import Natural
@@ -103,10 +104,11 @@ SERVER_OPERATIONS: Operations = {
 TOPIC_OPERATIONS: Operations = {
     ("GET", "/v1/topics"): Operation(
         "List topics",
-        "Without `limit` and `after` all names are returned at once.",
+        "Without `limit` and `after` all names are returned at once. With `details=true` a page with figures, sorted "
+        "by any of them; `after` is then the number of topics on the pages before.",
         "topics",
         {200: ReplyDoc("The names of topics, sorted.", topics.TopicsReply)},
-        query=PAGE,
+        query=(*PAGE, *sorted_by(*topics.TOPIC_ORDERS)),
         errors=(400,),
     ),
     ("POST", "/v1/topics"): Operation(
@@ -146,6 +148,26 @@ TOPIC_OPERATIONS: Operations = {
         "topics",
         DONE,
         errors=(400, 404, 409),
+    ),
+    ("POST", "/v1/topics/{topic}/purge"): Operation(
+        "Purge a topic",
+        "Drops every message for every group, in one write: also those under a lease, in backoff or delayed. Offsets "
+        "continue. Dead letters stay; they are a topic of their own, `dlq.<topic>`, that can be purged too. `dry_run` "
+        "only counts.",
+        "topics",
+        {200: ReplyDoc("How many messages were dropped.", topics.PurgeReply)},
+        as_json(topics.PurgeRequest),
+        body_optional=True,
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/topics/{topic}/move"): Operation(
+        "Move messages to another topic",
+        "Each message is produced to the other topic and settled for every group of its own, in one write, so a move "
+        "can be interrupted and repeated. A message under a lease stays. `dry_run` only counts.",
+        "topics",
+        {200: ReplyDoc("How many were moved, and which failed.", topics.MoveReply)},
+        as_json(topics.MoveRequest),
+        errors=READ_ERRORS,
     ),
     ("GET", "/v1/topics/{topic}/offsets"): Operation(
         "Offsets of a topic's partitions",
@@ -201,10 +223,11 @@ TOPIC_OPERATIONS: Operations = {
 GROUP_OPERATIONS: Operations = {
     ("GET", "/v1/groups"): Operation(
         "List groups",
-        "The groups of all topics, or of one topic, with their lag.",
+        "The groups of all topics, or of one topic, with their lag. With `details=true` also their rates, sorted by "
+        "any figure; `after` is then the number of groups on the pages before.",
         "groups",
         {200: ReplyDoc("A page of groups.", groups.GroupsReply)},
-        query=(Query("topic", str, "Only the groups of this topic."), *NUMBERED_PAGE),
+        query=(Query("topic", str, "Only the groups of this topic."), *NUMBERED_PAGE, *sorted_by(*groups.GROUP_ORDERS)),
         errors=(400,),
     ),
     ("POST", "/v1/groups/offsets"): Operation(

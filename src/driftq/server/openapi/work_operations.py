@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from driftq.server.openapi.operation import (
     DONE,
+    NDJSON,
     NUMBERED_PAGE,
     PAGE,
     PLACE_PAGE,
@@ -16,7 +19,7 @@ from driftq.server.openapi.operation import (
     ReplyDoc,
     as_json,
 )
-from driftq.wire import dead_letters, effects, jobs, stages, workers
+from driftq.wire import dead_letters, effects, job_batches, jobs, stages, workers
 from driftq.wire.fields import Name, Natural
 from driftq.wire.produce import PACKED_TYPE
 
@@ -75,11 +78,19 @@ EFFECT_OPERATIONS: Operations = {
         {200: ReplyDoc("Everything was carried out, now or by an earlier call (`duplicate`).", effects.OutcomeDone)},
         as_json(effects.OutcomeRequest),
         errors=(400, 403, 404, 409, 410, 412, 429),
-        headers=("traceparent",),
+        headers=("traceparent", "tracestate", "baggage"),
     ),
 }
 
 DEAD_LETTER_OPERATIONS: Operations = {
+    ("GET", "/v1/dlq"): Operation(
+        "Count dead letters",
+        "The topics with dead letters that were not redriven and that the caller may read, the most first.",
+        "dead letters",
+        {200: ReplyDoc("A page of topics.", dead_letters.DeadLetterCounts)},
+        query=NUMBERED_PAGE,
+        errors=(400,),
+    ),
     ("GET", "/v1/dlq/{topic}"): Operation(
         "List dead letters",
         "The dead letters of a topic that were not redriven, by partition and offset.",
@@ -106,6 +117,26 @@ DEAD_LETTER_OPERATIONS: Operations = {
         body_optional=True,
         errors=READ_ERRORS,
     ),
+    ("POST", "/v1/dlq/{topic}/delete"): Operation(
+        "Delete dead letters",
+        "The letters do not wait any more: they are neither listed nor redriven. Their records stay until retention or "
+        "a purge of the dead letters drops them. `dry_run` only counts. A body is optional: without one, up to 1,000 "
+        "letters are deleted.",
+        "dead letters",
+        {200: ReplyDoc("How many fit, and how many were deleted.", dead_letters.DeleteLettersReply)},
+        as_json(dead_letters.DeleteLettersRequest),
+        body_optional=True,
+        errors=READ_ERRORS,
+    ),
+    ("GET", "/v1/dlq/{topic}/export"): Operation(
+        "Export dead letters",
+        "The dead letters that were not redriven, one JSON object a line, as `driftq produce --ndjson` reads them. "
+        "`dlq` says where a letter came from and why it died.",
+        "dead letters",
+        {200: ReplyDoc("A line for each letter.", str, NDJSON)},
+        query=(*_FILTER_QUERY, PLACE_PAGE[0]),
+        errors=READ_ERRORS,
+    ),
 }
 
 JOB_OPERATIONS: Operations = {
@@ -119,7 +150,7 @@ JOB_OPERATIONS: Operations = {
         },
         as_json(jobs.JobRequest),
         errors=WRITE_ERRORS,
-        headers=("traceparent",),
+        headers=("traceparent", "tracestate", "baggage"),
     ),
     ("GET", "/v1/jobs/{topic}/{id}"): Operation(
         "Look up a job",
@@ -147,6 +178,82 @@ JOB_OPERATIONS: Operations = {
         "jobs",
         {200: ReplyDoc("`cancelled` is false if the job had ended before.", jobs.CancelReply)},
         query=(_TENANT,),
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/jobs/{topic}/{id}/retry"): Operation(
+        "Retry a job now",
+        "A job that waits in backoff or for its delay is due at once. A dead one is sent back from the dead letters. "
+        "Any message can be named, as `topic:partition:offset`.",
+        "jobs",
+        {200: ReplyDoc("Whether something changed, and the state.", jobs.RetryReply)},
+        query=(_TENANT,),
+        errors=READ_ERRORS,
+    ),
+}
+
+_WAIT = "How long to wait for the end of the batch, up to 60,000."
+_CHANGED = {
+    201: ReplyDoc("It was done.", job_batches.JobBatchChange),
+    200: ReplyDoc("The same was done before.", job_batches.JobBatchChange),
+}
+_MEMBERS_QUERY = (Query("state", str, "Only members in this state."), *NUMBERED_PAGE)
+JOB_BATCH_OPERATIONS: Operations = {
+    ("POST", "/v1/job-batches"): Operation(
+        "Create a job batch",
+        "Jobs that belong together, with messages that are produced in the write that ends the last of them. All jobs "
+        "of the call are enqueued, or none. Repeating a call with the same id changes nothing.",
+        "job batches",
+        _CHANGED,
+        as_json(job_batches.CreateJobBatchRequest),
+        errors=WRITE_ERRORS,
+        headers=("traceparent", "tracestate", "baggage"),
+    ),
+    ("GET", "/v1/job-batches"): Operation(
+        "List job batches",
+        "Those whose topics the caller may read, the newest first.",
+        "job batches",
+        {200: ReplyDoc("A page of job batches.", job_batches.JobBatchesReply)},
+        query=(Query("state", Literal[job_batches.JOB_BATCH_STATES], "Only batches in this state."), *NUMBERED_PAGE),
+        errors=(400,),
+    ),
+    ("GET", "/v1/job-batches/{id}"): Operation(
+        "Describe a job batch",
+        "Its state, its counts, and the messages that its end produced. Waits up to `wait_ms` for the end.",
+        "job batches",
+        {200: ReplyDoc("The job batch.", job_batches.JobBatchInfo)},
+        query=(Query("wait_ms", Natural, _WAIT),),
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/job-batches/{id}/jobs"): Operation(
+        "Add jobs to an open batch",
+        "All of them or none. `first` makes the call idempotent. With `seal` nothing is added after these.",
+        "job batches",
+        _CHANGED,
+        as_json(job_batches.AddJobsRequest),
+        errors=WRITE_ERRORS,
+        headers=("traceparent", "tracestate", "baggage"),
+    ),
+    ("GET", "/v1/job-batches/{id}/jobs"): Operation(
+        "List the members of a job batch",
+        "By index, each with its state.",
+        "job batches",
+        {200: ReplyDoc("A page of members.", job_batches.JobBatchMembersReply)},
+        query=_MEMBERS_QUERY,
+        errors=READ_ERRORS,
+    ),
+    ("GET", "/v1/job-batches/{id}/results"): Operation(
+        "Get the results of a job batch",
+        "The members by index, with results, errors and tracebacks. They are kept as long as the batch.",
+        "job batches",
+        {200: ReplyDoc("A page of members.", job_batches.JobBatchMembersReply)},
+        query=_MEMBERS_QUERY,
+        errors=READ_ERRORS,
+    ),
+    ("POST", "/v1/job-batches/{id}/cancel"): Operation(
+        "Cancel a job batch",
+        "Cancels all of its jobs that have not ended, and what is nested in it.",
+        "job batches",
+        {200: ReplyDoc("`cancelled` is false if it had ended before.", job_batches.CancelJobBatchReply)},
         errors=READ_ERRORS,
     ),
 }
@@ -244,6 +351,7 @@ OPERATIONS: Operations = {
     **EFFECT_OPERATIONS,
     **DEAD_LETTER_OPERATIONS,
     **JOB_OPERATIONS,
+    **JOB_BATCH_OPERATIONS,
     **WORKER_OPERATIONS,
     **STAGE_OPERATIONS,
 }

@@ -1,6 +1,7 @@
-"""The HTTP client of the server: POST requests to webhooks and to a router. Nothing else opens connections.
+"""The HTTP client of the server: requests to webhooks, to a router and to an issuer of tokens. Nothing else opens
+connections.
 
-    target_of(url) ──> check ──> resolve ──> check each address ──> connect ──> POST ──> response
+    target_of(url) ──> check ──> resolve ──> check each address ──> connect ──> request ──> response
                          │                        │
                          └── AddressRefused <─────┘      (a name may resolve to an address that must not be called)
 
@@ -118,7 +119,7 @@ class OutboundClient:
     ) -> OutboundResponse:
         """POST a JSON body. A response that is too large is an error, or truncated. Raises `AddressRefused`, `OSError`
         or `OutboundFailed`."""
-        request = _request(target, body, agent, headers, keep_alive)
+        request = _post_request(target, body, agent, headers, keep_alive)
         idle = self._idle[target] if keep_alive else []
         while idle:
             try:
@@ -127,6 +128,14 @@ class OutboundClient:
                 continue
         try:
             return await self._exchange(await self.connect(target), target, request, keep_alive, truncate)
+        except _StaleConnection:
+            raise OutboundFailed("the connection was closed without a response") from None
+
+    async def get(self, target: OutboundTarget, agent: str) -> OutboundResponse:
+        """GET a JSON document. Raises as `post` does; a response that is too large is an error."""
+        request = _head("GET", target, agent) + "Connection: close\r\n\r\n"
+        try:
+            return await self._exchange(await self.connect(target), target, request.encode(), False, False)
         except _StaleConnection:
             raise OutboundFailed("the connection was closed without a response") from None
 
@@ -198,14 +207,20 @@ class OutboundClient:
         self._resolvers.shutdown(wait=False, cancel_futures=True)
 
 
-def _request(
+def _head(method: str, target: OutboundTarget, agent: str) -> str:
+    return (
+        f"{method} {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: {agent}\r\n"
+        "Accept: application/json\r\n"
+    )
+
+
+def _post_request(
     target: OutboundTarget, body: bytes, agent: str, headers: Sequence[tuple[str, str]], keep_alive: bool
 ) -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
     connection = "" if keep_alive else "Connection: close\r\n"
     head = (
-        f"POST {target.path} HTTP/1.1\r\nHost: {target.authority}\r\nUser-Agent: {agent}\r\n"
-        f"Content-Type: application/json\r\nAccept: application/json\r\n{lines}{connection}"
+        f"{_head('POST', target, agent)}Content-Type: application/json\r\n{lines}{connection}"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

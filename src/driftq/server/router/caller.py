@@ -31,7 +31,7 @@ import msgspec
 
 from driftq.core.model.commands import ProduceKey
 from driftq.core.state.groups import HISTORY_SUFFIX
-from driftq.core.state.idempotency_keys import ProducedKey, job_key, produce_scope
+from driftq.core.state.idempotency_keys import ProducedKey, job_key
 from driftq.server.http import Answer, BadRequest, Deferred, Reply
 from driftq.server.http.response import REPLIES
 from driftq.server.logs import RateLimited
@@ -81,9 +81,16 @@ class RouterCaller:
         self.results: defaultdict[str, int] = defaultdict(int)
         self.seconds = Histogram()
         self._engine = engine
-        self._calls: dict[str, asyncio.Task[RouterVerdict]] = {}  # in progress, by idempotency scope
+        self._calls: dict[ProduceKey, asyncio.Task[RouterVerdict]] = {}  # in progress, by idempotency scope
         self._slots = asyncio.Semaphore(CALLS_MAX)
         self._rate_limited = RateLimited(logger)
+
+    def over(self, engine: Engine) -> RouterCaller:
+        """The same router for a tenant, whose names the engine sees."""
+        caller = RouterCaller(self.router, engine, self.timeout_ms)
+        caller.results, caller.seconds = self.results, self.seconds
+        caller._slots, caller._rate_limited = self._slots, self._rate_limited
+        return caller
 
     def then(self, items: Sequence[RequestedItem], finish: Callable[[list[RoutedItem]], Answer]) -> Answer:
         """Route the messages, then return the answer of `finish`, which gets them in their order."""
@@ -122,9 +129,10 @@ class RouterCaller:
             _relay(finish([route() for route in routes]), answer)
         finally:
             for scope in scopes:
-                self._calls.pop(scope, None)
+                if scope is not None:
+                    self._calls.pop(scope, None)
 
-    async def _route(self, topic: str, item: ProduceItem, scope: str) -> Callable[[], RoutedItem]:
+    async def _route(self, topic: str, item: ProduceItem, scope: ProduceKey | None) -> Callable[[], RoutedItem]:
         """Wait for the decision. The result is applied later, once all messages of the request have theirs."""
         first = self.known(scope) if scope else None
         if first is not None:
@@ -197,9 +205,9 @@ class RouterCaller:
 
     # --- keys ---
 
-    def known(self, scope: str) -> ProducedKey | None:
+    def known(self, scope: ProduceKey) -> ProducedKey | None:
         """Where the first message of this key went, if its log still exists."""
-        first = self._engine.latest_state.keys.find(scope, self._engine.now_ms())
+        first = self._engine.latest_state.keys.of(scope, self._engine.now_ms())
         return first if first is not None and first.log_id in self._engine.latest_state.logs else None
 
     def _as_first(self, item: ProduceItem, first: ProducedKey) -> RoutedItem:
@@ -213,11 +221,11 @@ class RouterCaller:
         await self.router.close()
 
 
-def scope_of(topic: str, item: ProduceItem) -> str:
-    """The idempotency scope of a message: (tenant, requested topic, key); empty if it has no key."""
+def scope_of(topic: str, item: ProduceItem) -> ProduceKey | None:
+    """The idempotency scope of a message: (tenant, requested topic, key); None if it has no key."""
     envelope = item.envelope or Envelope()
     key = envelope.idempotency_key or (job_key(item.id) if item.id else "")
-    return produce_scope(ProduceKey(envelope.tenant_id, topic, key)) if key else ""
+    return ProduceKey(envelope.tenant_id, topic, key) if key else None
 
 
 def applied(item: ProduceItem, verdict: RouterVerdict) -> RoutedItem:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from driftq.engine.cold_reads import RecordsAway, read_cold
 from driftq.server.streams.responses import ON_ALL
 from driftq.server.streams.sse import control_event, data_event, data_event_piece
 from driftq.server.streams.stream_body import RecordsUnreadable, StreamChunk, read_chunk
@@ -130,7 +132,7 @@ class EventReader:
         tail = self._tail
         if not await stream.drain():
             return False
-        chunk = self._read_chunk(tail.end)
+        chunk = await self._read_chunk(tail.end)
         if chunk is None or chunk.end == self.offset:
             return False
         end, at_end = chunk.end, chunk.end == tail.end
@@ -146,7 +148,7 @@ class EventReader:
             if not await stream.drain(len(payload)):
                 return False
             if not payload:
-                chunk = self._read_chunk(end)
+                chunk = await self._read_chunk(end)
                 if chunk is None or chunk.end != end:
                     return False  # deleted or damaged in the meantime: the client resumes at its offset
                 payload = chunk.view()
@@ -158,12 +160,13 @@ class EventReader:
         stream.write(control_event(end, self._cursor, up_to_date=at_end, closed=self._sent_end))
         return True
 
-    def _read_chunk(self, end: int) -> StreamChunk | None:
+    async def _read_chunk(self, end: int) -> StreamChunk | None:
         tail = self._tail
         assert tail.view is not None
+        read = partial(read_chunk, self._engine, tail.view, tail.form, self.offset, end, SSE_BYTES)
         try:
-            return read_chunk(self._engine, tail.view, tail.form, self.offset, end, SSE_BYTES)
-        except RecordsUnreadable:
+            return await read_cold(self._engine.cold_reads, read)
+        except (RecordsUnreadable, RecordsAway):
             return None  # the next request of this client gets the error
 
     def _events(self, chunk: StreamChunk, *, up_to_date: bool, closed: bool) -> bytes:

@@ -180,7 +180,8 @@ def next_cursor(given: str | None) -> str:
 
 def cache_control(request: Request, *, settled: bool) -> str:
     """What can no longer change may be cached for a while; an open tail is revalidated by its ETag."""
-    shared = "private" if b"authorization" in request.head.fields else "public"
+    with_credential = request.identity is not None or b"authorization" in request.head.fields
+    shared = "private" if with_credential else "public"
     return f"{shared}, max-age=60, stale-while-revalidate=300" if settled else f"{shared}, no-cache"
 
 

@@ -7,12 +7,14 @@ never parsed.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.server.deliveries import content
+from driftq.storage.cold_segments import ColdRange
 from driftq.storage.corruption import CorruptLog
 from driftq.wire import records, streams
 
@@ -59,7 +61,8 @@ class RecordsUnreadable(Exception):
 
 
 def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: int, max_bytes: int) -> StreamChunk:
-    """The records from `offset` to before `end`, up to about `max_bytes`, at least one. Raises `RecordsUnreadable`."""
+    """The records from `offset` to before `end`, up to about `max_bytes`, at least one. Raises `RecordsUnreadable`,
+    or `ColdRange` if the first of them is only in the archive."""
     reached = offset
     size = 0
     pieces: list[Part] = []
@@ -81,10 +84,23 @@ def read_chunk(engine: Engine, view: StreamView, form: Form, offset: int, end: i
                         return StreamChunk(offset, reached, _framed(form, pieces))
             if position < stop:
                 break
+    except ColdRange:
+        if reached == offset:
+            raise
     except (CorruptLog, records.BadBatch) as error:
         if reached == offset:
             raise RecordsUnreadable(str(error), _end_of_withdrawn(engine, log_id, error)) from error
     return StreamChunk(offset, reached, _framed(form, pieces))
+
+
+def look_ahead(engine: Engine, view: StreamView, offset: int, max_bytes: int) -> None:
+    """Raises `ColdRange` if the records from `offset` on are only in the archive."""
+    cold_reads = engine.cold_reads
+    if cold_reads is not None and cold_reads.is_used and view.start_offset <= offset < view.end_offset:
+        with contextlib.suppress(CorruptLog):
+            for log_id, first, stop in ranges_of(view, offset, view.end_offset):
+                engine.read(log_id, first, stop, max_bytes)
+                return
 
 
 def ranges_of(view: StreamView, offset: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -31,6 +31,7 @@ from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import Published
 from driftq.core.model.stream_facts import StreamClosed, StreamDeleted
 from driftq.server.streams.stream_body import Form, RecordsUnreadable, StreamChunk, read_chunk
+from driftq.storage.cold_segments import ColdRange
 
 if TYPE_CHECKING:
     from driftq.core.model.replies import StreamView
@@ -119,7 +120,7 @@ class LiveTail:
         while self._readers and self.view is not None and self._delivered < self.end:
             try:
                 chunk = read_chunk(self._engine, self.view, self.form, self._delivered, self.end, self._max_bytes)
-            except RecordsUnreadable:
+            except (RecordsUnreadable, ColdRange):
                 self._release_all()
                 break
             if chunk.end == self._delivered:
@@ -165,6 +166,11 @@ class LiveTails:
         tail.users -= 1
         if not tail.users and self._by_log.get(tail.log_id) is tail:
             del self._by_log[tail.log_id]
+
+    def readers_of(self, log_id: int) -> int:
+        """How many requests follow a log now."""
+        tail = self._by_log.get(log_id)
+        return tail.users if tail is not None else 0
 
     def observe(self, lsn: int, facts: list[f.Fact]) -> None:
         if not self._by_log:

@@ -29,6 +29,7 @@ from driftq.engine.lifetime import EngineStopped
 from driftq.server.outbound.address_policy import AddressRefused, ip_literal
 from driftq.server.outbound.client import OutboundClient, OutboundFailed, OutboundTarget, target_of
 from driftq.wire import streams as w
+from driftq.wire.namespaces import Namespace, is_tenant_name, tenant_of
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Fact
@@ -113,8 +114,9 @@ class Webhooks:
         for task in self._tasks.values():
             task.cancel()
 
-    def failing(self, number: int) -> bool:
-        return self._failures.get(number, 0) > 0
+    def failures(self, number: int) -> int:
+        """How often it failed since the last success."""
+        return self._failures.get(number, 0)
 
     def _observe(self, lsn: int, facts: list[Fact]) -> None:
         for fact in facts:
@@ -187,16 +189,17 @@ class Webhooks:
 
     def _body(self, subscription: SubscriptionRecord) -> bytes:
         name = subscription.created.subscription
+        space = Namespace(tenant_of(name))
         tails = dict(subscription.tails)
         root = subscription.created.origin + w.ROOT
         return msgspec.json.encode(
             {
-                "subscription_id": name,
+                "subscription_id": space.own(name),
                 "wake_id": subscription.wake_id,
                 "generation": subscription.generation,
                 "streams": [
                     {
-                        "path": path,
+                        "path": space.own(path),
                         "link_type": "explicit" if link.by_name else "glob",
                         "acked_offset": w.token(link.acked),
                         "tail_offset": w.token(tails[path]),
@@ -205,7 +208,7 @@ class Webhooks:
                     for path, link in subscription.links.items()
                     if path in tails
                 ],
-                "callback_url": f"{root}{w.CONTROL}/subscriptions/{w.quoted(name)}/callback",
+                "callback_url": f"{root}{w.CONTROL}/subscriptions/{w.quoted(space.own(name))}/callback",
                 "callback_token": self._signer.token(name, subscription.generation),
             }
         )
@@ -225,6 +228,12 @@ SEED_BYTES = 32
 
 def _base64url(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def tenant_in(token: str) -> str:
+    """The tenant that the token of a wake names; "" if it names none."""
+    parts = token.split(".")
+    return parts[2] if len(parts) == 3 and is_tenant_name(parts[2]) else ""
 
 
 class Signer:
@@ -247,8 +256,10 @@ class Signer:
         return f"t={at_s},kid={self.kid},ed25519={_base64url(signed)}"
 
     def token(self, subscription: str, generation: int) -> str:
+        """The token of a wake. That of a tenant's subscription also names the tenant."""
         proof = hmac.new(self._token_key, f"{generation}:{subscription}".encode(), hashlib.sha256).digest()
-        return f"{generation}.{_base64url(proof)}"
+        tenant = tenant_of(subscription)
+        return f"{generation}.{_base64url(proof)}" + (f".{tenant}" if tenant else "")
 
     def generation_of(self, token: str, subscription: str) -> int | None:
         """The generation of a token; None if it is not one of ours."""

@@ -1,0 +1,1 @@
+"""The web console: pages in a browser over the public API."""

@@ -1,0 +1,1 @@
+"""What the broker observes of itself: samples, time series, what needs attention."""

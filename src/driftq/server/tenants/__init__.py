@@ -1,0 +1,1 @@
+"""Tenants in the server: the names of a tenant, the broker as a tenant sees it, quotas and what is used of them."""
