@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from driftq.client.message import Message as Message
     from driftq.client.transport.sansio import RetryOptions as RetryOptions
     from driftq.client.worker.attempt import current_message as current_message
+    from driftq.client.worker.composition import chain as chain
+    from driftq.client.worker.composition import group as group
     from driftq.client.worker.hooks import Hooks as Hooks
     from driftq.client.worker.hooks import Middleware as Middleware
     from driftq.client.worker.hooks import current_context as current_context
@@ -45,6 +47,8 @@ _MODULES = {
     "worker": "worker.worker",
     "run": "worker.runner",
     "task": "worker.tasks",
+    "chain": "worker.composition",
+    "group": "worker.composition",
     "current_message": "worker.attempt",
     "current_context": "worker.hooks",
     "Middleware": "worker.hooks",
@@ -73,6 +77,8 @@ __all__ = [
     "worker",
     "task",
     "run",
+    "chain",
+    "group",
     "current_message",
     "current_context",
     "Middleware",

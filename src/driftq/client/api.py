@@ -16,29 +16,41 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from driftq.client.calls import admin, queue
+from driftq.client.calls import admin, observation, queue
 from driftq.client.claims import ACK, ClaimedMessage, Claiming, ClaimOptions, LeaseHolder, SettleAction, settle
-from driftq.client.consume import claims, claims_async, consume, consume_async
-from driftq.client.endpoint import AsyncApi, SyncApi, endpoint
+from driftq.client.consume import check_ahead, claims, claims_async, consume, consume_async
+from driftq.client.endpoint import AsyncApi, SyncApi, endpoint, listing
+from driftq.client.errors import InvalidCall
 from driftq.client.message import AsyncMessage, Message, async_messages, sync_messages
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.resources import (
     AsyncDeadLetters,
     AsyncGroups,
+    AsyncJobBatches,
     AsyncJobs,
+    AsyncPipelines,
+    AsyncRuns,
+    AsyncSchedules,
     AsyncStreams,
+    AsyncTenants,
     AsyncTokens,
     AsyncTopics,
     AsyncWorkers,
     DeadLetters,
     Groups,
+    JobBatches,
     Jobs,
+    Pipelines,
+    Runs,
+    Schedules,
     Streams,
+    Tenants,
     Tokens,
     Topics,
     Workers,
 )
 from driftq.client.streams.stream import AsyncStream, Stream
+from driftq.client.transport.credential import ClientToken
 from driftq.client.transport.http import Address, parse_address
 from driftq.client.transport.sansio import Call, RetryOptions, default_owner
 from driftq.client.transport.sync_transport import Transport
@@ -57,7 +69,8 @@ BACKUP_S = 300.0  # for the first byte of a backup, and then for each that follo
 class ConnectOptions(TypedDict, total=False):
     """What a client takes besides the URL. PEM files are for https URLs."""
 
-    token: str  # sent as a bearer token
+    token: str  # sent as a bearer token (default: DRIFTQ_TOKEN)
+    token_file: str  # instead: a file with the token, read again when it changes (default: DRIFTQ_TOKEN_FILE)
     owner: str  # the name of this client in leases (default: made from host and process)
     retry: RetryOptions | None
     ca: str  # whom to trust (default: DRIFTQ_CA, else SSL_CERT_FILE, else the authorities of the system)
@@ -68,7 +81,10 @@ class ConnectOptions(TypedDict, total=False):
 
 def _address(url: str, options: ConnectOptions) -> Address:
     files = ClientTls(options.get("ca", ""), options.get("certificate", ""), options.get("key", ""))
-    return parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), options.get("token", ""), files)
+    token = ClientToken(options.get("token", ""), options.get("token_file", ""))
+    if all(token):
+        raise InvalidCall("use either token or token_file, not both")
+    return parse_address(url or os.environ.get("DRIFTQ_URL", DEFAULT_URL), token, files)
 
 
 def _retry(options: ConnectOptions) -> RetryOptions | None:
@@ -121,6 +137,11 @@ class BrokerMethods:
     find_effect = endpoint(queue.find_effect)
     explain = endpoint(admin.explain)
     route = endpoint(admin.route)
+    overview = endpoint(observation.overview)
+    series = endpoint(observation.series)
+    config = endpoint(observation.config)
+    audit = listing(observation.list_audit)
+    audit_from = endpoint(observation.audit_from)
 
 
 class DriftQ(BrokerMethods, SyncApi):
@@ -132,10 +153,15 @@ class DriftQ(BrokerMethods, SyncApi):
         self.topics = Topics(self._transport)
         self.groups = Groups(self._transport)
         self.jobs = Jobs(self._transport)
+        self.job_batches = JobBatches(self._transport)
         self.dead_letters = DeadLetters(self._transport)
         self.workers = Workers(self._transport)
         self.streams = Streams(self._transport)
         self.tokens = Tokens(self._transport)
+        self.schedules = Schedules(self._transport)
+        self.tenants = Tenants(self._transport)
+        self.runs = Runs(self._transport)
+        self.pipelines = Pipelines(self._transport)
 
     @property
     def url(self) -> str:
@@ -177,6 +203,7 @@ class DriftQ(BrokerMethods, SyncApi):
         *,
         max: int = 100,
         drain: bool = False,
+        ahead: int = 0,
         **options: Unpack[ClaimOptions],
     ) -> Iterator[list[Message]]:
         """Iterate over batches of up to `max` messages: `for batch in broker.claims(…):`. The fastest way to consume.
@@ -184,10 +211,15 @@ class DriftQ(BrokerMethods, SyncApi):
         Asking for the next batch acks the last one, in the same call; messages that were settled by themselves are left
         out. After `break` or an error the last batch is not acked: ack or release it, or it is delivered again when its
         lease ends. The handling of a batch has to fit into a lease. With `drain` it ends when nothing is left.
+
+        With `ahead`, that many batches are claimed while you work on one (2 are enough; 16 at most): you and the broker
+        work at the same time, and its claims share syncs. These batches are held for you, so all of them together have
+        to fit into a lease. Those that you have not seen are released when you leave.
         """
+        check_ahead(ahead)
         claiming = Claiming(LeaseHolder(topic, group, self.owner), max, **options)
         decode = partial(sync_messages, self._transport, claiming.holder)
-        return claims(self._transport, claiming, decode, drain=drain)
+        return claims(self._transport, claiming, decode, drain=drain, ahead=ahead)
 
     def consume(
         self, topic: str, group: str, *, prefetch: int = 10, **options: Unpack[ClaimOptions]
@@ -254,10 +286,15 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         self.topics = AsyncTopics(transport)
         self.groups = AsyncGroups(transport)
         self.jobs = AsyncJobs(transport)
+        self.job_batches = AsyncJobBatches(transport)
         self.dead_letters = AsyncDeadLetters(transport)
         self.workers = AsyncWorkers(transport)
         self.streams = AsyncStreams(transport)
         self.tokens = AsyncTokens(transport)
+        self.schedules = AsyncSchedules(transport)
+        self.tenants = AsyncTenants(transport)
+        self.runs = AsyncRuns(transport)
+        self.pipelines = AsyncPipelines(transport)
 
     @property
     def url(self) -> str:
@@ -287,12 +324,14 @@ class AsyncDriftQ(BrokerMethods, AsyncApi):
         *,
         max: int = 100,
         drain: bool = False,
+        ahead: int = 0,
         **options: Unpack[ClaimOptions],
     ) -> AsyncIterator[list[AsyncMessage]]:
         """Iterate over batches: `async for batch in broker.claims(…):`. As `DriftQ.claims`."""
+        check_ahead(ahead)
         claiming = Claiming(LeaseHolder(topic, group, self.owner), max, **options)
         decode = partial(async_messages, self._transport, claiming.holder)
-        return claims_async(self._transport, claiming, decode, drain=drain)
+        return claims_async(self._transport, claiming, decode, drain=drain, ahead=ahead)
 
     def consume(
         self, topic: str, group: str, *, prefetch: int = 10, **options: Unpack[ClaimOptions]
@@ -344,7 +383,8 @@ def connect(url: str = "", **options: Unpack[ConnectOptions]) -> DriftQ:
 
     Parameters:
         url: The address (default: DRIFTQ_URL, else http://127.0.0.1:8080).
-        options: `token`, sent as a bearer token; `owner`, the name of this client in leases; `retry`, a
+        options: `token`, sent as a bearer token, or `token_file`, a file that holds it and is read again when it
+            changes (default: DRIFTQ_TOKEN, DRIFTQ_TOKEN_FILE); `owner`, the name of this client in leases; `retry`, a
             `driftq.RetryOptions`; for https `ca`, `certificate` and `key`: PEM files of whom to trust, and of the
             client's own certificate.
     """

@@ -77,7 +77,7 @@ class MessageRun:
         return Delivered(
             self.partition, self.first + index, lease.attempts, lease.last_error, lease.lease_version, self.token,
             lease.lease_until_ms, self.timestamp_ms, self.key(index), value, value_base64,
-            head.envelope, head.routing, head.job, head.dlq, error, message,
+            head.envelope, head.routing, head.job, head.dlq, head.job_batch, error, message,
         )  # fmt: skip
 
 

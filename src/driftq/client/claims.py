@@ -243,26 +243,31 @@ class Claiming(NamedTuple):
     task: str | None = None
     label: str | None = None
 
-    def call(self, wait_ms: int, acks: Sequence[HeldItem] = ()) -> Call[ClaimResult]:
+    def call(self, wait_ms: int, acks: Sequence[HeldItem] = (), lane: str = "") -> Call[ClaimResult]:
         """Take up to `max` messages under a lease. A claim whose answer is lost costs a delivery, never a message. With
         acks, which an older broker does not take, it does not wait for messages."""
         holder, max_messages, lease_ms, start, task, label = self
         body = ClaimRequest(*holder, max_messages, wait_ms, lease_ms, start, task, label, tuple(acks))
         return Call(
             "POST", "/v1/claim", read_claim, refusal=queue.refusal, body=queue.encode(body), headers=ACCEPTED,
-            idempotent=True, wait_ms=wait_ms,
+            idempotent=True, wait_ms=wait_ms, lane=lane,
         )  # fmt: skip
 
 
 def claim_flow(
-    claiming: Claiming, wait_ms: int, acks: Sequence[HeldItem], retry: RetryOptions, peer: PeerHistory
+    claiming: Claiming,
+    wait_ms: int,
+    acks: Sequence[HeldItem],
+    retry: RetryOptions,
+    peer: PeerHistory,
+    lane: str = "",
 ) -> Flow[ClaimResult]:
     """Claim messages, and ack others: in one call if the broker takes acks with a claim, else in two. With acks the
     claim does not wait for messages."""
     refused: list[RefusedItem] = []
     if acks and peer.takes_acks:
         try:
-            result = yield from retrying_call(claiming.call(0, acks), retry, peer)
+            result = yield from retrying_call(claiming.call(0, acks, lane), retry, peer)
         except InvalidCall:  # it may be an older broker than the one that answered before
             peer.takes_acks = False
         else:
@@ -271,7 +276,7 @@ def claim_flow(
     if acks:
         settled = yield from retrying_call(queue.settle(ACK.verb, *claiming.holder, acks), retry, peer)
         refused, wait_ms = settled.refused, 0
-    result = yield from retrying_call(claiming.call(wait_ms), retry, peer)
+    result = yield from retrying_call(claiming.call(wait_ms, (), lane), retry, peer)
     peer.takes_acks = result.is_packed
     return result._replace(refused=refused)
 

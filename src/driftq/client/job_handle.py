@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from driftq.client.calls import jobs
+from driftq.client.calls import interventions, jobs
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
 from driftq.client.errors import JobCancelled, JobFailed, ResultExpired, ResultTimeout
 from driftq.client.transport.sansio import Call, Flow, retrying_call
@@ -23,7 +23,7 @@ from driftq.client.transport.sansio import Call, Flow, retrying_call
 if TYPE_CHECKING:
     from driftq.client.transport.async_transport import AsyncTransport
     from driftq.client.transport.sync_transport import Transport
-    from driftq.wire.jobs import EnqueueReply, JobResult
+    from driftq.wire.jobs import EnqueueReply, JobResult, RetryReply
 
 R = TypeVar("R")
 
@@ -70,6 +70,11 @@ class JobHandleMethods(Generic[R]):
     def cancel(self) -> Call[bool]:
         """No worker gets the job any more. False if it had ended before."""
         return jobs.cancel_job(self.topic, self._name, tenant=self.tenant)
+
+    @bound_endpoint
+    def retry(self) -> Call[RetryReply]:
+        """Do not wait for the backoff or the delay: the job is due now. A dead one is sent back."""
+        return interventions.retry_job(self.topic, self._name, tenant=self.tenant)
 
     def _look(self, wait_ms: int) -> Call[JobResult]:
         return jobs.job_result(self.topic, self._name, group=self.group, wait_ms=wait_ms, tenant=self.tenant)

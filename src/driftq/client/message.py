@@ -20,7 +20,7 @@ from driftq.client.errors import InvalidCall, TooLarge
 from driftq.client.outcome import AsyncOutcome, Outcome
 from driftq.client.streams.stream import AsyncStream, Stream
 from driftq.wire.claims import PROGRESS_BYTES_MAX
-from driftq.wire.message import DeadLetter, Envelope, Routing
+from driftq.wire.message import DeadLetter, Envelope, JobBatchPart, Routing
 
 if TYPE_CHECKING:
     from driftq.client.claim_result import ClaimResult, MessageRun
@@ -118,6 +118,12 @@ class MessageMethods:
     def json(self, kind: Any = Any) -> Any:
         """The value as JSON; with a type (a dataclass, a msgspec.Struct, list[int]) checked against it."""
         return msgspec.json.decode(self.value, type=kind)
+
+    @property
+    def job_batch(self) -> JobBatchPart | None:
+        """The part of the job in a job batch: its id; for a step of a chain the result before it; for what is produced
+        at the end of a batch its last state."""
+        return self.delivered.job_batch
 
     @property
     def attempts(self) -> int:

@@ -11,6 +11,7 @@ import base64
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from driftq.client import trace
 from driftq.client.calls import queue, streams
 from driftq.client.claims import ClaimedMessage, ack_part
 from driftq.client.endpoint import AsyncApi, SyncApi, bound_endpoint
@@ -47,6 +48,8 @@ class OutcomeMethods:
 
     def send(self, topic: str, value: Value, **options: Any) -> Self:
         """A message to produce; options as in `send`."""
+        if trace.active is not None:
+            options["envelope"] = trace.active.created(topic, options.get("envelope"))
         self._messages.append((topic, queue.item(value, **options)))
         return self
 

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from driftq.client.api import DriftQ
 from driftq.client.worker.runner import run_async
 from driftq.core.model.replies import Swept
+from driftq.core.model.schedules import PlanSchedules
 from driftq.engine.engine import Engine
-from driftq.server.app import App, routes
+from driftq.engine.schedule_planner import next_plans
+from driftq.server.app import App
 from driftq.server.handlers.codec import bad_request, internal_error
 from driftq.server.handlers.context import Context
 from driftq.server.http.listener import serve
+from driftq.server.routes import routes
 from driftq.server.settings import load
 from driftq.testing.chaos import Chaos, Report, run_chaos
 from driftq.testing.clock import HandClock as HandClock
@@ -27,6 +30,7 @@ from driftq.testing.clock import HandClock as HandClock
 if TYPE_CHECKING:
     from driftq.client.worker.options import WorkerCounts
     from driftq.client.worker.worker import Worker
+    from driftq.core.model.commands import Command
     from driftq.server.settings import Settings
 
 T = TypeVar("T")
@@ -76,18 +80,26 @@ class MemoryBroker(DriftQ):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def advance(self, ms: int) -> None:
-        """Let time pass: leases end, retries and delayed messages become due."""
+        """Let time pass: leases end, retries and delayed messages become due, schedules fire."""
         self._run_on_broker(self._advance(ms))
 
     async def _advance(self, ms: int) -> None:
         engine = self._engine
         assert engine is not None
         self.clock.move(ms)
-        while (command := engine.sequencer.broker.due(self.clock.now_ms())) is not None:
+        while (command := self._due(engine)) is not None:
             reply = await engine.submit(command)
             if isinstance(reply, Swept):
                 for group_id in reply.group_ids:
                     engine.watch.wake_group(group_id, 1)
+
+    def _due(self, engine: Engine) -> Command | None:
+        """What is necessary at this time. Schedules that have used up their times get new ones here."""
+        now_ms = self.clock.now_ms()
+        command = engine.sequencer.broker.due(now_ms)
+        if command is None and (plans := next_plans(engine.latest_state.schedules, now_ms)):
+            return PlanSchedules(plans)
+        return command
 
     def drain(self, *workers: Worker[Any, Any]) -> list[WorkerCounts]:
         """Run workers until nothing is left to claim. Messages in backoff stay there: `advance`, then drain again."""

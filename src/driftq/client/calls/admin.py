@@ -123,8 +123,9 @@ def describe_topic(name: str) -> Call[TopicInfo]:
 
 def change_topic(name: str, **settings: Any) -> Call[TopicInfo]:
     """Change `retention_ms`, `retention_bytes`, `lease_ms`, `in_flight_max`, `backlog_messages_max`,
-    `backlog_bytes_max`, `retry`, `history`, `fair`. 0 (None for `retry`) returns to the broker's setting. With
-    `fair="tenant"` the messages of tenants are delivered in turns, with `""` in offset order."""
+    `backlog_bytes_max`, `retry`, `history`, `fair`, `keep_unread`. 0 (None for `retry`) returns to the broker's
+    setting. With `fair="tenant"` the messages of tenants are delivered in turns, with `""` in offset order. Retention
+    waits for groups that commit offsets (`keep_unread=""`), for all groups (`"all"`), or for none (`"none"`)."""
     unknown = settings.keys() - set(TopicChange.__struct_fields__)
     if unknown:
         raise InvalidCall(f"a topic has no setting {', '.join(sorted(unknown))}")
@@ -252,12 +253,14 @@ def redrive(
     key: str | None = None,
     all_groups: bool = False,
     keep_deadline: bool = False,
+    to_topic: str = "",
+    after: str = "",
 ) -> Call[dict[str, Any]]:
-    """Redrive dead letters, each to the group in which it died or to all groups of its topic. No letter is redriven
-    twice. A deadline that has passed is removed unless `keep_deadline` is set."""
+    """Redrive dead letters, each to the group in which it died, to all groups of its topic, or to another topic. No
+    letter is redriven twice. A deadline that has passed is removed unless `keep_deadline` is set."""
     body = RedriveRequest(
         group, error, reason, time_text(since), time_text(until), list(offsets) if offsets is not None else None,
-        dry_run, limit, rate_per_s, value, key, all_groups, keep_deadline,
+        dry_run, limit, rate_per_s, value, key, all_groups, keep_deadline, to_topic, after,
     )  # fmt: skip
     wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
     path = f"/v1/dlq/{segment(topic)}/redrive"

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from driftq.client import trace
 from driftq.client.errors import InvalidCall, Refused, refused
 from driftq.client.transport.sansio import Call
 from driftq.wire.claims import HeldItem, SettleReply, SettleRequest
@@ -177,6 +178,7 @@ def item(
     run_id: str = "",
     step_id: str = "",
     parent_step_id: str = "",
+    id_ttl_ms: int | None = None,
 ) -> ProduceItem:
     """A message. Fields of the envelope can be passed one by one; they win over those of `envelope`. A message without
     a key and a partition goes to any partition."""
@@ -197,7 +199,7 @@ def item(
     placed = key or (envelope is not None and envelope.partition_override is not None)
     return ProduceItem(
         text, base64_text, key, envelope, id, task, priority, delay_ms, time_text(not_before), timeout_ms,
-        None if placed else "any",
+        None if placed else "any", id_ttl_ms,
     )  # fmt: skip
 
 
@@ -265,8 +267,13 @@ def send(
         delay_ms=delay_ms, not_before=not_before, timeout_ms=timeout_ms, deadline=deadline, retry=retry,
         tenant=tenant, labels=labels, run_id=run_id, step_id=step_id, parent_step_id=parent_step_id,
     )  # fmt: skip
+    on_end = None
+    if trace.active is not None:
+        (message,), on_end = trace.active.sent(topic, [message])
     body = to_topic(topic, message)
-    return post("/v1/produce", body, _read_produced, idempotent=is_keyed(message), lane=f"produce {topic}")
+    call = post("/v1/produce", body, _read_produced, idempotent=is_keyed(message), lane=f"produce {topic}")
+    call.on_end = on_end
+    return call
 
 
 def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[BatchReply]:
@@ -279,8 +286,13 @@ def send_many(topic: str, messages: Iterable[ProduceItem | Value]) -> Call[Batch
     Messages without a key share one partition, and those of the next call get another.
     """
     items = [message if isinstance(message, ProduceItem) else item(message) for message in messages]
+    on_end = None
+    if trace.active is not None:
+        items, on_end = trace.active.sent(topic, items)
     body = ProduceBatchRequest(topic, items)
-    return post("/v1/produce/batch", body, json_reader(BatchReply), idempotent=all(map(is_keyed, items)))
+    call = post("/v1/produce/batch", body, json_reader(BatchReply), idempotent=all(map(is_keyed, items)))
+    call.on_end = on_end
+    return call
 
 
 def send_packed(topic: str, partition: int, batch: bytes, *, has_producer: bool) -> Call[PackedReply]:

@@ -1,4 +1,4 @@
-"""Calls of access tokens as pure functions: create, list, show, narrow, rotate, revoke."""
+"""Calls of access tokens as pure functions: create, list, show, narrow, rotate, revoke, derive."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ from driftq.client.calls.queue import (
 )
 from driftq.client.endpoint import Page, Pages
 from driftq.client.transport.sansio import Call
-from driftq.wire.tokens import NewTokenReply, TokenInfo, TokensReply
+from driftq.wire.tokens import DERIVED_TTL_MS, DerivedTokenReply, IdentityInfo, NewTokenReply, TokenInfo, TokensReply
 
 
 def create_token(
-    name: str, grants: Sequence[str], *, expires_at: datetime | str = "", ttl_ms: int | None = None
+    name: str, grants: Sequence[str], *, expires_at: datetime | str = "", ttl_ms: int | None = None, tenant: str = ""
 ) -> Call[NewTokenReply]:
-    """Create a token with these grants, like `produce:orders.*`. Its text is in the reply, and nowhere else."""
+    """Create a token with these grants, like `produce:orders.*`. Its text is in the reply, and nowhere else.
+    An operator may create it for a tenant."""
     body: dict[str, Any] = {"name": name, "grants": list(grants)}
     if expires_at:
         body["expires_at"] = time_text(expires_at)
     if ttl_ms is not None:
         body["ttl_ms"] = ttl_ms
+    if tenant:
+        body["tenant"] = tenant
     return post("/v1/tokens", body, json_reader(NewTokenReply))
 
 
@@ -61,6 +64,17 @@ def rotate_token(token_id: str, *, overlap_ms: int = 0) -> Call[NewTokenReply]:
     """Give a token a new secret. The old one is accepted for `overlap_ms` longer."""
     path = f"/v1/tokens/{segment(token_id)}/rotate"
     return post(path, {"overlap_ms": overlap_ms}, json_reader(NewTokenReply))
+
+
+def whoami() -> Call[IdentityInfo]:
+    """Who calls, and with which grants: what the server makes of the credential of this client."""
+    return get("/v1/identity", IdentityInfo)
+
+
+def derive_token(grants: Sequence[str], *, ttl_ms: int = DERIVED_TTL_MS) -> Call[DerivedTokenReply]:
+    """A narrower token with an end, to hand on: to a browser, or to a tool. It also ends with the token of the caller.
+    It is accepted in a header like any token, and for reads as the query parameter `access_token`."""
+    return post("/v1/tokens/derive", {"grants": list(grants), "ttl_ms": ttl_ms}, json_reader(DerivedTokenReply))
 
 
 def revoke_token(token_id: str) -> Call[None]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlencode
 
+from driftq.client import trace
 from driftq.client.calls import queue
 from driftq.client.calls.admin import describe_topic
 from driftq.client.errors import InvalidCall
@@ -146,6 +147,8 @@ class Producer(SyncProducerBase):
         Returns a receipt at once: `receipt.result()` waits until the message is on disk. Messages with an idempotency
         key or an id keep their order among themselves, not with the others.
         """
+        if trace.active is not None:
+            head["envelope"] = trace.active.created(self.topic, head.get("envelope"))
         if head and (item := keyed_item(value, key, partition, head)) is not None:
             if self._keyed is None:
                 self._keyed = KeyedProducer(self._address, self.topic, self._options)
@@ -217,6 +220,8 @@ class AsyncProducer(AsyncProducerBase):
     async def _send(
         self, value: queue.Value, key: str, partition: int | None, callback: Callback | None, head: dict[str, Any]
     ) -> Receipt:
+        if trace.active is not None:
+            head["envelope"] = trace.active.created(self.topic, head.get("envelope"))
         if head and (item := keyed_item(value, key, partition, head)) is not None:
             if self._keyed is None:
                 self._keyed = AsyncKeyedProducer(self._transport.address, self.topic, self._options)

@@ -221,7 +221,7 @@ class AsyncConnection(asyncio.Protocol):
         if self._waiting:
             self._reader.end()
         if error is not None:
-            self.error = connection_broke("before the reply", error)
+            self.error = connection_broke("before the reply", error, is_new_tls=self._is_new_tls)
         elif self._is_new_tls:
             self.error = closed_early(is_new_tls=True)
         while self._waiting:

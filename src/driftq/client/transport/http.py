@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from driftq.client.errors import InvalidCall
+from driftq.client.transport.credential import ClientToken, TokenFile, header_line, token_from
 from driftq.client.transport.tls import ClientTls, TlsContext, tls_from
 
 USER_AGENT = "driftq-python/1"
@@ -23,6 +24,7 @@ class Address(NamedTuple):
     base_path: str
     header_bytes: bytes
     tls_files: ClientTls = ClientTls()
+    token_file: TokenFile | None = None  # its header is not in `header_bytes`
 
     @property
     def url(self) -> str:
@@ -33,23 +35,26 @@ class Address(NamedTuple):
         return TlsContext(self.tls_files) if self.secure else None
 
 
-def parse_address(url: str, token: str = "", tls_files: ClientTls | None = None) -> Address:
-    """Parse a URL. A token is sent as a bearer token; `http://:token@host` works, too. Files that are not named come
-    from the environment."""
+def parse_address(
+    url: str, token: str | ClientToken = "", tls_files: ClientTls | None = None, *, from_environment: bool = True
+) -> Address:
+    """Parse a URL. A token is sent as a bearer token; `http://:token@host` works, too. A token and files that are not
+    named come from the environment."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidCall(f"{url!r} is not the address of a broker; use one like http://localhost:8080")
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8080)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    token = token or unquote(parts.password or "")
+    chosen = ClientToken(token) if isinstance(token, str) else token
+    chosen = chosen.or_else(ClientToken(unquote(parts.password or "")))
+    if from_environment:
+        chosen = chosen.or_else(token_from())
     headers = f"Host: {host}:{port}\r\nUser-Agent: {USER_AGENT}\r\n"
-    if token:
-        headers += f"Authorization: Bearer {token}\r\n"
-    if "\n" in token or "\r" in token:
-        raise InvalidCall("a token must not contain line breaks")
+    token_file = TokenFile(chosen.file) if chosen.file and not chosen.text else None
     files = (tls_files or ClientTls()).or_else(tls_from())
-    return Address(parts.hostname, port, secure, parts.path.rstrip("/"), headers.encode(), files)
+    header_bytes = headers.encode() + header_line(chosen.text)
+    return Address(parts.hostname, port, secure, parts.path.rstrip("/"), header_bytes, files, token_file)
 
 
 Headers = tuple[tuple[str, str], ...]
@@ -78,7 +83,9 @@ def request_bytes(address: Address, call: RequestParts) -> bytes:
         head += f"Content-Type: {call.content_type or 'application/json'}\r\n"
     for name, value in call.headers:
         head += f"{name}: {value}\r\n"
-    return b"".join((head.encode(), address.header_bytes, b"\r\n", call.body))
+    token_file = address.token_file
+    token_line = token_file.header_line() if token_file is not None else b""
+    return b"".join((head.encode(), address.header_bytes, token_line, b"\r\n", call.body))
 
 
 class HttpReply(NamedTuple):

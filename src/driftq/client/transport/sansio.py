@@ -78,6 +78,7 @@ class Call(Generic[T]):
         "idempotent",
         "wait_ms",
         "lane",
+        "on_end",
     )
 
     def __init__(
@@ -104,6 +105,7 @@ class Call(Generic[T]):
         self.idempotent = idempotent
         self.wait_ms = wait_ms
         self.lane = lane
+        self.on_end: Callable[[BaseException | None], None] | None = None  # of a call that is traced
 
 
 class LiveReply(Protocol):
@@ -243,6 +245,8 @@ def retrying_call(
     jitter: Callable[[], float] = random_fraction,
 ) -> Flow[T]:
     """Send a call until it succeeds, is refused for good, or the deadline passes."""
+    if call.on_end is not None:
+        return (yield from _reported(call, retry, peer, call.on_end))
     start_s = now_s()
     timeout_s = (retry.timeout_ms + call.wait_ms) / 1_000
     deadline_s = start_s + (retry.deadline_ms + call.wait_ms) / 1_000
@@ -268,6 +272,20 @@ def retrying_call(
             raise error
         warning.backing_off(error)
         yield Sleep(backoff_s)
+
+
+def _reported(
+    call: Call[T], retry: RetryOptions, peer: PeerHistory, on_end: Callable[[BaseException | None], None]
+) -> Flow[T]:
+    """The same, and report how it ended."""
+    call.on_end = None
+    try:
+        value = yield from retrying_call(call, retry, peer)
+    except BaseException as error:
+        on_end(error)
+        raise
+    on_end(None)
+    return value
 
 
 class BackoffWarning:

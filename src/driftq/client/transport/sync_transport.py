@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
@@ -47,11 +48,27 @@ RECEIVE_BYTES = 256 * 1024
 IDLE_MAX = 16
 
 
+class _Reader(ReplyReader):
+    """A reader that also collects the replies to requests that were sent ahead."""
+
+    def __init__(self) -> None:
+        self.unread = 0  # replies that were asked for by `send` and not taken
+        self.replies: deque[HttpReply] = deque()
+        super().__init__()
+
+    def on_complete(self) -> None:
+        super().on_complete()
+        if self.unread:
+            self.replies.append(self.reply())
+            if self.keep_alive and len(self.replies) < self.unread:
+                self.reset(in_place=True)
+
+
 class SyncConnection:
     """One socket and the reader of its replies."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, timeout_s: float) -> None:
-        self._reader = ReplyReader()
+        self._reader = _Reader()
         self._is_new_tls = tls is not None  # and no reply has arrived
         self.usable = True
         try:
@@ -80,6 +97,26 @@ class SyncConnection:
         self.usable = self._reader.keep_alive
         return self._reader.reply()
 
+    def send(self, request: bytes, timeout_s: float) -> None:
+        """Send a request ahead: the replies to those before it may not have been read."""
+        reader = self._reader
+        if not reader.unread or reader.complete:
+            reader.reset(in_place=True)
+        reader.unread += 1
+        self._send(request, timeout_s)
+
+    def receive(self, timeout_s: float) -> HttpReply:
+        """The reply to the oldest request that was sent ahead."""
+        reader = self._reader
+        deadline_s = time.monotonic() + timeout_s
+        while not reader.replies:
+            if reader.complete:
+                raise closed_early(is_new_tls=False)  # the broker closes after the reply before
+            self._read(deadline_s)
+        reader.unread -= 1
+        self.usable = not reader.unread and reader.keep_alive
+        return reader.replies.popleft()
+
     def open(self, request: bytes, timeout_s: float) -> ReplyStream | HttpReply:
         deadline_s = time.monotonic() + timeout_s
         self._write(request, timeout_s, bodiless=False)
@@ -104,12 +141,15 @@ class SyncConnection:
 
     def _write(self, request: bytes, timeout_s: float, *, bodiless: bool, in_place: bool = False) -> None:
         self._reader.reset(bodiless=bodiless, in_place=in_place)
+        self._send(request, timeout_s)
+
+    def _send(self, request: bytes, timeout_s: float) -> None:
         self.usable = False
         try:
             self._socket.settimeout(timeout_s)
             self._socket.sendall(request)
         except OSError as error:
-            raise connection_broke("while the request was sent", error) from None
+            raise connection_broke("while the request was sent", error, is_new_tls=self._is_new_tls) from None
 
     def _read(self, deadline_s: float) -> None:
         buffer = self._reader.body_buffer()
@@ -123,7 +163,7 @@ class SyncConnection:
         except TimeoutError:
             raise OutcomeUnknown("no reply in time") from None
         except OSError as error:
-            raise connection_broke("before the reply", error) from None
+            raise connection_broke("before the reply", error, is_new_tls=self._is_new_tls) from None
         if data:
             self._is_new_tls = False
             self._reader.feed(data)
@@ -164,7 +204,9 @@ class Transport:
     def execute(self, operation: Operation[T], retry: RetryOptions | None = None) -> T:
         """The reply of a call, or what a flow returns."""
         flow = retrying_call(operation, retry or self.retry, self.peer) if isinstance(operation, Call) else operation
-        step = start(flow)
+        return self.run(flow, start(flow))
+
+    def run(self, flow: Flow[T], step: Step | FlowResult) -> T:
         while not isinstance(step, FlowResult):
             step = self._advance(flow, step)
         value: T = step.value
@@ -199,7 +241,7 @@ class Transport:
             case Exchange(call, timeout_s):
                 return self._exchange(call, timeout_s)
             case Open(call, timeout_s):
-                connection = self._acquire(timeout_s)
+                connection = self.acquire(timeout_s)
                 return self._open(connection, request_bytes(self.address, call), timeout_s)
             case ReadMore(live, timeout_s):
                 assert isinstance(live, ReplyStream)
@@ -216,11 +258,11 @@ class Transport:
         return None
 
     def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
-        connection = self._acquire(timeout_s)
+        connection = self.acquire(timeout_s)
         try:
             return connection.exchange(request_bytes(self.address, call), timeout_s, bodiless=call.method == "HEAD")
         finally:
-            self._release(connection)
+            self.release(connection)
 
     def _open(self, connection: SyncConnection, request: bytes, timeout_s: float) -> ReplyStream | HttpReply:
         try:
@@ -229,12 +271,12 @@ class Transport:
             connection.close()
             raise
         if isinstance(reply, HttpReply):
-            self._release(connection)
+            self.release(connection)
         return reply
 
     # --- the pool ---
 
-    def _acquire(self, timeout_s: float) -> SyncConnection:
+    def acquire(self, timeout_s: float) -> SyncConnection:
         if self._closed:
             raise Closed("this client was closed")
         if self._pid != os.getpid():
@@ -255,7 +297,7 @@ class Transport:
         for connection in idle:
             connection.close()
 
-    def _release(self, connection: SyncConnection) -> None:
+    def release(self, connection: SyncConnection) -> None:
         if connection.usable and not self._closed:  # whether it is still open is checked when it is used again
             with self._lock:
                 if len(self._idle) < IDLE_MAX:

@@ -133,16 +133,23 @@ def not_connected(url: str, error: OSError) -> NotConnected:
 
 def closed_early(*, is_new_tls: bool) -> OutcomeUnknown:
     """The broker closed a connection in place of a reply. `is_new_tls`: this would have been the first one over TLS."""
-    advice = f"; if it requires certificates of its clients, {_ADVICE}" if is_new_tls else ""
-    return OutcomeUnknown(f"the broker closed the connection before the reply was complete{advice}")
+    return OutcomeUnknown(f"the broker closed the connection before the reply was complete{_perhaps(is_new_tls)}")
 
 
-def connection_broke(moment: str, error: BaseException) -> DriftQError:
+def connection_broke(moment: str, error: BaseException, *, is_new_tls: bool) -> DriftQError:
     """A connection broke at a moment of an exchange. If it did because the broker does not accept the client's
-    certificate, then nothing was read of the request."""
+    certificate, then nothing was read of the request.
+
+    With TLS 1.3 the client sends its request before the broker has judged the certificate. A broker that closes a
+    socket with bytes that it has not read resets the connection, and a reset discards the alert that gave the reason.
+    So the end of a new connection means the same whether it arrives as a close or as a reset."""
     if _is_refusal(error):
         return NotConnected(f"the broker refused this client's certificate ({error}); {_ADVICE}")
-    return OutcomeUnknown(f"the connection broke {moment}: {error}")
+    return OutcomeUnknown(f"the connection broke {moment}: {error}{_perhaps(is_new_tls)}")
+
+
+def _perhaps(is_new_tls: bool) -> str:
+    return f"; if it requires certificates of its clients, {_ADVICE}" if is_new_tls else ""
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
-from driftq.client.errors import InvalidCall
+from driftq.client.errors import DriftQError, InvalidCall, NotFound, Refused
 from driftq.client.event_loop import new_event_loop
 from driftq.client.worker.hooks import RunHooks
 from driftq.client.worker.presence import Presence
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from driftq.client.worker.options import WorkerCounts
     from driftq.client.worker.worker import Worker
 
+logger = logging.getLogger("driftq.worker")
+
 Broker = str | DriftQ | AsyncDriftQ
 
+RETRY_S = 1.0  # between two tries to register a schedule
 SAME_SIGNAL_S = 0.2  # signals that follow each other within this are one request
 DRAIN_QUIET_S = 1.0  # a run that only drains is announced if it takes longer than this
 
@@ -109,17 +113,53 @@ async def run_async(
                 asyncio.create_task(loop.run(stop, drain=drain, abort=abort, waits_for_topic=waits_for_topics))
                 for loop in loops
             ]
+            registering = asyncio.create_task(
+                _register_schedules(client, workers, stop, waits_for_topics=waits_for_topics)
+            )
+            others = (registering, announcing)
             try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                await asyncio.wait((*tasks, registering), return_when=asyncio.FIRST_EXCEPTION)
                 stop.set()  # if one has failed, the others drain
+                await registering
                 return await asyncio.gather(*tasks)
             finally:
-                for task in (*tasks, announcing):
+                for task in (*tasks, *others):
                     task.cancel()
-                await asyncio.gather(*tasks, announcing, return_exceptions=True)
+                await asyncio.gather(*tasks, *others, return_exceptions=True)
     finally:
         if client is not broker:
             await client.close()
+
+
+async def _register_schedules(
+    client: AsyncDriftQ, workers: Sequence[Worker[Any, Any]], stop: asyncio.Event, *, waits_for_topics: bool = False
+) -> None:
+    """Register the schedules of tasks: each is created, changed if its decorator has changed, or left as it is. One
+    whose decorator is gone stays until it is deleted by hand, since other versions of the program may still run. A
+    broker that is away is tried again; a refusal is raised, except for a missing topic that is waited for."""
+    for worker in workers:
+        if worker.registration() is not None:
+            await _register(client, worker, stop, waits_for_topics=waits_for_topics)
+
+
+async def _register(
+    client: AsyncDriftQ, worker: Worker[Any, Any], stop: asyncio.Event, *, waits_for_topics: bool
+) -> None:
+    while not stop.is_set() and (call := worker.registration()) is not None:
+        try:
+            await client._transport.execute(call)
+        except NotFound:
+            if not waits_for_topics:
+                raise
+        except DriftQError as error:
+            if isinstance(error, Refused) and not error.retryable:
+                logger.error("the schedule of %s is refused: %s", worker.full_name, error)
+                raise
+            logger.warning("cannot register the schedule of %s, retrying: %s", worker.full_name, error)
+        else:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), RETRY_S)
 
 
 def _client(broker: Broker) -> AsyncDriftQ:

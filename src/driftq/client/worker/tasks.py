@@ -16,27 +16,45 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ParamSpec, TypeVar, overload
+from datetime import timedelta
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from driftq.client.calls import queue
+from driftq.client.calls import jobs, queue
+from driftq.client.calls.schedules import create_schedule
 from driftq.client.claims import Reject
 from driftq.client.endpoint import SyncApi
 from driftq.client.errors import InvalidCall
+from driftq.client.job_batch_handle import results_of
 from driftq.client.job_handle import AsyncJobHandle, JobHandle
 from driftq.client.message import json_of
+from driftq.client.worker.composition import Composition, TaskCall
 from driftq.client.worker.options import Handler, WorkerOptions, WorkerSubscription
 from driftq.client.worker.worker import Worker
 
 if typing.TYPE_CHECKING:
     from driftq.client.api import AsyncDriftQ, DriftQ
-    from driftq.client.message import MessageMethods
+    from driftq.client.message import AsyncMessage, Message, MessageMethods
+    from driftq.client.transport.sansio import Call
     from driftq.client.worker.hooks import Middleware
+    from driftq.wire.message import JobBatchPart
     from driftq.wire.produce import ProduceItem
+    from driftq.wire.schedules import CatchUpPolicy
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class TaskSchedule(NamedTuple):
+    """When a task is called without arguments; see `broker.schedules.create`."""
+
+    name: str
+    cron: str
+    timezone: str
+    every: timedelta | None
+    jitter_ms: int
+    catch_up: CatchUpPolicy
 
 
 class Task(Worker[P, R]):
@@ -49,8 +67,10 @@ class Task(Worker[P, R]):
         options: WorkerOptions,
         job_options: dict[str, Any],
         middleware: Iterable[Middleware] = (),
+        schedule: TaskSchedule | None = None,
     ) -> None:
         super().__init__(function, subscription, options, middleware)
+        self.schedule = schedule  # registered when a worker starts
         self._signature = inspect.signature(function)
         self._job_options = job_options
         if any(
@@ -60,6 +80,18 @@ class Task(Worker[P, R]):
             raise InvalidCall(
                 f"{function.__name__}: a task's arguments are sent by name; *args and positional-only have none"
             )
+        if schedule is not None:
+            self._check_schedule()
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def _check_schedule(self) -> None:
+        try:
+            self._signature.bind()
+        except TypeError as error:
+            message = f"{self.name}: a schedule calls it without arguments, so they need defaults: {error}"
+            raise InvalidCall(message) from None
 
     @property
     def name(self) -> str:
@@ -74,21 +106,50 @@ class Task(Worker[P, R]):
         priority: int = 0,
         delay_ms: int = 0,
         timeout_ms: int = 0,
+        unique: bool | None = None,
         **options: Any,
     ) -> Task[P, R]:
-        """The same task with other options for its jobs: `id`, `key`, `priority`, `delay_ms`, `deadline`, …"""
+        """The same task with other options for its jobs: `id`, `unique`, `key`, `priority`, `delay_ms`, …"""
         options |= {"id": id, "key": key, "priority": priority, "delay_ms": delay_ms, "timeout_ms": timeout_ms}
-        merged = self._job_options | {name: value for name, value in options.items() if value}
-        return Task(self.function, self.subscription, self.options, merged, self.middleware)
+        merged = self._job_options | {name: value for name, value in options.items() if value or name == "id_ttl_ms"}
+        if unique is not None:
+            merged["unique"] = unique
+        return Task(self.function, self.subscription, self.options, merged, self.middleware, self.schedule)
 
     def changed(self, options: WorkerOptions, middleware: Iterable[Middleware]) -> Task[P, R]:
         """The same task with other options and middleware of its worker."""
-        return Task(self.function, self.subscription, options, self._job_options, middleware)
+        return Task(self.function, self.subscription, options, self._job_options, middleware, self.schedule)
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> ProduceItem:
         """The job of a call. Raises TypeError for arguments that do not match the signature."""
         bound = self._signature.bind(*args, **kwargs)
-        return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **self._job_options)
+        options = dict(self._job_options)
+        if options.pop("unique", False):
+            every = self._signature.bind(*args, **kwargs)
+            every.apply_defaults()  # a default that is given is the same call
+            options = jobs.unique_options(self.name, every.arguments, options)
+        return queue.item(bound.arguments | bound.arguments.pop("kwargs", {}), task=self.name, **options)
+
+    def _plain_options(self) -> dict[str, Any]:
+        """The options of a call in a composition, which is not unique by its arguments."""
+        return {name: value for name, value in self._job_options.items() if name not in ("unique", "id_ttl_ms")}
+
+    def registration(self) -> Call[Any] | None:
+        """Creates the schedule of the task, or changes it to what its decorator says."""
+        schedule = self.schedule
+        if schedule is None:
+            return None
+        return create_schedule(
+            schedule.name or self.name,
+            self.subscription.topic,
+            self.options_for(unique=False).job(),  # type: ignore[call-arg]
+            cron=schedule.cron,
+            timezone=schedule.timezone,
+            every=schedule.every,
+            jitter_ms=schedule.jitter_ms,
+            catch_up=schedule.catch_up,
+            replace=True,
+        )
 
     @overload
     def enqueue(self, broker: DriftQ, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
@@ -114,18 +175,40 @@ class Task(Worker[P, R]):
 
         return handle()
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """A call for `driftq.chain` and `driftq.group`. It may leave open the argument that the result of the step
+        before it fills. Raises TypeError for arguments that do not match the signature."""
+        bound = self._signature.bind_partial(*args, **kwargs)
+        arguments = bound.arguments | bound.arguments.pop("kwargs", {})
+        missing = tuple(name for name in _required(self._signature) if name not in arguments)
+        job = queue.item(arguments, task=self.name, **self._plain_options())
+        return TaskCall(self, job, missing, _return_type(self.function))
+
+    def map(self, values: Iterable[Any], **options: Any) -> Composition:
+        """A call for each value, as its first argument, all at the same time. `result()` of the handle is the list of
+        what they return. The options are those of `driftq.group`."""
+        return Composition("group", (self.call(value) for value in values), **options)  # type: ignore[call-arg]
+
     def handler(self) -> Handler:
-        read = _reader(self.function, self._signature)
+        arguments = JobArguments(self.function, self._signature)
         function = self.function
         if self.is_async:
 
-            async def handle_async(message: MessageMethods) -> Any:
-                return _keep_result(message, await function(**read(message)))  # type: ignore[call-arg, misc]
+            async def handle_async(message: AsyncMessage) -> Any:
+                given = arguments.of(message)
+                if given.results_of:
+                    flow = results_of(message._transport, given.results_of, raises=False)
+                    given.fill(await message._transport.execute(flow))
+                return _keep_result(message, await function(**given.read()))  # type: ignore[call-arg, misc]
 
             return handle_async
 
-        def handle(message: MessageMethods) -> Any:
-            return _keep_result(message, function(**read(message)))  # type: ignore[call-arg]
+        def handle(message: Message) -> Any:
+            given = arguments.of(message)
+            if given.results_of:
+                flow = results_of(message._transport, given.results_of, raises=False)
+                given.fill(message._transport.execute(flow))
+            return _keep_result(message, function(**given.read()))  # type: ignore[call-arg]
 
         return handle
 
@@ -149,19 +232,70 @@ def _return_type(function: Callable[..., Any]) -> Any:
         return Any
 
 
-def _reader(function: Callable[..., Any], signature: inspect.Signature) -> Callable[[MessageMethods], dict[str, Any]]:
+def _required(signature: inspect.Signature) -> list[str]:
+    """The arguments without a default."""
+    return [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+
+
+class GivenArguments:
+    """The arguments of one job. `results_of` is the job batch whose results fill the one that is open."""
+
+    __slots__ = ("_arguments", "_job", "_open", "results_of")
+
+    def __init__(self, job: JobArguments, arguments: dict[str, Any]) -> None:
+        self._job = job
+        self._arguments = arguments
+        self._open = next((name for name in job.required if name not in arguments), "")
+        self.results_of = ""
+
+    def take(self, part: JobBatchPart) -> None:
+        """Fill the argument that is open with what the part in a batch brings."""
+        if self._open and part.previous is not msgspec.UNSET:
+            self.fill(msgspec.json.decode(part.previous))
+        elif self._open:
+            self.results_of = part.previous_batch or (part.id if part.role != "member" else "")
+
+    def fill(self, value: Any) -> None:
+        self._arguments[self._open] = value
+
+    def has_open(self) -> bool:
+        return bool(self._open)
+
+    def read(self) -> dict[str, Any]:
+        return self._job.checked(self._arguments)
+
+
+class JobArguments:
     """Decodes arguments and checks them against the function's types. A mismatch is permanent: the job is rejected."""
-    hints = typing.get_type_hints(function)
 
-    def read(message: MessageMethods) -> dict[str, Any]:
+    def __init__(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
+        self._name = function.__name__
+        self._signature = signature
+        self._hints = typing.get_type_hints(function)
+        self.required = _required(signature)
+
+    def of(self, message: MessageMethods) -> GivenArguments:
         try:
-            arguments = message.json(dict[str, Any])
-            signature.bind(**arguments)
-            return {name: msgspec.convert(value, hints.get(name, Any)) for name, value in arguments.items()}
-        except (msgspec.DecodeError, msgspec.ValidationError, TypeError) as error:
-            raise Reject(f"arguments do not match {function.__name__}: {error}") from None
+            given = GivenArguments(self, message.json(dict[str, Any]))
+            if given.has_open() and (part := message.job_batch) is not None:
+                given.take(part)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise self._mismatch(error) from None
+        return given
 
-    return read
+    def checked(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._signature.bind(**arguments)
+            return {name: msgspec.convert(value, self._hints.get(name, Any)) for name, value in arguments.items()}
+        except (msgspec.ValidationError, TypeError) as error:
+            raise self._mismatch(error) from None
+
+    def _mismatch(self, error: Exception) -> Reject:
+        return Reject(f"arguments do not match {self._name}: {error}")
 
 
 def task(
@@ -175,6 +309,13 @@ def task(
     timeout_ms: int = 300_000,
     drain_ms: int = 30_000,
     middleware: Iterable[Middleware] = (),
+    unique: bool = False,
+    cron: str = "",
+    timezone: str = "UTC",
+    every: timedelta | None = None,
+    jitter_ms: int = 0,
+    catch_up: CatchUpPolicy = "last",
+    schedule: str = "",
     **job_options: Any,
 ) -> Callable[[Callable[P, R]], Task[P, R]]:
     """Make a function a task: calls of it are enqueued as jobs, and workers run them.
@@ -184,6 +325,11 @@ def task(
         topic: Where its jobs are stored.
         group: The group of its workers.
         concurrency, prefetch, lease_ms, timeout_ms, drain_ms, middleware: As for `driftq.worker`.
+        unique: A call with equal arguments is not enqueued again until the job of the first one has ended, and for
+            `id_ttl_ms` after that: the second handle is of the first job, with `duplicate`.
+        cron, timezone, every, jitter_ms, catch_up: When to call it without arguments, as for
+            `broker.schedules.create`. A worker that starts registers the schedule, or changes it to this.
+        schedule: The name of that schedule; by default that of the task.
         job_options: Options for each of its jobs, as for `broker.send`: `priority`, `retry`, `deadline`, `tenant`, …
 
     The arguments travel by name, as JSON. They are checked when a job is enqueued, and against the types of the
@@ -191,8 +337,13 @@ def task(
     """
     options = WorkerOptions(concurrency, prefetch, lease_ms, timeout_ms, drain_ms)
     options.check()
+    if unique:
+        job_options["unique"] = True
+    if schedule and not (cron or every):
+        raise InvalidCall(f"{name}: a schedule needs cron or every")
+    times = TaskSchedule(schedule, cron, timezone, every, jitter_ms, catch_up) if cron or every else None
 
     def decorate(function: Callable[P, R]) -> Task[P, R]:
-        return Task(function, WorkerSubscription(topic, group, name), options, job_options, middleware)
+        return Task(function, WorkerSubscription(topic, group, name), options, job_options, middleware, times)
 
     return decorate

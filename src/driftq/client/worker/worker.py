@@ -16,14 +16,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+from driftq.client import trace
 from driftq.client.worker.options import Handler, WorkerCounts, WorkerOptions, WorkerSubscription
 
 if TYPE_CHECKING:
     import asyncio
 
     from driftq.client.api import AsyncDriftQ
+    from driftq.client.transport.sansio import Call
     from driftq.client.worker.hooks import Middleware
     from driftq.client.worker.runner import Broker
     from driftq.client.worker.worker_loop import WorkerLoop
@@ -61,6 +63,10 @@ class Worker(Generic[P, R]):
         """The function that is called with a message."""
         return self.function
 
+    def registration(self) -> Call[Any] | None:
+        """What to ask of the broker before a run; None if there is nothing."""
+        return None
+
     def changed(self, options: WorkerOptions, middleware: Iterable[Middleware]) -> Worker[P, R]:
         """The same worker with other options and middleware."""
         return Worker(self.function, self.subscription, options, middleware)
@@ -70,7 +76,8 @@ class Worker(Generic[P, R]):
         from driftq.client.worker.hooks import HookChain  # noqa: PLC0415  # imports asyncio
         from driftq.client.worker.worker_loop import WorkerLoop  # noqa: PLC0415  # imports asyncio
 
-        hooks = HookChain.of((*middleware, *self.middleware))
+        traced = () if trace.active is None else (trace.active.middleware(),)
+        hooks = HookChain.of((*traced, *middleware, *self.middleware))
         return WorkerLoop(self.subscription, self.options, self.handler(), client, is_async=self.is_async, hooks=hooks)
 
     def run(self, broker: Broker = "", *, drain: bool = False) -> WorkerCounts:

@@ -66,7 +66,7 @@ logger = logging.getLogger("driftq.worker")
 CLAIM_WAIT_MS = 20_000  # long poll of a claim
 CLAIM_MAX = 10_000  # messages in one claim
 RETRY_S = 1.0  # after a claim that failed
-NO_TOPIC_WARNING_S = 30.0  # how often a topic that does not exist is reported
+WARNING_S = 30.0  # how often a topic that does not exist, or a broker that does not answer, is reported
 TICK_S = 0.1  # how often time limits are checked
 LAST_SETTLE_S = 5.0
 YIELD_EVERY = 100
@@ -104,6 +104,7 @@ class WorkerLoop:
         self._abort_event = asyncio.Event()  # handlers that run get no more time
         self._waits_for_topic = False
         self._no_topic_warning_s = float("-inf")  # when it was last logged
+        self._lost_warning_s = float("-inf")
 
     @property
     def busy(self) -> int:
@@ -193,6 +194,7 @@ class WorkerLoop:
         if error is None:
             if done:
                 self._to_settle.settled(ACK, done, claim_task.result().refused)
+            self._lost_warning_s = float("-inf")
             return self._messages(claim_task.result())
         self._to_settle.put_back(done)
         if self._waits_for_topic and isinstance(error, NotFound):
@@ -201,14 +203,15 @@ class WorkerLoop:
             raise error
         elif drain and not transport.peer.ever_connected:
             raise error  # the address is probably wrong
-        else:
+        elif time.monotonic() >= self._lost_warning_s + WARNING_S:
+            self._lost_warning_s = time.monotonic()
             logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
 
     def _warn_of_no_topic(self) -> None:
-        if time.monotonic() >= self._no_topic_warning_s + NO_TOPIC_WARNING_S:
+        if time.monotonic() >= self._no_topic_warning_s + WARNING_S:
             self._no_topic_warning_s = time.monotonic()
             topic = self._subscription.topic
             logger.warning("topic %s does not exist; waiting for it. Create it: driftq topics create %s", topic, topic)
@@ -284,20 +287,32 @@ class WorkerLoop:
     async def _lease_loop(self) -> None:
         renew_s = self._options.lease_ms / 3_000
         next_renewal_s = time.monotonic() + renew_s
-        while True:
-            await asyncio.sleep(min(TICK_S, renew_s))
-            now_s = time.monotonic()
-            for running in list(self._running):
-                limit_ms = running.message.timeout_ms or self._options.timeout_ms
-                if running.aborted_as is None and now_s - running.started_s > limit_ms / 1_000:
-                    self.counts.timed_out += 1
-                    reason = f"timeout: longer than {limit_ms} ms"
-                    self._abort(running, SettleAction("nack/batch", reason))
-                    if self._hooks is not None:
-                        self._hooks.notify(self._hooks.on_failure, running.message, TimeoutError(reason))
-            if now_s >= next_renewal_s:
-                next_renewal_s = now_s + renew_s
-                await self._extend()
+        renewal: asyncio.Task[None] | None = None  # its call may wait for a broker that is away; time limits do not
+        try:
+            while True:
+                await asyncio.sleep(min(TICK_S, renew_s))
+                now_s = time.monotonic()
+                self._check_time_limits(now_s)
+                if renewal is not None and renewal.done():
+                    renewal.result()
+                    renewal = None
+                if renewal is None and now_s >= next_renewal_s:
+                    next_renewal_s = now_s + renew_s
+                    renewal = asyncio.create_task(self._extend())
+        finally:
+            if renewal is not None:
+                renewal.cancel()
+                await asyncio.gather(renewal, return_exceptions=True)
+
+    def _check_time_limits(self, now_s: float) -> None:
+        for running in list(self._running):
+            limit_ms = running.message.timeout_ms or self._options.timeout_ms
+            if running.aborted_as is None and now_s - running.started_s > limit_ms / 1_000:
+                self.counts.timed_out += 1
+                reason = f"timeout: longer than {limit_ms} ms"
+                self._abort(running, SettleAction("nack/batch", reason))
+                if self._hooks is not None:
+                    self._hooks.notify(self._hooks.on_failure, running.message, TimeoutError(reason))
 
     def _abort(self, running: RunningAttempt, settlement: SettleAction | None) -> None:
         """End a handler from outside and settle its message, or with None drop it as lost."""
@@ -324,16 +339,17 @@ class WorkerLoop:
                 logger.warning("cannot renew %d leases: %s", len(part), error)
                 continue
             if reply.refused:
-                self._drop_lost({(refused.partition, refused.offset) for refused in reply.refused})
+                refused = {(item.partition, item.offset) for item in reply.refused}
+                self._drop_lost({message for message in part if position(message) in refused})
 
-    def _drop_lost(self, lost: set[tuple[int, int]]) -> None:
-        """Another worker holds these (partition, offset) now, or their jobs were cancelled."""
+    def _drop_lost(self, lost: set[AnyMessage]) -> None:
+        """Another worker holds these now, or their jobs were cancelled. A later delivery of one of them is not lost."""
         for running in list(self._running):
             message = running.message
-            if (message.partition, message.offset) in lost and running.aborted_as is None:
+            if message in lost and running.aborted_as is None:
                 logger.warning("%r was lost while it ran", message)
                 self._abort(running, None)
-        for message in [waiting for waiting in self._ready if (waiting.partition, waiting.offset) in lost]:
+        for message in [waiting for waiting in self._ready if waiting in lost]:
             self._ready.remove(message)
             self.counts.lost += 1
             self._release_slot(message)
