@@ -1,4 +1,4 @@
-"""Values as columns: JSON and Protobuf, with the schemas of topics in one registry file.
+"""Values as columns: JSON, Protobuf and Avro, with the schemas of topics in one registry file.
 
     [orders]                                # schemas.toml: a table for each topic
     format = "json"
@@ -9,6 +9,10 @@
     descriptors = "clicks.desc"             # protoc --include_imports --descriptor_set_out=clicks.desc clicks.proto
     message = "shop.Click"
 
+    [payments]
+    format = "avro"
+    schema = "payment.avsc"
+
 Each function adds a column `data` to rows of the source and keeps the others. It is null where the value cannot be
 decoded, so that one bad message does not stop a query: `where("data IS NULL")` finds them.
 """
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +31,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
+from pyspark.sql.pandas.functions import arrow_udf
 
 from driftq.spark.source.options import BadOption
 
@@ -56,8 +62,14 @@ def decoded(rows: DataFrame, registry: str | Path, topic: str) -> DataFrame:
             return json_values(rows, schema)
         case {"format": "protobuf", "descriptors": str(descriptors), "message": str(message)}:
             return protobuf_values(rows, path.parent / descriptors, message)
+        case {"format": "avro", "schema": str(schema), **more}:
+            versions = more.get("versions", {})
+            if isinstance(versions, dict) and all(number.isdecimal() for number in versions):
+                paths = {int(number): path.parent / str(version) for number, version in versions.items()}
+                return avro_values(rows, path.parent / schema, paths)
     raise BadOption(
-        f'{path}: [{topic}] has format = "json" with schema, or format = "protobuf" with descriptors and message'
+        f'{path}: [{topic}] has format = "json" with schema, format = "protobuf" with descriptors and message, or '
+        'format = "avro" with schema and perhaps versions'
     )
 
 
@@ -76,6 +88,20 @@ def protobuf_values(rows: DataFrame, descriptors: str | Path, message: str) -> D
     described = Path(descriptors).read_bytes()
     schema = _struct(_message(described, message).DESCRIPTOR, ())
     return rows.withColumn("data", F.udf(functools.partial(_decode, described, message), schema)("value"))
+
+
+def avro_values(rows: DataFrame, schema: str | Path, versions: Mapping[int, str | Path] | None = None) -> DataFrame:
+    """Values that are Avro of the schema in a file. With `versions`, each value begins with the five bytes of a schema
+    registry: it is read by the version with that number, and its fields become those of `schema`. Needs the extra
+    `avro`."""
+    from driftq.spark import avro  # noqa: PLC0415  # needs fastavro
+
+    text = Path(schema).read_text(encoding="utf-8")
+    older = {number: Path(file).read_text(encoding="utf-8") for number, file in (versions or {}).items()}
+    arguments = text, tuple(sorted(older.items()))
+    kind: t.DataType = avro.decoder(*arguments).type
+    decode = arrow_udf(avro.column_decoder(*arguments), kind)  # type: ignore[call-overload]  # its stubs lack structs
+    return rows.withColumn("data", decode("value"))
 
 
 def _decode(described: bytes, name: str, value: bytes) -> tuple[Any, ...] | None:

@@ -1,4 +1,4 @@
-"""Ready views of a topic: its history, its dead letters, its jobs, with columns instead of JSON.
+"""Ready views of a topic: its history, its dead letters, its jobs, with columns instead of JSON; and of the audit.
 
     from driftq.spark import views
 
@@ -18,10 +18,15 @@ from pyspark.sql import functions as F
 from driftq.spark.pipelines import deadletters
 from driftq.spark.pipelines import history as events
 from driftq.spark.source.options import BadOption
+from driftq.wire.audit import AUDIT_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_AUDIT = (
+    "at TIMESTAMP, action STRING, result STRING, name STRING, who STRING, token_id STRING, tenant STRING, "
+    "address STRING, request_id STRING, route STRING, reason STRING, count BIGINT"
+)
 _JOB = "job STRUCT<id: STRING, task: STRING, priority: INT, not_before_ms: BIGINT, timeout_ms: BIGINT>"
 
 
@@ -58,6 +63,16 @@ def jobs(spark: SparkSession, topic: str, *, group: str = "", stream: bool = Fal
         "topic", "partition", "offset", "timestamp", "tenant_id", "run_id", "step_id", "deadline", "key", "value",
         *(("queue_state", "attempts", "last_error") if group else ()),
     )  # fmt: skip
+
+
+def audit(spark: SparkSession, *, stream: bool = False, **options: str) -> DataFrame:
+    """The audit of the broker, a row for each record: who changed what, from where, with which result, and how often a
+    caller was refused. The token needs the grants `read:_audit` and `observe`."""
+    rows = _read(spark, stream, options, subscribe=AUDIT_TOPIC)
+    value = F.col("value").cast("string")
+    record = F.from_json(value, _AUDIT).alias("record")
+    details = F.get_json_object(value, "$.details").alias("details")
+    return rows.select(record, details, "offset").select("record.*", "details", "offset")
 
 
 def create(spark: SparkSession, topic: str, *, group: str = "", prefix: str = "", **options: str) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """The pipeline `archive`: topics into a table, each message once, partitioned by topic and day, with the envelope.
 
-`dated` and `parsed` are functions from frame to frame. A micro-batch is compared with the table by its offsets: what
-the table holds is left out, the rest is appended. So an older or lost checkpoint neither loses nor repeats a message,
-and a new checkpoint starts where the table ends. Rows that do not match a declared schema go to the quarantine, a table
-of the same kind.
+`dated` is a function from frame to frame, and so is `json_values.parsed`. A micro-batch is compared with the table by
+its offsets: what the table holds is left out, the rest is appended. So an older or lost checkpoint neither loses nor
+repeats a message, and a new checkpoint starts where the table ends. Rows that do not match a declared schema go to the
+quarantine, a table of the same kind.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StringType, StructField, StructType
 
 from driftq.client.errors import NotFound
-from driftq.settings.loader import SettingsError
 from driftq.spark.checkpoint import Checkpoint
 from driftq.spark.pipelines.io import broker_of, read_stream
+from driftq.spark.pipelines.json_values import BODY, REASON, parsed, schema_of
 from driftq.spark.pipelines.settings import ArchiveTarget, Configuration, archive_target, checkpoint, identity
 from driftq.spark.source.options import EARLIEST
 from driftq.spark.tables import BatchRefused, Compaction, Table, TableRefused, open_table
@@ -33,9 +31,6 @@ if TYPE_CHECKING:
     from driftq.client.api import DriftQ
 
 PARTITION_BY = ("topic", "date")
-BODY = "body"
-REASON = "quarantine_reason"
-_CORRUPT = "_driftq_corrupt_record"
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -46,42 +41,6 @@ def dated(rows: DataFrame) -> DataFrame:
     """Adds the column `date`: the day of the timestamp in UTC, whatever the session's time zone is."""
     day = F.floor(F.unix_millis("timestamp") / F.lit(86_400_000)).cast("int")
     return rows.withColumn("date", F.date_from_unix_date(day))
-
-
-def parsed(rows: DataFrame, schema: str) -> DataFrame:
-    """Adds the columns `body`, the JSON value parsed by the schema, and `quarantine_reason`, null if the value matches.
-    A field that is NOT NULL in the schema is required; fields that are not in the schema are ignored."""
-    kind = schema_of(schema)
-    text = F.col("value").cast("string")
-    raw = F.from_json(
-        F.when(F.is_valid_utf8(text), text),
-        StructType([*kind.fields, StructField(_CORRUPT, StringType())]),
-        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
-    )
-    with_raw = rows.withColumn("_raw", raw)
-    reason = F.when(~F.is_valid_utf8(text), F.lit("the value is not UTF-8 text")).when(
-        F.col("_raw").isNull() | F.col(f"_raw.{_CORRUPT}").isNotNull(), F.lit("the value does not fit the schema")
-    )
-    for field in kind.fields:
-        if not field.nullable:
-            reason = reason.when(_field(field.name).isNull(), F.lit(f"{field.name} is missing"))
-    body = F.struct(*(_field(field.name).alias(field.name) for field in kind.fields))
-    return with_raw.withColumn(REASON, reason).withColumn(BODY, F.when(F.col(REASON).isNull(), body)).drop("_raw")
-
-
-def schema_of(text: str) -> StructType:
-    """A schema as in CREATE TABLE. Raises `SettingsError`."""
-    try:
-        kind = StructType.fromDDL(text)
-    except PySparkException as error:
-        raise SettingsError(f"archive.schema: {str(error).strip().splitlines()[0]}") from None
-    if not isinstance(kind, StructType):
-        raise SettingsError(f"archive.schema is a list of columns such as 'id BIGINT, total DOUBLE', not {text!r}")
-    return kind
-
-
-def _field(name: str) -> Column:
-    return F.col("_raw").getField(name)
 
 
 def valid_rows(rows: DataFrame) -> DataFrame:

@@ -299,6 +299,7 @@ class PeriodicAudit:
         self._spark = spark
         self._configuration = configuration
         self._echo = echo
+        self.on_verdict: Callable[[str], None] = lambda verdict: None
         self._now_s = now_s
         self._every_s = audit_every_ms(configuration) / 1_000
         self._next_s = now_s() + self._every_s
@@ -310,6 +311,7 @@ class PeriodicAudit:
     def run(self) -> None:
         report = audit_archive(self._spark, self._configuration)
         self._next_s = self._now_s() + self._every_s
+        self.on_verdict(report.verdict())
         name = identity(self._configuration)
         for line in report.lines() if report.code == DIFFERS else [report.verdict()]:
             self._echo(f"{name}: audit: {line}")

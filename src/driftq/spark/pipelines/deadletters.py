@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from driftq.client.errors import NotFound
 from driftq.spark.pipelines.io import broker_of, source_options
 from driftq.wire.dead_letters import REDRIVE_GROUP
-from driftq.wire.errors import LENGTH_MAX, MARK, VARIABLE
+from driftq.wire.errors import LENGTH_MAX, MARK, SPACE, TRACEBACK, VARIABLE
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -45,7 +45,8 @@ class Redriven(NamedTuple):
 
 def fingerprint(error: Column) -> Column:
     """The kind of an error, as the broker computes it."""
-    line = F.substring_index(error, "\n", 1)
+    last = F.substring_index(F.regexp_replace(error, rf"[{SPACE}]+\z", ""), "\n", -1)
+    line = F.when(error.startswith(TRACEBACK), last).otherwise(F.substring_index(error, "\n", 1))
     return F.substring(F.regexp_replace(line, F.lit(VARIABLE), F.lit(MARK)), 1, LENGTH_MAX)
 
 

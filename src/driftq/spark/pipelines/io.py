@@ -6,14 +6,17 @@ under the name of the pipeline.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
+
 from driftq.client.api import connect
+from driftq.client.errors import NotFound
 from driftq.spark.checkpoint import Checkpoint
+from driftq.spark.pipelines import history
 from driftq.spark.pipelines.settings import Configuration, checkpoint, identity
-from driftq.spark.tables import BatchRefused, Compaction, TableRefused, open_table
+from driftq.spark.tables import BatchRefused, Compaction, TableRefused, open_table, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,15 +31,17 @@ COMPACT_FILES = 64  # each micro-batch adds a few small files
 
 
 def broker_of(configuration: Configuration, retry: RetryOptions | None = None) -> DriftQ:
-    token = configuration.source.token or os.environ.get("DRIFTQ_TOKEN", "")
     source = configuration.source
-    return connect(source.url, token=token, retry=retry, ca=source.ca, certificate=source.certificate, key=source.key)
+    return connect(
+        source.url, token=source.token, token_file=source.token_file, retry=retry, ca=source.ca,
+        certificate=source.certificate, key=source.key,
+    )  # fmt: skip
 
 
 def broker_options(configuration: Configuration) -> dict[str, str]:
     """The options of source and sink that name the broker."""
     source = configuration.source
-    named = {"url": source.url, "token": source.token}
+    named = {"url": source.url, "token": source.token, "tokenFile": source.token_file}
     named |= {"ca": source.ca, "certificate": source.certificate, "key": source.key}
     return {name: text for name, text in named.items() if text}
 
@@ -69,6 +74,28 @@ def read_stream(
     if offsets_max:
         options["maxOffsetsPerTrigger"] = str(offsets_max)
     return spark.readStream.format("driftq").options(**options).load()
+
+
+def with_history(configuration: Configuration) -> tuple[str, ...]:
+    """The topics of the configuration, and their history topics as far as they exist."""
+    topics = list(configuration.source.topics)
+    with broker_of(configuration) as broker:
+        for topic in configuration.source.topics:
+            try:
+                broker.topics.describe(topic + history.SUFFIX)
+            except NotFound:
+                continue
+            topics.append(topic + history.SUFFIX)
+    return tuple(topics)
+
+
+def read_recorded(spark: SparkSession, configuration: Configuration, table: str = "") -> DataFrame:
+    """All messages of the topics with the envelope, and their history: from an archive, or from the broker."""
+    if table:
+        topics = configuration.source.topics
+        names = [*topics, *(topic + history.SUFFIX for topic in topics)]
+        return read_table(spark, table, configuration.sink.storage).where(F.col("topic").isin(*names))
+    return spark.read.format("driftq").options(**source_options(configuration, with_history(configuration))).load()
 
 
 def to_topic(

@@ -76,11 +76,16 @@ def signals(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def spark_log(configuration: Configuration) -> Path:
+    """Where the session of a pipeline writes its log: beside the checkpoint."""
+    return Path(checkpoint(configuration)).parent / "spark.log"
+
+
 @contextmanager
 def session(configuration: Configuration, name: str) -> Iterator[SparkSession]:
-    """A session for one pipeline, stopped at the end. Spark's own log goes to a file beside the checkpoint."""
+    """A session for one pipeline, stopped at the end."""
     run = configuration.pipeline
-    path = Path(checkpoint(configuration)).parent / "spark.log"
+    path = spark_log(configuration)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as log:
         spark = isolated_session(run.master or None, name, run.spark, log)
@@ -124,10 +129,17 @@ def quiet_session(master: str, name: str) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def watch(starts: Mapping[str, Start], stop: Stop, echo: Echo, on_poll: Callable[[], None] = lambda: None) -> None:
+def watch(
+    starts: Mapping[str, Start],
+    stop: Stop,
+    echo: Echo,
+    on_poll: Callable[[], None] = lambda: None,
+    on_progress: Callable[[Any], None] = lambda progress: None,
+) -> None:
     """Start queries and print a line for every micro-batch, until all have ended or a stop is requested; then stop the
-    rest. Raises `QueryFailed` if a query failed. `on_poll` is called after each look at the queries."""
-    watched = [WatchedQuery(name, start, echo) for name, start in starts.items()]
+    rest. Raises `QueryFailed` if a query failed. `on_poll` is called after each look at the queries,
+    `on_progress` with each micro-batch."""
+    watched = [WatchedQuery(name, start, echo, on_progress) for name, start in starts.items()]
     try:
         while not stop.wait(POLL_S):
             ended = [query.poll() for query in watched]
@@ -145,11 +157,14 @@ def watch(starts: Mapping[str, Start], stop: Stop, echo: Echo, on_poll: Callable
 class WatchedQuery:
     """A query, the last micro-batch that was reported, and how often it may still be started again."""
 
-    def __init__(self, name: str, start: Start, echo: Echo) -> None:
+    def __init__(
+        self, name: str, start: Start, echo: Echo, on_progress: Callable[[Any], None] = lambda progress: None
+    ) -> None:
         self.name = name
         self.query = start()
         self._start = start
         self._echo = echo
+        self._on_progress = on_progress
         self._reported_batch = -1
         self._starts_left = STARTS_MAX
 
@@ -176,6 +191,7 @@ class WatchedQuery:
             self._reported_batch = progress["batchId"]
             if progress["numInputRows"] or progress.get("sink", {}).get("numOutputRows", 0) > 0:
                 self._echo(progress_line(self.name, progress))
+                self._on_progress(progress)
 
 
 def stop_query(query: StreamingQuery, stop: Stop, grace_s: float = GRACE_S) -> bool:

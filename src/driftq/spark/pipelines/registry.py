@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from driftq.client.errors import NotFound
 from driftq.client.transport.sansio import RetryOptions
 from driftq.settings.loader import SettingsError
-from driftq.spark.pipelines import dedupe, history, metrics, route, runs, transform
+from driftq.spark.pipelines import costs, dedupe, metrics, quality, route, runs, transform
 from driftq.spark.pipelines.archive import start_archive
 from driftq.spark.pipelines.audit import PeriodicAudit, run_audit
+from driftq.spark.pipelines.backlog import run_backlog
 from driftq.spark.pipelines.deadletters import run_deadletters
-from driftq.spark.pipelines.io import broker_of, read_stream, to_table, to_topic
-from driftq.spark.pipelines.query_monitor import Echo, QueryFailed, Stop, cause, session, signals, watch
+from driftq.spark.pipelines.io import broker_of, read_stream, to_table, to_topic, with_history
+from driftq.spark.pipelines.json_values import schema_of
+from driftq.spark.pipelines.progress_report import ProgressReport
+from driftq.spark.pipelines.query_monitor import Echo, QueryFailed, Stop, cause, session, signals, spark_log, watch
 from driftq.spark.pipelines.replay import run_replay
-from driftq.spark.pipelines.settings import Configuration, checkpoint, identity
+from driftq.spark.pipelines.settings import Configuration, identity
 from driftq.spark.tables import Compaction, open_table
 from driftq.wire.router import BadRules, Rules, load_rules
 
@@ -65,7 +67,7 @@ def start_transform(spark: SparkSession, configuration: Configuration) -> Stream
 
 def start_metrics(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     settings = configuration.metrics
-    source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
+    source = read_stream(spark, configuration, _topics(configuration, settings.history), aligned=True)
     happened = metrics.arrivals(source, settings.watermark)
     if settings.history:
         # The broker has one clock, and every micro-batch reads both logs to their end: the later watermark is right. By
@@ -77,7 +79,7 @@ def start_metrics(spark: SparkSession, configuration: Configuration) -> Streamin
 
 def start_runs(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
     settings = configuration.runs
-    source = read_stream(spark, configuration, _with_history(configuration, settings.history), aligned=True)
+    source = read_stream(spark, configuration, _topics(configuration, settings.history), aligned=True)
     steps = runs.steps(runs.events(source), settings.keep)
     return to_table(steps, configuration, mode="update")
 
@@ -108,20 +110,31 @@ def _refuse_cycles(rules: Rules, configuration: Configuration) -> None:
             raise SettingsError(f"rule {rule.name!r} sends messages of {target!r} to {target!r} again, without end")
 
 
-def _with_history(configuration: Configuration, enabled: bool) -> tuple[str, ...]:
-    """The topics to read, with the history topics that exist. Empty: the topics of the configuration."""
-    topics = configuration.source.topics
-    if not enabled or not topics:
-        return ()
-    with_history = list(topics)
+def _topics(configuration: Configuration, history: bool) -> tuple[str, ...]:
+    """Empty: the topics of the configuration."""
+    return with_history(configuration) if history and configuration.source.topics else ()
+
+
+def start_costs(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    settings = configuration.costs
+    prices = costs.load_prices(settings.prices)
+    messages = read_stream(spark, configuration, aligned=True)
+    used = costs.usage(messages, settings.model, settings.input_tokens, settings.output_tokens)
+    return to_table(costs.summed(costs.priced(used, prices), settings.window, settings.watermark), configuration)
+
+
+def start_quality(spark: SparkSession, configuration: Configuration) -> StreamingQuery:
+    settings, target = configuration.quality, configuration.sink.topic
+    rules = quality.load_quality_rules(settings.rules)
+    if settings.schema:
+        schema_of(settings.schema, "quality.schema")
+    rejected = settings.rejected or target + quality.SUFFIX
+    if {target, rejected} & set(configuration.source.topics):
+        raise SettingsError("quality would write to a topic that it reads: use other topics")
     with broker_of(configuration) as broker:
-        for topic in topics:
-            try:
-                broker.topics.describe(topic + history.SUFFIX)
-            except NotFound:
-                continue
-            with_history.append(topic + history.SUFFIX)
-    return tuple(with_history)
+        broker.topics.offsets(rejected)
+    judged = quality.judged(read_stream(spark, configuration), rules, settings.schema)
+    return to_topic(quality.divided(judged, target, rejected), configuration, "")
 
 
 def run_compact(spark: SparkSession, configuration: Configuration, stop: Stop, echo: Echo) -> int:
@@ -149,11 +162,14 @@ STREAMING_PIPELINES: Mapping[str, StreamingPipeline] = {
     "transform": start_transform,
     "metrics": start_metrics,
     "runs": start_runs,
+    "costs": start_costs,
+    "quality": start_quality,
 }
 BATCH_PIPELINES: Mapping[str, BatchPipeline] = {
     "audit": run_audit,
     "deadletters": run_deadletters,
     "replay": run_replay,
+    "backlog": run_backlog,
     "compact": run_compact,
 }
 
@@ -163,7 +179,7 @@ def run_pipeline(configuration: Configuration, log: Echo, echo: Echo) -> int:
     errors if the broker or a topic is not there, `SettingsError`, and `QueryFailed`."""
     check(configuration)
     name = identity(configuration)
-    log(f"{name}: starting Spark; its own log is {checkpoint(configuration)}/../spark.log")
+    log(f"{name}: starting Spark; its own log is {spark_log(configuration)}")
     stop = Stop()
     with session(configuration, name) as spark, signals(stop):
         kind = configuration.pipeline.name
@@ -171,14 +187,27 @@ def run_pipeline(configuration: Configuration, log: Echo, echo: Echo) -> int:
             if kind in BATCH_PIPELINES:
                 return BATCH_PIPELINES[kind](spark, configuration, stop, echo)
             log(f"{name}: running{', until all available messages are done' if configuration.pipeline.once else ''}")
-            audits = PeriodicAudit(spark, configuration, log)
-            watch({name: lambda: STREAMING_PIPELINES[kind](spark, configuration)}, stop, log, audits.poll)
-            if configuration.archive.audit_every and configuration.pipeline.once and not stop.requested:
-                audits.run()
+            _run_streaming(spark, configuration, stop, log)
         except PySparkException as error:
             raise QueryFailed(f"{name}: {cause(str(error))}") from None
         log(f"{name}: {'stopped; start it again to continue' if stop.requested else 'done'}")
     return 0
+
+
+def _run_streaming(spark: SparkSession, configuration: Configuration, stop: Stop, log: Echo) -> None:
+    """Run a query, audit it if that is configured, and report to the broker."""
+    name, kind = identity(configuration), configuration.pipeline.name
+    report = ProgressReport(configuration, name)
+    audits = PeriodicAudit(spark, configuration, log)
+    audits.on_verdict = report.audit
+    try:
+        watch({name: lambda: STREAMING_PIPELINES[kind](spark, configuration)}, stop, log, audits.poll, report.batch)
+        if configuration.archive.audit_every and configuration.pipeline.once and not stop.requested:
+            audits.run()
+    except Exception as error:
+        report.end("failed", cause(str(error)))
+        raise
+    report.end("done")
 
 
 def check(configuration: Configuration) -> None:

@@ -55,6 +55,7 @@ class RunSettings(Section, frozen=True):
 class SourceSettings(Section, frozen=True):
     url: Annotated[str, about("the broker (default: DRIFTQ_URL, else http://127.0.0.1:8080)")] = ""
     token: Annotated[str, about("bearer token (better: set DRIFTQ_TOKEN)")] = ""
+    token_file: Annotated[str, about("file with the token, read again when it changes")] = ""
     ca: Annotated[str, about("PEM file: whom to trust (default: DRIFTQ_CA, else the system's authorities)")] = ""
     certificate: Annotated[str, about("PEM file of the client's certificate (default: DRIFTQ_CERTIFICATE)")] = ""
     key: Annotated[str, about("PEM file of its key (default: DRIFTQ_KEY)")] = ""
@@ -136,6 +137,28 @@ class TransformSettings(Section, frozen=True):
     each: Annotated[str, about("module:function from a value to a value, or None to drop it")] = ""
 
 
+class BacklogSettings(Section, frozen=True):
+    table: Annotated[str, about("read an archive of the topics and their history instead of the broker")] = ""
+    at: Annotated[str, about("the time to look at: 2030-01-01T00:00:00Z; empty: now")] = ""
+
+
+class CostsSettings(Section, frozen=True):
+    prices: Annotated[str, about("a file of prices: [[price]] model, input, output for a million tokens, call")] = ""
+    model: Annotated[str, about("where the model is in a JSON value")] = "$.model"
+    input_tokens: Annotated[str, about("where the number of tokens read is")] = "$.usage.input_tokens"
+    output_tokens: Annotated[str, about("where the number of tokens written is")] = "$.usage.output_tokens"
+    window: Annotated[Interval, about("the length of a window")] = "1 hour"
+    watermark: Annotated[Interval, about("how late a message may be and still count")] = "1 minute"
+
+
+class QualitySettings(Section, frozen=True):
+    rules: Annotated[str, about("a file of rules: [[rule]] name, check (SQL), reason")] = ""
+    schema: Annotated[str, about("columns to parse from JSON values, as in CREATE TABLE; rules name them body.…")] = ""
+    rejected: Annotated[
+        str, about("the topic for rows that break a rule (default: the target's name and .rejected)")
+    ] = ""
+
+
 class AuditSettings(Section, frozen=True):
     mismatches: Annotated[Count, about("maximum number of differences to list")] = 20
 
@@ -158,6 +181,9 @@ class Configuration(Section, frozen=True):
     deadletters: DeadLettersSettings = DeadLettersSettings()
     replay: ReplaySettings = ReplaySettings()
     transform: TransformSettings = TransformSettings()
+    backlog: BacklogSettings = BacklogSettings()
+    costs: CostsSettings = CostsSettings()
+    quality: QualitySettings = QualitySettings()
     audit: AuditSettings = AuditSettings()
     compact: CompactSettings = CompactSettings()
 
@@ -185,6 +211,12 @@ PIPELINES: Mapping[str, PipelineSpec] = {
     "deadletters": PipelineSpec("Count dead letters by kind of error, and redrive them at a rate.", (TOPICS,)),
     "replay": PipelineSpec("Write a table or a range of a topic to a topic again.", ("sink.topic",)),
     "transform": PipelineSpec("Copy topics to a topic through a function of yours.", (TOPICS, "sink.topic")),
+    "quality": PipelineSpec(
+        "Copy topics to a topic, and rows that break a rule to another one, with the reason.",
+        (TOPICS, "sink.topic", "quality.rules"),
+    ),
+    "costs": PipelineSpec("Add up tokens and cost by tenant, model and run.", (TOPICS, "sink.table", "costs.prices")),
+    "backlog": PipelineSpec("Show the state of a queue as of any time, from its history.", (TOPICS,)),
     "compact": PipelineSpec("Rewrite the small files of a table as larger ones.", ("sink.table",)),
 }
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from driftq.settings.suggestions import did_you_mean
 from driftq.spark.source.options import (
     TLS_OPTIONS,
+    TOKEN_OPTIONS,
     BadOption,
     BrokerOptions,
     Option,
@@ -37,7 +38,7 @@ WRITER_BYTES_MAX = 180  # a handle is the writer's name and some numbers, and ha
 
 SINK_OPTIONS: tuple[Option, ...] = (
     Option("url", "`DRIFTQ_URL` or `http://127.0.0.1:8080`", "the URL of the broker"),
-    Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
+    *TOKEN_OPTIONS,
     *TLS_OPTIONS,
     Option("topic", "the column `topic`", 'the target topic; `save("orders")` does the same. Wins over the column'),
     Option("stream", "", "the path of a stream, instead of a topic"),

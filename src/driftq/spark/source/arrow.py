@@ -13,7 +13,6 @@ no broker. The format of a batch is in docs/internals/formats.md and `driftq.wir
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -38,8 +37,8 @@ from driftq.wire.records import (
 Ints = npt.NDArray[np.int64]
 _FRONT = struct.Struct("<4sI16xI")  # magic, length and checksum of a batch
 _ATTRIBUTES_AT = 28  # in the header of a batch
-COPIED_BYTES = 4 * 1024  # up to this size a batch is copied for its checksum
-LARGE_BYTES = 256 * 1024  # from this size on a batch is not joined with others
+COPIED_BYTES = 4 * 1024  # up to this size the bytes of a batch are copied for its checksum
+LARGE_BYTES = 1 << 20  # from this size on a batch is not joined with others
 
 
 class Texts(NamedTuple):
@@ -71,50 +70,55 @@ def rows_of(data: bytes | bytearray) -> Iterator[Rows]:
     """The records of consecutive batches. Large batches are not copied, small ones are joined. Raises `BadBatch` for
     bytes that are damaged."""
     starts = _walk(data)
-    if any(data[at + _ATTRIBUTES_AT] & ZSTD for at in starts):
-        data = _decompressed(data, starts)
+    shorts = np.frombuffer(data, np.uint16)
+    if (shorts[(starts + _ATTRIBUTES_AT) >> 1] & ZSTD).any():
+        data = _decompressed(data, starts.tolist())
         starts = _walk(data, checked=True)
     for group in _groups(starts, len(data)):
-        yield _columns(data, np.array(group, dtype=np.int64))
+        yield _columns(data, group)
 
 
-def _groups(starts: list[int], size: int) -> Iterator[list[int]]:
+def _groups(starts: Ints, size: int) -> Iterator[Ints]:
     """Batches to decode together. Joining copies their bytes, so a large batch is decoded alone."""
-    small: list[int] = []
-    for at, end in itertools.pairwise([*starts, size]):
-        if end - at < LARGE_BYTES:
-            small.append(at)
-            continue
-        if small:
-            yield small
-            small = []
-        yield [at]
-    if small:
-        yield small
+    first = 0
+    for large in np.flatnonzero(np.diff(starts, append=size) >= LARGE_BYTES).tolist():
+        if first < large:
+            yield starts[first:large]
+        yield starts[large : large + 1]
+        first = large + 1
+    if first < len(starts):
+        yield starts[first:]
 
 
-def _walk(data: bytes | bytearray, *, checked: bool = False) -> list[int]:
+def _walk(data: bytes | bytearray, *, checked: bool = False) -> Ints:
     """The positions at which the batches start. Checks the checksums: the bytes came over a network."""
     starts: list[int] = []
     view = memoryview(data)
     at, size = 0, len(data)
+    copy = data if isinstance(data, bytes) else b""
     unpack, checksum = _FRONT.unpack_from, google_crc32c.value  # looked up once: there may be very many batches
-    while at < size:
-        if at + HEADER_BYTES > size:
-            raise BadBatch(f"the batch at {at} is cut off")
+    last = size - HEADER_BYTES
+    while at <= last:
         magic, length, crc = unpack(data, at)
         end = at + length
         if magic != MAGIC or length % 8 or length < HEADER_BYTES or end > size:
             read_header(data, at)
             raise BadBatch(f"the batch at {at} is cut off")
         if not checked:
-            # The function refuses a writable memoryview. A copy is cheaper than an Arrow buffer, until it is large.
-            part = view[at + CHECKED_FROM : end]
-            if checksum(bytes(part) if length < COPIED_BYTES else pa.py_buffer(part)) != crc:
+            # The function refuses what can be changed. For small batches everything is copied once, because slices of
+            # bytes are the cheapest; an Arrow buffer copies nothing and costs more, until the batch is large.
+            if length < COPIED_BYTES:
+                copy = copy or bytes(data)
+                actual = checksum(copy[at + CHECKED_FROM : end])
+            else:
+                actual = checksum(pa.py_buffer(view[at + CHECKED_FROM : end]))
+            if actual != crc:
                 raise BadBatch(f"checksum mismatch in the batch at {at}")
         starts.append(at)
         at = end
-    return starts
+    if at < size:
+        raise BadBatch(f"the batch at {at} is cut off")
+    return np.array(starts, dtype=np.int64)
 
 
 def _decompressed(data: bytes | bytearray, starts: list[int]) -> bytes:
@@ -153,12 +157,12 @@ def _columns(data: bytes | bytearray, at: Ints) -> Rows:
     ends_at = body_at
     keys = heads = None
     if has_keys.any():
-        keys, total = _texts(data, words, ends_at, texts_at, counts, has_keys)
+        keys, total = _texts(data, words, ends_at, texts_at, raw_end, counts, has_keys)
         texts_at, ends_at = texts_at + total, ends_at + size * has_keys
     if has_heads.any():
-        heads, total = _texts(data, words, ends_at, texts_at, counts, has_heads)
+        heads, total = _texts(data, words, ends_at, texts_at, raw_end, counts, has_heads)
         texts_at, ends_at = texts_at + total, ends_at + size * has_heads
-    values, total = _texts(data, words, ends_at, texts_at, counts, np.ones(len(at), dtype=np.bool_))
+    values, total = _texts(data, words, ends_at, texts_at, raw_end, counts, np.ones(len(at), dtype=np.bool_))
     if (texts_at + total != raw_end).any():
         raise BadBatch("a batch's columns do not cover it")
     first = longs[(at + 8) >> 3]
@@ -171,12 +175,15 @@ def _texts(
     words: npt.NDArray[np.uint32],
     ends_at: Ints,
     texts_at: Ints,
+    raw_end: Ints,
     counts: Ints,
     has: npt.NDArray[np.bool_],
 ) -> tuple[Texts, Ints]:
     """One column of all batches, and the bytes of it in each batch. A batch without the column has empty values."""
     totals = np.zeros(len(counts), dtype=np.int64)
     totals[has] = words[(ends_at[has] >> 2) + counts[has]]
+    if (texts_at + totals > raw_end).any():
+        raise BadBatch("a column is longer than its batch")
     if len(counts) == 1:
         index = int(ends_at[0]) >> 2
         ends = words[index : index + int(counts[0]) + 1].view(np.int32)
@@ -195,11 +202,19 @@ def _texts(
         lengths = spread
     ends = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=ends[1:])
-    begin, stop = int(texts_at[0]), int(texts_at[-1] + totals[-1])
-    around = bytes(memoryview(data)[begin:stop])  # slices of bytes take half the time of slices of a memoryview
-    firsts, stops = (texts_at - begin).tolist(), (texts_at + totals - begin).tolist()
-    joined = b"".join([around[first:stop] for first, stop in zip(firsts, stops, strict=True)])
-    return Texts(ends, joined), totals
+    return Texts(ends, _joined(data, texts_at, texts_at + totals)), totals
+
+
+def _joined(data: bytes | bytearray, firsts: Ints, stops: Ints) -> memoryview:
+    """Parts of the data, in order, one after the other. Arrow copies them: with the gaps between them they are the
+    values of a binary array, of which every second one is taken."""
+    begin = int(firsts[0])
+    bounds = np.empty(2 * len(firsts), dtype=np.int32)
+    bounds[0::2], bounds[1::2] = firsts - begin, stops - begin
+    around = pa.py_buffer(memoryview(data)[begin : int(stops[-1])])
+    parts = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), around])
+    taken = parts.take(numbers(np.arange(0, len(bounds), 2))).buffers()[2]
+    return memoryview(taken if taken is not None else b"")
 
 
 def _check_order(lengths: npt.NDArray[Any], firsts: Any) -> None:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 VERSION = 1
 TASKS_MAX = 10_000
-SHARED_TASKS_MIN = 8  # fewer ranges than this never share a task
+SHARED_TASKS_MIN = 4  # fewer ranges than this never share a task
 SHARED_TASK_BYTES = 4 << 20  # a task with this much is worth its cost
 UNKNOWN_RECORD_BYTES = 1_024  # for logs whose sizes the broker does not report (streams)
 LAG_LOGS_MAX = 1_000  # logs in a progress report
@@ -151,7 +151,9 @@ def plan_end(start: ReadProgress, spans: Sequence[LogSpan], limits: TriggerLimit
     splits = max(limits.partitions_min, -int(-size_bytes // limits.partition_bytes))
     created = {span.topic: span.created_at for span in spans if span.created_at}
     seen = seen_batches(spans, start.seen)
-    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created, seen, _task_count(counts, spans, limits))
+    is_split = splits > sum(map(bool, counts.values()))  # ranges that were cut on purpose share no task
+    tasks = 0 if is_split else _task_count(counts, spans, limits)
+    return ReadProgress(offsets, min(splits, TASKS_MAX), overrides, created, seen, tasks)
 
 
 def _task_count(counts: Mapping[LogName, int], spans: Sequence[LogSpan], limits: TriggerLimits) -> int:

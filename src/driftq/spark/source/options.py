@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from driftq.client.transport.credential import ClientToken, token_from
 from driftq.client.transport.tls import ClientTls, tls_from
 from driftq.settings.quantities import SPARK_DURATION_MS, SPARK_SIZE_BYTES, Units, parse_quantity
 from driftq.settings.suggestions import closest
@@ -42,9 +43,13 @@ TLS_OPTIONS: tuple[Option, ...] = (
     Option("certificate", "`DRIFTQ_CERTIFICATE` or none", "a PEM file with the client's certificate, for mutual TLS"),
     Option("key", "`DRIFTQ_KEY`, or in the same file", "the PEM file of its key"),
 )
+TOKEN_OPTIONS: tuple[Option, ...] = (
+    Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
+    Option("tokenFile", "`DRIFTQ_TOKEN_FILE` or none", "instead: a file with the token, read again when it changes"),
+)
 OPTIONS: tuple[Option, ...] = (
     Option("url", f"`DRIFTQ_URL` or `{DEFAULT_URL}`", "the URL of the broker"),
-    Option("token", "`DRIFTQ_TOKEN` or none", "sent as a bearer token"),
+    *TOKEN_OPTIONS,
     *TLS_OPTIONS,
     Option("subscribe", "", 'topics, separated by commas; `load("orders")` does the same'),
     Option("subscribePattern", "", "a regular expression for whole topic names; new topics join a running query"),
@@ -104,7 +109,7 @@ class BrokerOptions(NamedTuple):
     """How to reach the broker."""
 
     url: str
-    token: str = ""
+    token: ClientToken = ClientToken()
     retry_ms: int = 60_000
     tls_files: ClientTls = ClientTls()
 
@@ -139,7 +144,10 @@ class ReadOptions(NamedTuple):
 def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> BrokerOptions:
     """The options that reads and writes share. Names in `given` are in lower case."""
     url = given.get("url") or environment.get("DRIFTQ_URL") or DEFAULT_URL
-    token = given.get("token") or environment.get("DRIFTQ_TOKEN") or ""
+    token = ClientToken(given.get("token", ""), given.get("tokenfile", ""))
+    if all(token):
+        raise BadOption("use either token or tokenFile, not both")
+    token = token.or_else(token_from(environment))
     retry_ms = duration_ms("retryMs", given["retryms"]) if "retryms" in given else 60_000
     files = ClientTls(given.get("ca", ""), given.get("certificate", ""), given.get("key", ""))
     return BrokerOptions(url, token, retry_ms, files.or_else(tls_from(environment)))

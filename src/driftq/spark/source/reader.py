@@ -47,7 +47,7 @@ from driftq.spark.source.log_history import replaced_logs
 from driftq.spark.source.offsets import LogSpan, OffsetRange, ReadProgress, TriggerLimits
 from driftq.spark.source.options import EARLIEST, LATEST, BadOption, ReadOptions
 from driftq.spark.source.queue_state import state_arrays
-from driftq.spark.source.record_batches import record_batches
+from driftq.spark.source.record_batches import joined, record_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -73,10 +73,15 @@ def read_task(
     freeze_gc()
     transport = transport_of(options.connection)
     with_state = any(column in columns.STATE for column in selected)
-    for piece, batches in prefetched(fetch_ranges(transport, task.ranges, options)):
-        first, end = max(piece.start, batches.first), min(piece.end, batches.next_offset)
-        extra = functools.partial(state_arrays, transport, options.state_group, piece) if with_state else None
-        yield from record_batches(batches.data, piece._replace(start=first, end=end), selected, extra)
+
+    def decoded() -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        for piece, batches in prefetched(fetch_ranges(transport, task.ranges, options)):
+            first, end = max(piece.start, batches.first), min(piece.end, batches.next_offset)
+            extra = functools.partial(state_arrays, transport, options.state_group, piece) if with_state else None
+            rows = record_batches(batches.data, piece._replace(start=first, end=end), selected, extra)
+            yield len(batches.data), rows
+
+    yield from joined(decoded())
 
 
 def starting_offsets(options: ReadOptions, spans: list[LogSpan], default: int) -> offsets.Offsets:

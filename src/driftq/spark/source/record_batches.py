@@ -7,7 +7,7 @@ query that stops. Knows no broker: columns that need a call to the broker (`extr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from driftq.spark.source.offsets import OffsetRange
 
 ROWS_MAX = 65_536  # a good size for Spark; see Capacity in docs/guides/spark.md
+SMALL_BYTES = 256 * 1024  # a fetch with less is joined with others
+JOINED_BYTES = 4 << 20
 
 ExtraColumns = Callable[[int, int], Mapping[str, pa.Array]]  # for offsets [first, end)
 
@@ -46,6 +48,31 @@ def record_batches(
     """The records that lie in the range of a task, in record batches of at most `ROWS_MAX` rows."""
     for rows in arrow.rows_of(data):
         yield from _slices(rows, task, columns, extra)
+
+
+def joined(fetches: Iterable[tuple[int, Iterator[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+    """The record batches of fetches, each with its size in bytes; those of small ones as one. Each record batch costs
+    Spark about a millisecond, and a task that reads many logs would have one for each of them."""
+    small: list[pa.RecordBatch] = []
+    size_bytes = rows = 0
+    for fetched_bytes, batches in fetches:
+        is_small = fetched_bytes < SMALL_BYTES
+        if small and not (is_small and size_bytes + fetched_bytes <= JOINED_BYTES and rows < ROWS_MAX):
+            yield _concatenated(small)
+            small, size_bytes, rows = [], 0, 0
+        if not is_small:
+            yield from batches
+            continue
+        for batch in batches:
+            small.append(batch)
+            rows += batch.num_rows
+        size_bytes += fetched_bytes
+    if small:
+        yield _concatenated(small)
+
+
+def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _slices(
