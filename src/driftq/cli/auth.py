@@ -1,8 +1,9 @@
-"""`driftq auth`: make the first access token of a data folder, before a server runs on it."""
+"""`driftq auth`: the first access token of a data folder, and the keys that sign short-lived tokens."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import click
 
@@ -10,10 +11,12 @@ from driftq.cli.command import as_json_option
 from driftq.cli.serve import DEFAULT_DATA
 from driftq.cli.tokens import file_option, secret_file, show_new
 
+_AUTH_INIT = "driftq auth init"
+
 
 @click.group()
 def command() -> None:
-    """Make the first access token of a data folder."""
+    """Make the first access token of a data folder; replace the key of short-lived tokens."""
 
 
 @command.command()
@@ -48,13 +51,46 @@ def init(data: str, name: str, another: bool, file: str | None, as_json: bool) -
 
 
 async def _create(folder: str, name: str, token_id: str, digest: bytes, *, first: bool) -> object:
-    from driftq.core.model.access import CreateAccessToken
+    from driftq.core.model.access import CreateAccessToken, OpenAudit
     from driftq.engine.engine import Engine
+    from driftq.wire.audit import AuditRecord
     from driftq.wire.grants import ADMIN
 
     engine = await Engine.open(folder)
     try:
-        command = CreateAccessToken(token_id, name, (ADMIN,), digest, created_by="driftq auth init", first=first)
+        await engine.submit(OpenAudit())
+        note = AuditRecord(action="token.create", name=token_id, who=_AUTH_INIT, address="this machine")
+        command = CreateAccessToken(token_id, name, (ADMIN,), digest, created_by=_AUTH_INIT, first=first, audit=note)
         return await engine.submit(command)
     finally:
         await engine.close()
+
+
+@command.command("rotate-key")
+@click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="Data folder of the broker.")
+@click.option("--drop", is_flag=True, help="Remove the old keys, too: every short-lived token ends within a second.")
+@as_json_option
+def rotate_key(data: str, drop: bool, as_json: bool) -> None:
+    """Make a new key for short-lived tokens.
+
+    A running server uses it within a second. Tokens that the old key has signed stay valid until they expire, unless
+    you add --drop.
+
+    Example: driftq auth rotate-key --data ./data
+    """
+    import time
+
+    from driftq.cli import output
+    from driftq.cli.exit_codes import Exit, fail
+    from driftq.server.access.signing_keys import KeysUnusable, rotate_keys
+
+    if not Path(data).is_dir():
+        fail(Exit.USAGE, f"{data}: there is no such folder", "Name the data folder with --data.", as_json=as_json)
+    try:
+        kid = rotate_keys(data, int(time.time() * 1_000), drop=drop)
+    except KeysUnusable as error:
+        fail(Exit.REFUSED, str(error), "Run it as the user of the broker.", as_json=as_json)
+    if as_json:
+        output.document({"kid": kid, "dropped": drop})
+    else:
+        click.echo(f"{kid}: signs short-lived tokens from now on")

@@ -42,7 +42,7 @@ def broker_checks(address: ServerAddress) -> Iterator[CheckResult]:
         yield CheckResult("broker", "warning" if is_guess else "problem", f"{reason} ({address.origin})", remedy)
         return
     except NotAllowed as error:
-        remedy = "set DRIFTQ_TOKEN, or choose a server with its token by --context"
+        remedy = "set DRIFTQ_TOKEN or DRIFTQ_TOKEN_FILE, or choose a server with its token by --context"
         yield CheckResult("broker", "problem", f"{address.url} refuses this caller: {error.message}", remedy)
     except DriftQError as error:
         yield CheckResult("broker", "problem", f"{address.url}: {error}", "see the broker's log")

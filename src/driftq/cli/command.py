@@ -65,7 +65,7 @@ def _connect(address: context_file.ServerAddress, timeout_ms: int) -> DriftQ:
     from driftq.client.transport.sansio import RetryOptions
 
     retry = RetryOptions(timeout_ms=timeout_ms, deadline_ms=timeout_ms, first_contact_ms=0)
-    return connect(address.url, token=address.token, retry=retry, **address.tls_files._asdict())
+    return connect(address.url, retry=retry, **address.options())
 
 
 def connect_once(address: context_file.ServerAddress) -> DriftQ:
@@ -78,7 +78,7 @@ def connect_once(address: context_file.ServerAddress) -> DriftQ:
     retry = RetryOptions(
         ONCE_TIMEOUT_MS, ONCE_TIMEOUT_MS, backoff_ms=pause_ms, backoff_max_ms=pause_ms, first_contact_ms=0
     )
-    return connect(address.url, token=address.token, retry=retry, **address.tls_files._asdict())
+    return connect(address.url, retry=retry, **address.options())
 
 
 def broker_command(function: Callable[..., None]) -> Callable[..., None]:
@@ -87,14 +87,24 @@ def broker_command(function: Callable[..., None]) -> Callable[..., None]:
     @click.option("--url", metavar="URL", help="URL of the server (default: DRIFTQ_URL, the context, this machine).")
     @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="Named server.")
     @click.option("--ca", metavar="FILE", help="Whom to trust for https: authorities in PEM.")
+    @click.option("--token-file", metavar="FILE", help="File with the token (default: DRIFTQ_TOKEN, the context).")
     @as_json_option
     @functools.wraps(function)
-    def run(*, url: str | None, context_name: str | None, ca: str | None, as_json: bool, **options: Any) -> None:
+    def run(
+        *,
+        url: str | None,
+        context_name: str | None,
+        ca: str | None,
+        token_file: str | None,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
         root = click.get_current_context().find_root().params
         if not (url or context_name):
             url, context_name = root.get("url"), root.get("context")
         with exit_cleanly(as_json):
-            invocation = Invocation(context_file.resolve(url, context_name, ca or root.get("ca")), as_json)
+            token_file = token_file or root.get("token_file")
+            invocation = Invocation(context_file.resolve(url, context_name, ca or root.get("ca"), token_file), as_json)
             try:
                 with _report_errors(invocation, options):
                     function(invocation, **options)
@@ -200,7 +210,10 @@ def _remedy(error: Refused) -> str:
     from driftq.wire.errors import Code, Remedy
 
     if error.status == 401:
-        return "Set DRIFTQ_TOKEN, or keep the token with its server: driftq context add NAME URL --token - < FILE"
+        return (
+            "Name the file of a valid token with --token-file or DRIFTQ_TOKEN_FILE, set DRIFTQ_TOKEN, or keep the "
+            "token with its server: driftq context add NAME URL --token - < FILE"
+        )
     if error.status == 403:
         return ""  # the message names the grant that is missing
     if error.details.get("commands"):
@@ -281,7 +294,9 @@ def _completions(ctx: click.Context, incomplete: str, names: Callable[[DriftQ], 
     root = ctx.find_root().params
     try:
         address = context_file.resolve(
-            ctx.params.get("url") or root.get("url"), ctx.params.get("context_name") or root.get("context")
+            ctx.params.get("url") or root.get("url"),
+            ctx.params.get("context_name") or root.get("context"),
+            token_file=ctx.params.get("token_file") or root.get("token_file"),
         )
         with _connect(address, COMPLETION_TIMEOUT_MS) as broker:
             return _items(sorted(set(names(broker))), incomplete)

@@ -27,6 +27,7 @@ def command() -> None:
 @click.argument("name")
 @click.argument("url")
 @click.option("--token", default="", help="Bearer token; - reads it from standard input.")
+@click.option("--token-file", default="", metavar="FILE", help="Instead: a file with the token, read when it changes.")
 @click.option("--about", default="", help="Description.")
 @click.option("--ca", default="", metavar="FILE", help="Whom to trust: authorities in PEM.")
 @click.option("--certificate", default="", metavar="FILE", help="Certificate of this client in PEM, for mutual TLS.")
@@ -34,7 +35,16 @@ def command() -> None:
 @click.option("--use", "use_it", is_flag=True, help="Also make it the context in use.")
 @as_json_option
 def add(
-    name: str, url: str, token: str, about: str, ca: str, certificate: str, key: str, use_it: bool, as_json: bool
+    name: str,
+    url: str,
+    token: str,
+    token_file: str,
+    about: str,
+    ca: str,
+    certificate: str,
+    key: str,
+    use_it: bool,
+    as_json: bool,
 ) -> None:
     """Add a server, or change it. The first one becomes the context in use.
 
@@ -42,7 +52,7 @@ def add(
     """
     with exit_cleanly(as_json):
         token = sys.stdin.read().strip() if token == "-" else token
-        files = (str(Path(path).absolute()) if path else "" for path in (ca, certificate, key))
+        files = (str(Path(path).absolute()) if path else "" for path in (ca, certificate, key, token_file))
         context = context_file.ServerContext(url, token, about, *files)
         context_file.check(name, context)
         file = context_file.load()
@@ -65,13 +75,19 @@ def list_(as_json: bool) -> None:
             output.document(
                 [
                     {"name": name, "url": server.url, "about": server.about, "current": name == file.current,
-                     "has_token": bool(server.token)}
+                     "has_token": any(server.credential)}
                     for name, server in sorted(file.contexts.items())
                 ]
             )  # fmt: skip
             return
         rows = (
-            ("*" if name == file.current else "", name, server.url, "yes" if server.token else "", server.about)
+            (
+                "*" if name == file.current else "",
+                name,
+                server.url,
+                "yes" if any(server.credential) else "",
+                server.about,
+            )
             for name, server in sorted(file.contexts.items())
         )
         output.table(("", "NAME", "URL", "TOKEN", "ABOUT"), rows, "No contexts. Add one: driftq context add NAME URL")

@@ -13,8 +13,9 @@ import re
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from driftq.client.transport.credential import ClientToken, token_from
 from driftq.client.transport.tls import ClientTls, tls_from
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -34,6 +35,11 @@ class ServerContext(NamedTuple):
     ca: str = ""  # whom to trust, and the client's own certificate: paths of PEM files
     certificate: str = ""
     key: str = ""
+    token_file: str = ""  # instead of a token: a file that is read again when it changes
+
+    @property
+    def credential(self) -> ClientToken:
+        return ClientToken(self.token, self.token_file)
 
     @property
     def tls_files(self) -> ClientTls:
@@ -54,6 +60,15 @@ class ServerAddress(NamedTuple):
     token: str
     origin: str
     tls_files: ClientTls = ClientTls()
+    token_file: str = ""
+
+    @property
+    def credential(self) -> ClientToken:
+        return ClientToken(self.token, self.token_file)
+
+    def options(self) -> dict[str, Any]:
+        """What `connect` takes besides the URL."""
+        return {"token": self.token, "token_file": self.token_file, **self.tls_files._asdict()}
 
 
 def path() -> Path:
@@ -65,8 +80,11 @@ def path() -> Path:
 def load() -> ContextFile:
     try:
         text = path().read_text(encoding="utf-8")
+        mode = path().stat().st_mode
     except FileNotFoundError:
         return ContextFile("", {})
+    except OSError as error:
+        raise BadContexts(f"{path()} cannot be read: {error.strerror}") from None
     try:
         tree = tomllib.loads(text)
         contexts = {name: ServerContext(**fields) for name, fields in tree.get("contexts", {}).items()}
@@ -74,6 +92,8 @@ def load() -> ContextFile:
         raise BadContexts(
             f"{path()} cannot be read: {error}. Fix it, or delete it and add the contexts again."
         ) from None
+    if os.name == "posix" and mode & 0o077 and any(context.token for context in contexts.values()):
+        raise BadContexts(f"{path()} holds tokens and is open to other users. Run: chmod 600 {path()}")
     return ContextFile(str(tree.get("current", "")), contexts)
 
 
@@ -105,7 +125,9 @@ def check(name: str, context: ServerContext) -> None:
     if not _NAME.fullmatch(name):
         raise BadContexts(f"{name!r} is not a name for a context: use up to 64 letters, digits, - and _")
     try:
-        parse_address(context.url, context.token)
+        if all(context.credential):
+            raise BadContexts("a context has a token or a token file, not both")
+        parse_address(context.url, context.credential, from_environment=False)
         if any(context.tls_files):
             TlsContext(context.tls_files)
     except (InvalidCall, ValueError) as error:
@@ -114,38 +136,40 @@ def check(name: str, context: ServerContext) -> None:
         raise BadContexts("an address, a token or a description has characters that cannot be printed")
 
 
-def resolve(url: str | None, name: str | None, ca: str | None = None) -> ServerAddress:
-    """The server to use. `DRIFTQ_TOKEN` is sent to any server; a context's token only to its own. Files come from
-    `--ca`, then the environment, then the context."""
+def resolve(url: str | None, name: str | None, ca: str | None = None, token_file: str | None = None) -> ServerAddress:
+    """The server to use. A token of `--token-file` or the environment is sent to any server; a context's only to its
+    own. Files come from `--ca`, then the environment, then the context."""
     address = _resolve(url, name)
+    token = ClientToken(file=token_file or "").or_else(token_from()).or_else(address.credential)
+    address = address._replace(token=token.text, token_file=token.file)
     return address._replace(tls_files=ClientTls(ca or "").or_else(tls_from()).or_else(address.tls_files))
 
 
 def _resolve(url: str | None, name: str | None) -> ServerAddress:
     environ = os.environ
-    token = environ.get("DRIFTQ_TOKEN", "")
     if url and name:
         raise BadContexts("use either --url or --context, not both")
     if url:
-        return ServerAddress(url, token, "--url")
+        return ServerAddress(url, "", "--url")
     if name:
-        return _named(load(), name, token, "--context")
+        return _named(load(), name, "--context")
     if environ.get("DRIFTQ_URL"):
-        return ServerAddress(environ["DRIFTQ_URL"], token, "DRIFTQ_URL")
+        return ServerAddress(environ["DRIFTQ_URL"], "", "DRIFTQ_URL")
     if environ.get("DRIFTQ_CONTEXT"):
-        return _named(load(), environ["DRIFTQ_CONTEXT"], token, "DRIFTQ_CONTEXT")
+        return _named(load(), environ["DRIFTQ_CONTEXT"], "DRIFTQ_CONTEXT")
     file = load()
     if file.current:
-        return _named(file, file.current, token, "the context in use")
-    return ServerAddress(DEFAULT_URL, token, "the default")
+        return _named(file, file.current, "the context in use")
+    return ServerAddress(DEFAULT_URL, "", "the default")
 
 
-def _named(file: ContextFile, name: str, token: str, origin: str) -> ServerAddress:
+def _named(file: ContextFile, name: str, origin: str) -> ServerAddress:
     context = file.contexts.get(name)
     if context is None:
         names = f"the contexts are {', '.join(sorted(file.contexts))}" if file.contexts else "there are none"
         raise BadContexts(f"there is no context {name!r} ({origin}); {names}. Add it: driftq context add {name} URL")
-    return ServerAddress(context.url, token or context.token, f"context {name} ({origin})", context.tls_files)
+    origin = f"context {name} ({origin})"
+    return ServerAddress(context.url, context.token, origin, context.tls_files, context.token_file)
 
 
 def _quoted(text: str) -> str:

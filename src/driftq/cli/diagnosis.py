@@ -97,7 +97,7 @@ def _descriptors(settings: Settings) -> CheckResult:
 
 def judge_descriptors(settings: Settings, limit: int) -> CheckResult:
     """Whether a process that may open `limit` files can serve as many connections as the settings say."""
-    from driftq.server.run import plan_descriptors
+    from driftq.server.descriptors import plan_descriptors
     from driftq.settings.loader import SettingsError
 
     remedy = "raise it: ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container"

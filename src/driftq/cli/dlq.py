@@ -1,18 +1,24 @@
-"""`driftq dlq`: list, show, count and redrive dead letters. A redrive runs in slices, so that it can be stopped."""
+"""`driftq dlq`: list, show, count, redrive, delete and export dead letters. What changes many runs in slices, so that
+it can be stopped."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, broker_command, topic_argument
+from driftq.cli.command import Invocation, broker_command, confirm, topic_argument, yes_option
 from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import AGO, RUN, OffsetRun
+from driftq.cli.watch import watchable
 
 SLICE_LETTERS = 200
+SLICE_DELETED = 10_000
+DELETED_MAX = 1_000_000
+STDOUT = "<stdout>"
 
 _FILTER = (
     click.option("--group", default="", help="Only letters of this group."),
@@ -31,7 +37,7 @@ def _filtered(function: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def command() -> None:
-    """List, show, count and redrive dead letters."""
+    """List, show, count, redrive, delete and export dead letters."""
 
 
 @command.command("list")
@@ -42,6 +48,7 @@ def command() -> None:
 )
 @click.option("--all", "no_limit", is_flag=True, help="No maximum.")
 @broker_command
+@watchable
 def list_(invocation: Invocation, topic: str, count: int, no_limit: bool, **filters: Any) -> None:
     """List the dead letters of a topic that were not redriven yet. --json prints one object per line.
 
@@ -138,6 +145,7 @@ def errors(invocation: Invocation, topic: str) -> None:
     "--all-groups", is_flag=True, help="Deliver to every group of the topic, not only to the one in which it died."
 )
 @click.option("--keep-deadline", is_flag=True, help="Keep a deadline that has passed.")
+@click.option("--to", "to_topic", default="", metavar="TOPIC", help="Send them to another topic.")
 @broker_command
 def redrive(
     invocation: Invocation,
@@ -157,6 +165,7 @@ def redrive(
       driftq dlq redrive orders --error TimeoutError --dry-run
       driftq dlq redrive orders --error TimeoutError --rate 50
       driftq dlq redrive orders 0:3 --value '{"id": 7}'
+      driftq dlq redrive orders --reason rejected --to orders.review
     """
     offsets = [(run.partition, offset) for run in letters for offset in range(run.offset, run.end)]
     options["offsets"] = offsets or None
@@ -165,6 +174,74 @@ def redrive(
         _report(invocation, {"status": "dry run", "matched": matched, "redriven": 0, "failed": []})
         return
     _report(invocation, _in_slices(invocation, topic, min(matched, limit), rate_per_s or 0, options))
+
+
+@command.command(short_help="Delete dead letters.")
+@topic_argument
+@click.argument("letters", nargs=-1, type=RUN)
+@_filtered
+@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@yes_option
+@broker_command
+def delete(
+    invocation: Invocation, topic: str, letters: tuple[OffsetRun, ...], dry_run: bool, yes: bool, **filters: Any
+) -> None:
+    """Delete dead letters: all, those of a filter, or the named ones. They are not listed or redriven any more.
+
+    \b
+    Examples:
+      driftq dlq delete orders --reason rejected --until 30d --dry-run
+      driftq dlq delete orders 0:3 0:7-9 --yes
+    """
+    offsets = [(run.partition, offset) for run in letters for offset in range(run.offset, run.end)]
+    calls = functools.partial(invocation.broker.dead_letters.delete, topic, offsets=offsets or None, **filters)
+    matched = calls(dry_run=True, limit=DELETED_MAX).matched
+    if not dry_run:
+        confirm(f"Delete {matched:,} dead letters of {topic}", yes)
+    deleted, after = 0, ""
+    with output.progress(f"deleting of {topic}", matched) as advance:
+        while not dry_run and deleted < matched:
+            reply = calls(limit=min(SLICE_DELETED, matched - deleted), after=after)
+            deleted, after = deleted + reply.deleted, reply.after or ""
+            advance(reply.deleted)
+            if not after:
+                break
+    if invocation.as_json:
+        output.document({"status": "dry run" if dry_run else "deleted", "matched": matched, "deleted": deleted})
+    elif dry_run:
+        click.echo(f"{matched} would be deleted; nothing was changed")
+    else:
+        click.echo(f"{deleted} of {matched} deleted")
+
+
+@command.command(short_help="Write dead letters as NDJSON.")
+@topic_argument
+@_filtered
+@click.option("--output", "-o", "file", type=click.File("wb"), default="-", help="File (default: standard output).")
+@broker_command
+def export(invocation: Invocation, topic: str, file: IO[bytes], **filters: Any) -> None:
+    """Write the dead letters that were not redriven as NDJSON, one object a line. `driftq produce --ndjson` reads it.
+
+    With --json the number of lines is printed, if they go to a file.
+
+    \b
+    Examples:
+      driftq dlq export orders --since 1d --output orders.ndjson
+      driftq dlq export orders | driftq produce orders.review --ndjson -
+    """
+    count = 0
+    with output.until_reader_closes():
+        for line in invocation.broker.dead_letters.export(topic, **filters):
+            file.write(line)
+            count += 1
+    file.flush()
+    name = str(getattr(file, "name", STDOUT))
+    if name == STDOUT:
+        return
+    if invocation.as_json:
+        output.document({"topic": topic, "file": name, "exported": count})
+    else:
+        click.echo(f"{count} dead letters of {topic} written to {name}")
 
 
 def _in_slices(

@@ -15,6 +15,7 @@ from driftq.cli.command import (
     yes_option,
 )
 from driftq.cli.param_types import Moment
+from driftq.cli.watch import watchable
 
 
 @click.group()
@@ -25,6 +26,7 @@ def command() -> None:
 @command.command("list")
 @click.argument("topic", required=False, default="", shell_complete=topic_names)
 @broker_command
+@watchable
 def list_(invocation: Invocation, topic: str) -> None:
     """List all groups, or those of TOPIC, with their lag.
 

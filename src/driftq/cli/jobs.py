@@ -1,7 +1,9 @@
-"""`driftq jobs`: enqueue, show and cancel jobs, and wait for their results."""
+"""`driftq jobs`: enqueue, list, show, retry and cancel jobs, and wait for their results."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -10,14 +12,17 @@ import msgspec
 from driftq.cli import messages, output
 from driftq.cli.command import Invocation, broker_command, topic_argument
 from driftq.cli.exit_codes import Exit, fail
-from driftq.cli.param_types import DURATION
+from driftq.cli.param_types import AGO, DURATION
+from driftq.cli.watch import watchable
+
+SLICE_JOBS = 1_000
 
 tenant_option = click.option("--tenant", default="", help="Tenant of the job.")
 
 
 @click.group()
 def command() -> None:
-    """Enqueue, show and cancel jobs, and wait for their results."""
+    """Enqueue, list, show, retry and cancel jobs, and wait for their results."""
 
 
 @command.command()
@@ -40,6 +45,36 @@ def enqueue(invocation: Invocation, topic: str, value: str, **options: Any) -> N
         return
     duplicate = " (duplicate: nothing changed)" if job.duplicate else ""
     click.echo(f"{job.id}  {job.topic} {job.partition}:{job.offset}{duplicate}")
+
+
+@command.command("list")
+@click.argument("topic", default="")
+@click.option("--state", default="", help="Only jobs in these states, separated by commas: running, retrying, dead, …")
+@click.option("--task", default="", help="Only jobs of this task.")
+@tenant_option
+@click.option("--limit", default=50, show_default=True, help="How many.")
+@broker_command
+@watchable
+def list_(invocation: Invocation, topic: str, state: str, task: str, tenant: str, limit: int) -> None:
+    """List jobs of a topic, or of all topics.
+
+    The newest of each partition come first.
+
+    Example: driftq jobs list emails --state dead,retrying
+    """
+    jobs = invocation.broker.jobs.list(topic, state=state, task=task, tenant=tenant, limit=limit)
+    if invocation.as_json:
+        output.document(jobs)
+        return
+    rows = (
+        (
+            job.id, job.topic, job.task, job.state, job.attempts, job.created_at, job.tenant, job.owner,
+            output.shortened(job.error),
+        )
+        for job in jobs
+    )  # fmt: skip
+    header = ("ID", "TOPIC", "TASK", "STATE", "ATTEMPTS", "CREATED", "TENANT", "OWNER", "ERROR")
+    output.table(header, rows, "No such jobs. Enqueue one: driftq jobs enqueue TOPIC VALUE --task TASK")
 
 
 @command.command()
@@ -126,20 +161,110 @@ def result(invocation: Invocation, topic: str, id: str, wait: int, group: str, t
     output.document(value)
 
 
+def _chosen(function: Callable[..., None]) -> Callable[..., None]:
+    """Jobs by their ids, or by a filter."""
+    for option in reversed(_FILTER):
+        function = option(function)
+    return click.argument("ids", metavar="[ID]...", nargs=-1)(function)
+
+
+_FILTER = (
+    click.option("--state", default="", help="Only jobs in these states, separated by commas."),
+    click.option("--task", default="", help="Only jobs of this task."),
+    tenant_option,
+    click.option("--since", type=AGO, help="Only jobs since this time (RFC 3339, or 1h for an hour ago)."),
+    click.option("--until", type=AGO, help="Only jobs before this time."),
+    click.option("--all", "everything", is_flag=True, help="All jobs of the topic."),
+    click.option("--dry-run", is_flag=True, help="Only count the jobs."),
+)
+
+
+def _check_chosen(ids: tuple[str, ...], everything: bool, filters: dict[str, Any]) -> None:
+    named = any(filters[name] for name in ("state", "task", "since", "until")) or everything
+    if not ids and not named:
+        raise click.UsageError("name jobs by their ids, or choose them with --state, --task, --since or --all")
+    if ids and named:
+        raise click.UsageError("jobs are named by their ids, or chosen by a filter, not both")
+
+
 @command.command()
 @topic_argument
-@click.argument("id")
-@tenant_option
+@_chosen
 @broker_command
-def cancel(invocation: Invocation, topic: str, id: str, tenant: str) -> None:
-    """Cancel a job. A worker that runs it is notified at its next heartbeat.
+def cancel(
+    invocation: Invocation, topic: str, ids: tuple[str, ...], everything: bool, dry_run: bool, **filters: Any
+) -> None:
+    """Cancel jobs by their ids, or by a filter. A worker that runs one is notified at its next heartbeat.
 
-    Example: driftq jobs cancel emails mail-7
+    \b
+    Examples:
+      driftq jobs cancel emails mail-7
+      driftq jobs cancel emails --task email.send.v1 --state ready,scheduled --dry-run
     """
-    changed = invocation.broker.jobs.cancel(topic, id, tenant=tenant)
-    if invocation.as_json:
-        output.document({"id": id, "cancelled": changed})
+    _check_chosen(ids, everything, filters)
+    if len(ids) == 1 and not dry_run:
+        changed = invocation.broker.jobs.cancel(topic, ids[0], tenant=filters["tenant"])
+        if invocation.as_json:
+            output.document({"id": ids[0], "cancelled": changed})
+            return
+        if not changed:
+            fail(Exit.REFUSED, f"{ids[0]} has already ended; there is nothing to cancel")
+        click.echo(f"{ids[0]}: cancelled")
         return
-    if not changed:
-        fail(Exit.REFUSED, f"{id} has already ended; there is nothing to cancel")
-    click.echo(f"{id}: cancelled")
+    call = functools.partial(invocation.broker.jobs.cancel_many, topic, dry_run=dry_run, **filters)
+    matched, cancelled = 0, 0
+    for reply in _in_slices(call, ids):
+        matched, cancelled = matched + reply.matched, cancelled + reply.cancelled
+    _report(invocation, dry_run, {"matched": matched, "cancelled": cancelled}, f"{cancelled} of {matched} cancelled")
+
+
+@command.command(short_help="Retry jobs now, without waiting.")
+@topic_argument
+@_chosen
+@broker_command
+def retry(
+    invocation: Invocation, topic: str, ids: tuple[str, ...], everything: bool, dry_run: bool, **filters: Any
+) -> None:
+    """Retry jobs now: those that wait in backoff or for their delay are due at once, dead ones are sent back.
+
+    \b
+    Examples:
+      driftq jobs retry emails mail-7
+      driftq jobs retry emails --state retrying,dead --task email.send.v1
+    """
+    _check_chosen(ids, everything, filters)
+    if len(ids) == 1 and not dry_run:
+        job = invocation.broker.jobs.retry(topic, ids[0], tenant=filters["tenant"])
+        if invocation.as_json:
+            output.document(job)
+            return
+        if not job.retried:
+            fail(Exit.REFUSED, f"{job.id} is {job.state}; there is nothing to retry")
+        click.echo(f"{job.id}: " + ("sent back from the dead letters" if job.redriven else "due now"))
+        return
+    call = functools.partial(invocation.broker.jobs.retry_many, topic, dry_run=dry_run, **filters)
+    matched, retried, redriven = 0, 0, 0
+    for reply in _in_slices(call, ids):
+        matched, retried, redriven = matched + reply.matched, retried + reply.retried, redriven + reply.redriven
+    counts = {"matched": matched, "retried": retried, "redriven": redriven}
+    _report(invocation, dry_run, counts, f"{retried} due now, {redriven} sent back, of {matched}")
+
+
+def _in_slices(call: Callable[..., Any], ids: tuple[str, ...]) -> Iterator[Any]:
+    """The replies of calls for a thousand jobs each."""
+    for first in range(0, len(ids), SLICE_JOBS):
+        yield call(ids=ids[first : first + SLICE_JOBS])
+    after: str | None = None if ids else ""
+    while after is not None:
+        reply = call(after=after)
+        yield reply
+        after = reply.after
+
+
+def _report(invocation: Invocation, dry_run: bool, counts: dict[str, int], text: str) -> None:
+    if invocation.as_json:
+        output.document({"dry_run": dry_run, **counts})
+    elif dry_run:
+        click.echo(f"{counts['matched']} jobs fit; nothing was changed")
+    else:
+        click.echo(text)

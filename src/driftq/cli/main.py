@@ -46,19 +46,24 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "topics": "List, create, show, change and delete topics; peek at messages.",
         "groups": "Show the lag of groups; seek, pause, resume and delete them.",
         "dlq": "List, show, count and redrive dead letters.",
-        "jobs": "Enqueue, show and cancel jobs.",
+        "jobs": "Enqueue, list, show and cancel jobs.",
+        "job-batches": "List, show and cancel job batches, and wait for their end.",
+        "schedules": "Create, list, show, pause, resume, run and delete schedules.",
         "streams": "Create, append to, read and follow durable streams.",
         "pipeline": "Run pipelines on Spark.",
+        "tenants": "Create, list, show and delete tenants, and set their quotas.",
         "tokens": "Create, list, narrow, rotate and revoke access tokens.",
     },
     "Workers": {
         "worker": "Run the workers and tasks of modules.",
+        "runs": "List and show runs: messages and streams that share a run id.",
         "workers": "List the processes that run workers; drain and stop them.",
     },
     "Server": {
         "serve": "Run the server.",
         "demo": "Run a broker, a workload, Spark pipelines and an audit.",
         "status": "Show a summary of a server.",
+        "top": "Show how a server is, and its groups with the most lag, again and again.",
         "health": "Check whether a server is alive and ready.",
         "doctor": "Check machine, data folder and broker, and show what helps.",
         "clock": "Show the broker's clock and its machine's; accept the machine's.",
@@ -66,6 +71,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "version": "Show the versions of this program and of the server.",
         "config": "Show every setting and where it comes from.",
         "backup": "Copy a broker's data while it runs, and check the copy.",
+        "audit": "Show who changed what, and who was refused.",
         "auth": "Make the first access token of a data folder.",
         "inspect": "Read a data folder: dump, verify, stats.",
         "restore": "Make a data folder from an archive, as of now or of an earlier point.",
@@ -96,6 +102,7 @@ SHARED: Mapping[str, str] = {
     "version": "status",
     "serve": "serve",
     "config": "serve",
+    "job-batches": "job_batches",
     "restore": "archive",
     "archive": "archive",
     "completion": "main",
@@ -144,7 +151,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f"{PACKAGE}.{SHARED.get(cmd_name, cmd_name)}")
-        command = getattr(module, cmd_name if cmd_name in SHARED else "command")
+        command = getattr(module, cmd_name.replace("-", "_") if cmd_name in SHARED else "command")
         assert isinstance(command, click.Command), f"{module.__name__} has no click command for {cmd_name}"
         return command
 
@@ -184,8 +191,9 @@ class LazyGroup(click.Group):
 @click.option("--url", metavar="URL", help="URL of the server (env: DRIFTQ_URL).")
 @click.option("--context", metavar="NAME", help="Named server, see `driftq context` (env: DRIFTQ_CONTEXT).")
 @click.option("--ca", metavar="FILE", help="Authorities to trust for https, in PEM (env: DRIFTQ_CA).")
+@click.option("--token-file", metavar="FILE", help="File with the token (env: DRIFTQ_TOKEN_FILE).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def main(url: str | None, context: str | None, ca: str | None, as_json: bool) -> None:
+def main(url: str | None, context: str | None, ca: str | None, token_file: str | None, as_json: bool) -> None:
     """Queues, jobs and durable streams on one journal.
 
     Start with `driftq serve`, then `driftq topics create orders` and `driftq produce orders hello`.

@@ -121,6 +121,14 @@ def age(ms: int) -> str:
     return f"{ms} ms"
 
 
+def duration(ms: int) -> str:
+    """A duration as it is given on the command line, exactly: 90m, 366d, 1500ms."""
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
+        if ms and not ms % unit_ms:
+            return f"{ms // unit_ms}{unit}"
+    return f"{ms}ms"
+
+
 def size(count: int) -> str:
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):

@@ -69,7 +69,7 @@ def _configured(invocation: Invocation, pipeline: str, assignments: tuple[str, .
     }  # fmt: skip
     values = {names[name]: value for name, value in options.items() if value}
     address = invocation.address
-    server = {"source.url": address.url, "source.token": address.token}
+    server = {"source.url": address.url, "source.token": address.token, "source.token_file": address.token_file}
     server |= {f"source.{name}": path for name, path in address.tls_files._asdict().items() if path}
     if invocation.address.origin.endswith(("--url", "--context")):
         values |= server  # given on the command line, so it wins over the file
@@ -154,6 +154,52 @@ def story(run_id: str, table: str) -> None:
     if not lines:
         fail(Exit.NOTHING_THERE, f"there is no run {run_id!r} in {table}")
     for line in lines:
+        click.echo(line)
+
+
+@command.command(short_help="Compare policies on a recorded log.")
+@click.option("--topic", required=True, shell_complete=topic_names, help="Topic with a history.")
+@click.option("--group", required=True, help="Group whose work was recorded.")
+@click.option("--policies", metavar="FILE.toml", required=True, help="Policies to compare.")
+@click.option("--table", metavar="DIR", help="Read an archive of the topic and its history instead of the broker.")
+@click.option("--from", "from_time", metavar="TIME", help="Only messages since this time: 2030-01-01T00:00:00Z.")
+@click.option("--to", "to_time", metavar="TIME", help="Only messages before this time.")
+@click.option(
+    "--failures", type=click.Choice(["attempts", "time"]), default="attempts", show_default=True,
+    help="How a failure of the record counts: by the number of the attempt, or by the time since the first one.",
+)  # fmt: skip
+@click.option("--seed", default=1, show_default=True, help="For the jitter of retries.")
+@click.option("--plot", metavar="FILE.svg", help="Write a picture.")
+@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Spark master.")
+@broker_command
+def backtest(invocation: Invocation, topic: str, group: str, policies: str, **options: Any) -> None:
+    """Compare policies on a recorded log: waits, dead letters and cost.
+
+    The log passes through the broker's own rules again, once for each policy.
+
+    \b
+    Example:
+      driftq pipeline backtest --topic orders --group billing --policies policies.toml --plot compared.svg
+    """
+    require_spark()
+    from driftq.backtest.policy import BadPolicies
+    from driftq.cli.backtest import compare
+    from driftq.settings.loader import SettingsError
+    from driftq.spark.java import NoJava
+    from driftq.spark.tables import NoTable
+
+    try:
+        compared = compare(invocation, topic, group, policies, options)
+    except (BadPolicies, SettingsError) as error:
+        raise click.UsageError(str(error)) from None
+    except (NoJava, NoTable) as error:
+        fail(Exit.NOTHING_THERE, str(error))
+    if compared is None:
+        fail(Exit.NOTHING_THERE, f"the history of {topic} has no finished attempts of group {group}")
+    if invocation.as_json:
+        output.document([figures._asdict() for figures in compared.figures])
+        return
+    for line in compared.lines:
         click.echo(line)
 
 

@@ -56,9 +56,10 @@ def serve(
     if archive is not None:
         assignments = (f"archive.url={archive}", *assignments)
     try:
-        settings = load_from_environment(config, assignments).settings
+        loaded = load_from_environment(config, assignments)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
+    settings = loaded.settings
     configure(settings.log)
     capture_all()
     is_json = settings.log.format == "json"  # then all lines are JSON, the first and the last too
@@ -66,7 +67,7 @@ def serve(
     report = logging.getLogger("driftq").critical if is_json else None
     with exit_on_error(report), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(run(settings, None if memory else data, echo))
+            runner.run(run(settings, None if memory else data, echo, loaded.origins))
         except SettingsError as error:
             raise click.UsageError(str(error)) from None
 

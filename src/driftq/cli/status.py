@@ -12,6 +12,7 @@ from driftq import __version__
 from driftq.cli import output
 from driftq.cli.command import Invocation, broker_command, confirm, connect_once, yes_option
 from driftq.cli.exit_codes import Exit
+from driftq.cli.watch import watchable
 
 if TYPE_CHECKING:
     from driftq.wire.server_info import ClockInfo
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @broker_command
+@watchable
 def status(invocation: Invocation) -> None:
     """Show a summary of a server: version, topics, lag of groups, dead letters.
 
-    Example: driftq status
+    Example: driftq status --watch --every 5s
     """
     broker = invocation.broker
     version_info = broker.version()

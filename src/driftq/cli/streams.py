@@ -11,6 +11,7 @@ from driftq.cli import output
 from driftq.cli.command import Invocation, broker_command, confirm, stream_names, yes_option
 from driftq.cli.output import until_reader_closes
 from driftq.cli.param_types import DURATION, SIZE, Moment
+from driftq.cli.watch import watchable
 
 if TYPE_CHECKING:
     from driftq.client.calls.streams import ReadChunk
@@ -34,6 +35,7 @@ def command() -> None:
     "--count", "-n", type=click.IntRange(1), default=LIST_MAX, show_default=True, help="Maximum number of streams."
 )
 @broker_command
+@watchable
 def list_(invocation: Invocation, prefix: str, count: int) -> None:
     """List all streams, or those whose path starts with PREFIX.
 

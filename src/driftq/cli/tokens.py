@@ -1,4 +1,4 @@
-"""`driftq tokens`: create, list, show, narrow, rotate and revoke access tokens."""
+"""`driftq tokens`: create, list, show, narrow, rotate, revoke and derive access tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from driftq.cli import output
 from driftq.cli.command import Invocation, broker_command, confirm, yes_option
 from driftq.cli.param_types import AHEAD, DURATION
+from driftq.cli.watch import watchable
 
 if TYPE_CHECKING:
     from driftq.wire.tokens import NewTokenReply, TokenInfo
@@ -26,7 +27,7 @@ _grant_option = click.option(
 
 @click.group()
 def command() -> None:
-    """Create, list, show, narrow, rotate and revoke access tokens.
+    """Create, list, show, narrow, rotate, revoke and derive access tokens.
 
     \b
     Grants are a verb and a pattern of names, in which * stands for any characters:
@@ -44,10 +45,11 @@ def command() -> None:
 @click.argument("name")
 @_grant_option
 @click.option("--expires", "expires_at", type=AHEAD, help="When it expires: a time, or how long it lasts (e.g. 30d).")
+@click.option("--tenant", default="", help="The tenant that it belongs to; without one, the tenant of your own token.")
 @file_option
 @broker_command
 def create(
-    invocation: Invocation, name: str, grants: tuple[str, ...], expires_at: str | None, file: str | None
+    invocation: Invocation, name: str, grants: tuple[str, ...], expires_at: str | None, tenant: str, file: str | None
 ) -> None:
     """Create a token and print it. It cannot be shown again.
 
@@ -56,11 +58,13 @@ def create(
     if not grants:
         raise click.UsageError("a token needs at least one --grant, like --grant produce:orders")
     with secret_file(file) as opened:
-        show_new(invocation.broker.tokens.create(name, grants, expires_at=expires_at or ""), opened, invocation.as_json)
+        token = invocation.broker.tokens.create(name, grants, expires_at=expires_at or "", tenant=tenant)
+        show_new(token, opened, invocation.as_json)
 
 
 @command.command("list")
 @broker_command
+@watchable
 def list_(invocation: Invocation) -> None:
     """List all tokens with their grants.
 
@@ -96,6 +100,7 @@ def _show(invocation: Invocation, info: TokenInfo) -> None:
         [
             ("id", info.id),
             ("name", info.name),
+            ("tenant", info.tenant or "none"),
             ("grants", ", ".join(info.grants)),
             ("created", f"{info.created_at}{f' by {info.created_by}' if info.created_by else ''}"),
             ("expires", info.expires_at or "never"),
@@ -132,6 +137,56 @@ def rotate(invocation: Invocation, token_id: str, overlap_ms: int, file: str | N
     """
     with secret_file(file) as opened:
         show_new(invocation.broker.tokens.rotate(token_id, overlap_ms=overlap_ms), opened, invocation.as_json)
+
+
+@command.command()
+@_grant_option
+@click.option("--ttl", "ttl_ms", type=DURATION, default="10m", show_default=True, help="How long it lasts (e.g. 10m).")
+@file_option
+@broker_command
+def derive(invocation: Invocation, grants: tuple[str, ...], ttl_ms: int, file: str | None) -> None:
+    """Derive a narrower token that ends soon from your own.
+
+    Hand it on to a browser or a tool. It never has more rights than yours, and ends with it. For reads it may be a
+    part of a URL: ?access_token=TOKEN.
+
+    Example: driftq tokens derive --grant read:runs/42 --ttl 10m
+    """
+    if not grants:
+        raise click.UsageError("a token needs at least one --grant, like --grant read:runs/42")
+    with secret_file(file) as opened:
+        token = invocation.broker.tokens.derive(grants, ttl_ms=ttl_ms)
+        if opened is not None:
+            opened.output.write(token.token + "\n")
+        if invocation.as_json:
+            shown = {"grants": token.grants, "expires_at": token.expires_at}
+            output.document({**shown, "file": opened.path} if opened is not None else {"token": token.token, **shown})
+        elif opened is not None:
+            click.echo(f"written to {opened.path}; it expires at {token.expires_at}")
+        else:
+            click.echo(token.token)
+            output.note(f"{', '.join(token.grants)} until {token.expires_at}")
+
+
+@command.command()
+@broker_command
+def whoami(invocation: Invocation) -> None:
+    """Show who you are to the broker: your name, tenant and grants.
+
+    Example: driftq tokens whoami
+    """
+    caller = invocation.broker.tokens.whoami()
+    if invocation.as_json:
+        output.document(caller)
+        return
+    output.fields(
+        [
+            ("name", caller.name if caller.authenticated else "anyone (this broker asks for no credentials)"),
+            ("tenant", caller.tenant or "none"),
+            ("grants", ", ".join(caller.grants)),
+            ("expires", caller.expires_at or "never"),
+        ]
+    )
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""`driftq topics`: list, create, show, change and delete topics, and peek at their messages."""
+"""`driftq topics`: list, create, show, change, purge and delete topics; move their messages, and peek at them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from driftq.cli import messages, output
-from driftq.cli.command import Invocation, broker_command, confirm, topic_argument, yes_option
+from driftq.cli.command import Invocation, broker_command, confirm, topic_argument, topic_names, yes_option
+from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import AGO, DURATION, SIZE
+from driftq.cli.watch import watchable
 
 if TYPE_CHECKING:
-    from driftq.wire.topics import TopicInfo
+    from driftq.wire.topics import MoveFailure, TopicInfo
+
+
+SLICE_MOVED = 10_000
+FAILURES_MAX = 1_000
 
 
 @click.group()
 def command() -> None:
-    """List, create, show, change and delete topics; peek at messages."""
+    """List, create, show, change, purge and delete topics; move and peek at messages."""
 
 
 @command.command("list")
 @broker_command
+@watchable
 def list_(invocation: Invocation) -> None:
     """List all topics with their size and dead letters.
 
@@ -57,6 +64,11 @@ _SETTINGS = (
     click.option("--backlog-messages-max", type=click.IntRange(0), help="Refuse new messages beyond this backlog."),
     click.option("--backlog-bytes-max", type=SIZE, help="Refuse new messages beyond this backlog in bytes."),
     click.option("--fair", type=click.Choice(["tenant", "off"]), help="tenant: deliver messages of tenants in turns."),
+    click.option(
+        "--keep-unread",
+        type=click.Choice(["committed", "all", "none"]),
+        help="Retention waits for groups that commit offsets, as Spark queries do; for all groups; or for none.",
+    ),
     click.option("--max-attempts", type=click.IntRange(0), help="Deliveries before a message becomes a dead letter."),
     click.option("--backoff", "backoff_ms", type=DURATION, help="First backoff between attempts."),
     click.option("--max-backoff", "max_backoff_ms", type=DURATION, help="Longest backoff."),
@@ -79,6 +91,8 @@ def _changes(options: dict[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in options.items() if value is not None}
     if changes.get("fair") == "off":
         changes["fair"] = ""
+    if changes.get("keep_unread") == "committed":
+        changes["keep_unread"] = ""
     if any(value is not None for value in retry.values()):
         changes["retry"] = {name: value for name, value in retry.items() if value is not None}
     return changes
@@ -170,6 +184,72 @@ def delete(invocation: Invocation, topic: str, yes: bool) -> None:
         output.document({"topic": topic, "status": "deleted"})
     else:
         click.echo(f"{topic}: deleted")
+
+
+@command.command(short_help="Drop every message of a topic.")
+@topic_argument
+@click.option("--dry-run", is_flag=True, help="Only count what would be dropped.")
+@yes_option
+@broker_command
+def purge(invocation: Invocation, topic: str, dry_run: bool, yes: bool) -> None:
+    """Drop every message of a topic for every group, also those that a worker holds or that wait.
+
+    Groups, settings and dead letters stay. To purge the dead letters: driftq topics purge dlq.TOPIC.
+
+    Example: driftq topics purge orders --dry-run
+    """
+    counted = invocation.broker.topics.purge(topic, dry_run=True)
+    if not dry_run:
+        confirm(f"Drop {counted.messages:,} messages of {topic} ({counted.in_flight:,} of them in flight)", yes)
+        counted = invocation.broker.topics.purge(topic)
+    if invocation.as_json:
+        output.document(counted)
+        return
+    does = "would be dropped; nothing was changed" if dry_run else "dropped"
+    pending = f"{counted.in_flight} in flight, {counted.waiting} waiting"
+    click.echo(f"{topic}: {counted.messages} messages {does} ({pending})")
+
+
+@command.command(short_help="Move messages to another topic.")
+@topic_argument
+@click.argument("to", shell_complete=topic_names)
+@click.option("--partition", "-p", type=click.IntRange(0), help="Only messages of this partition.")
+@click.option("--task", default="", help="Only messages of this task.")
+@click.option("--since", type=AGO, help="Only messages since this time (RFC 3339, or 1h for an hour ago).")
+@click.option("--until", type=AGO, help="Only messages before this time.")
+@click.option("--limit", type=click.IntRange(1), help="How many (all).")
+@click.option("--dry-run", is_flag=True, help="Only count what would be moved.")
+@broker_command
+def move(invocation: Invocation, topic: str, to: str, limit: int | None, dry_run: bool, **chosen: Any) -> None:
+    """Move the messages that are not finished from TOPIC to another topic.
+
+    Each is produced there and settled for every group of TOPIC in one write, so this can be stopped and repeated
+    without duplicates. Messages that a worker holds stay.
+
+    Example: driftq topics move orders orders.slow --task report --dry-run
+    """
+    matched, moved, after = 0, 0, ""
+    failed: list[MoveFailure] = []
+    with output.progress(f"moving to {to}", limit) as advance:
+        while limit is None or matched < limit:
+            size = min(SLICE_MOVED, limit - matched if limit is not None else SLICE_MOVED)
+            reply = invocation.broker.topics.move(topic, to, limit=size, after=after, dry_run=dry_run, **chosen)
+            matched, moved, failed = matched + reply.matched, moved + reply.moved, failed + reply.failed
+            advance(reply.matched)
+            if reply.after is None or len(failed) >= FAILURES_MAX:
+                break
+            after = reply.after
+    if invocation.as_json:
+        status = "dry run" if dry_run else "moved"
+        output.document({"status": status, "matched": matched, "moved": moved, "failed": failed})
+    elif dry_run:
+        click.echo(f"{matched} would be moved; nothing was changed")
+    else:
+        for item in failed:
+            output.note(f"{item.partition}:{item.offset} was not moved: {item.message}")
+        click.echo(f"{moved} of {matched} moved to {to}")
+    if failed:
+        fail(Exit.REFUSED, f"{len(failed)} could not be moved", as_json=invocation.as_json)
 
 
 @command.command()

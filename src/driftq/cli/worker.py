@@ -12,8 +12,10 @@ from driftq.cli import context_file, output
 from driftq.cli.command import as_json_option, context_names, exit_cleanly
 from driftq.cli.exit_codes import Exit, fail
 from driftq.cli.param_types import DURATION
+from driftq.extras import require
 
 if TYPE_CHECKING:
+    from driftq.cli.context_file import ServerAddress
     from driftq.client.worker.supervisor import LoadFailure
 
 PROCESSES_MAX = 256
@@ -39,12 +41,15 @@ def _names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 @click.option("--drain", "drain_ms", type=DURATION, help="Time for running calls after a signal (default: 30s).")
 @click.option("--burst", is_flag=True, help="End when nothing is left to claim. Delayed messages are not waited for.")
 @click.option("--reload", "reload_", is_flag=True, help="Load the modules again when one of their files changes.")
+@click.option("--trace", is_flag=True, help="Make spans, and export them by OTLP (OTEL_EXPORTER_OTLP_ENDPOINT).")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True,
     help="Lowest level that is logged.",
 )  # fmt: skip
 @click.option("--url", metavar="URL", help="URL of the server (default: DRIFTQ_URL, the context, this machine).")
 @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="Named server.")
+@click.option("--ca", metavar="FILE", help="Whom to trust for https: authorities in PEM.")
+@click.option("--token-file", metavar="FILE", help="File with the token (default: DRIFTQ_TOKEN, the context).")
 @as_json_option
 def command(
     targets: tuple[str, ...],
@@ -54,9 +59,12 @@ def command(
     drain_ms: int | None,
     burst: bool,
     reload_: bool,
+    trace: bool,
     log_level: str,
     url: str | None,
     context_name: str | None,
+    ca: str | None,
+    token_file: str | None,
     as_json: bool,
 ) -> None:
     """Run all workers and tasks of modules, or the named ones, until SIGTERM or Ctrl-C.
@@ -80,18 +88,14 @@ def command(
     from driftq.client.worker.supervisor import Supervisor, SupervisorOptions
     from driftq.settings.log_lines import capture_all, configure
 
-    if burst and reload_:
-        raise click.UsageError("--burst ends by itself, and --reload never does: use one of them")
-    root = click.get_current_context().find_root().params
+    _check(burst=burst, reload=reload_, trace=trace, as_json=as_json)
     with exit_cleanly(as_json):
-        if not (url or context_name):
-            url, context_name = root.get("url"), root.get("context")
-        address = context_file.resolve(url, context_name, root.get("ca"))
+        address = _address(url, context_name, ca, token_file)
         log = LogFormat(log_level, "json" if as_json else "text")
-        order = WorkerOrder(targets, queues, concurrency, drain_ms, burst, reload_, log)
+        order = WorkerOrder(targets, queues, concurrency, drain_ms, burst, reload_, log, trace)
         configure(log)
         capture_all()
-        broker = {"DRIFTQ_URL": address.url, "DRIFTQ_TOKEN": address.token, **address.tls_files.environment()}
+        broker = {"DRIFTQ_URL": address.url, **address.credential.environment(), **address.tls_files.environment()}
         env = {**os.environ, **broker}
         drain_default_ms = WorkerOptions().drain_ms
         supervisor = Supervisor(
@@ -105,6 +109,25 @@ def command(
         if supervisor.failure is not None:
             _fail(supervisor.failure, as_json)
         sys.exit(code)
+
+
+def _address(url: str | None, context: str | None, ca: str | None, token_file: str | None) -> ServerAddress:
+    """The server, named after or before the name of the command."""
+    root = click.get_current_context().find_root().params
+    if not (url or context):
+        url, context = root.get("url"), root.get("context")
+    return context_file.resolve(url, context, ca or root.get("ca"), token_file or root.get("token_file"))
+
+
+def _check(*, burst: bool, reload: bool, trace: bool, as_json: bool) -> None:
+    """What is refused before anything starts."""
+    if burst and reload:
+        raise click.UsageError("--burst ends by itself, and --reload never does: use one of them")
+    if sys.platform == "win32":
+        fail(Exit.USAGE, "driftq worker does not run on Windows: it needs signals and sockets of Linux or macOS. "
+             "Call driftq.run(…) in a program of your own, or use a container.", as_json=as_json)  # fmt: skip
+    if trace:
+        require("driftq worker --trace", "otel")
 
 
 def _fail(failure: LoadFailure, as_json: bool) -> None:

@@ -53,6 +53,7 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     burst: bool = False
     reload: bool = False
     log: LogFormat = LogFormat()
+    trace: bool = False
 
 
 def main() -> None:
@@ -71,12 +72,22 @@ def main() -> None:
         _report(control, "failed", message=str(error), detail=detail, code=end, files=files)
         sys.exit(end)
     _report(control, "loaded", workers=[_description(loaded) for loaded in workers], files=_files(order))
-    code = _run(order, workers, control)
+    code = _traced(order, workers, control) if order.trace else _run(order, workers, control)
     # A plain function that still runs is on a thread that the interpreter would wait for.
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _traced(order: WorkerOrder, workers: list[LoadedWorker], control: socket.socket | None) -> int:
+    from driftq import telemetry
+
+    provider = telemetry.export("driftq-worker")
+    try:
+        return _run(order, workers, control)
+    finally:
+        telemetry.close(provider)
 
 
 def _run(order: WorkerOrder, workers: list[LoadedWorker], control: socket.socket | None) -> int:
@@ -115,7 +126,7 @@ async def _until_end(
 
     if control is not None:
         asyncio.get_running_loop().add_reader(control, on_control)
-    client = connect_async(token=os.environ.get("DRIFTQ_TOKEN", ""))
+    client = connect_async()
     try:
         # The supervisor sends one signal to drain and another to end at once: two of one kind could become one.
         asyncio.get_running_loop().add_signal_handler(DRAIN_SIGNAL, stop.set)

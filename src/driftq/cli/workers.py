@@ -9,6 +9,7 @@ import click
 from driftq.cli import output
 from driftq.cli.command import Invocation, broker_command
 from driftq.cli.exit_codes import Exit, fail
+from driftq.cli.watch import watchable
 
 if TYPE_CHECKING:
     from driftq.wire.workers import WorkerInfo
@@ -24,6 +25,7 @@ def command() -> None:
 
 @command.command("list")
 @broker_command
+@watchable
 def list_(invocation: Invocation) -> None:
     """List the processes that run workers.
 
@@ -38,7 +40,7 @@ def list_(invocation: Invocation) -> None:
         return
     rows = (
         (
-            info.id, info.host, info.pid, info.version, f"{info.busy}/{info.concurrency}", info.since,
+            info.id, info.host, str(info.pid), info.version, f"{info.busy}/{info.concurrency}", info.since,
             info.command if info.command and info.state == "running" else info.state, _runs(info),
         )
         for info in workers
