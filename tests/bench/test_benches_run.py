@@ -46,6 +46,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.scaling", ["--runs", "1", "--large", "1000"]),
         ("bench.leases", ["--runs", "1", "--few", "100", "--many", "500"]),
         ("bench.client", ["--seconds", "0.2"]),
+        ("bench.consoles", ["--pages", "3", "--seconds", "0.3", "--rounds", "1"]),
         ("bench.commit", ["--runs", "1", "--seconds", "0.1"]),
         ("bench.checkpoint", ["--seconds", "1.5", "--segment-mb", "1"]),
         ("bench.streams", ["--runs", "1", "--seconds", "0.2", "--readers", "5", "--history-mb", "1"]),
@@ -56,6 +57,7 @@ def results(module: str, *arguments: str) -> list[dict[str, object]]:
         ("bench.growth", ["--sizes", "50,100", "--only", "dead letters"]),
         ("bench.shape", ["--sizes", "20", "--only", "streams"]),
         ("bench.recover", ["--runs", "1", "--messages", "2000", "--keys", "500", "--streams", "50"]),
+        ("bench.schedules", ["--schedules", "50", "--every", "1", "--seconds", "0.2"]),
         ("bench.archive", ["--runs", "1", "--seconds", "0.2", "--messages", "64000"]),
     ],
 )
@@ -85,8 +87,10 @@ def test_peers_that_are_here_are_measured_and_the_others_are_named():
 
 
 def is_a_size(result: dict[str, object]) -> bool:
-    """Memory, the bare sync and a reader's wait have no operation whose CPU time could be shown."""
-    return result["unit"] in ("bytes", "ms") or str(result["case"]).endswith("alone")
+    """Memory, the bare sync, a reader's wait and shares have no operation whose CPU time could be shown."""
+    return result["unit"] in ("bytes", "ms", "%", "% of a core", "ms of CPU a second") or str(result["case"]).endswith(
+        "alone"
+    )
 
 
 def test_a_restart_after_a_kill_without_checkpoint_replays_everything():

@@ -174,8 +174,9 @@ def main() -> None:
     parser.add_argument("cycles", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--s3", action="store_true", help="a real S3 server instead of a folder")
+    parser.add_argument("--mode", choices=("sync", "async"), help="only this one")
     arguments = parser.parse_args()
-    for mode in ("sync", "async"):
+    for mode in [arguments.mode] if arguments.mode else ("sync", "async"):
         with tempfile.TemporaryDirectory() as name, s3_server() as s3:
             folder = Path(name)
             (folder / "archive").mkdir()

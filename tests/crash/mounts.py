@@ -70,6 +70,11 @@ class PowerCut:
     def unmount(self) -> None:
         run("umount", str(self.at))
 
+    def detach(self) -> None:
+        """Unmount although a process still has a file open, as Java may until it collects garbage. It keeps the old
+        filesystem, in which nothing can be written; `mount_again` mounts a copy then."""
+        run("umount", "--lazy", str(self.at))
+
     def mount_again(self) -> None:
         """Mount the filesystem again after a cut. A process with a mount namespace of its own (a sandbox, say) may hold
         the filesystem that we have unmounted. Mounting its device would bring the same one back, shut down, and every

@@ -99,13 +99,13 @@ def test_a_second_process_ends_at_once_and_names_the_first(copy):
 
 
 def test_a_folder_of_a_newer_format_is_refused_with_both_numbers(copy):
-    text = (copy / "FORMAT").read_text().replace("format 2\n", "format 3\n")
+    text = (copy / "FORMAT").read_text().replace("format 2\n", "format 4\n")
     body = text[: text.index("crc32c ")].encode()
     (copy / "FORMAT").write_bytes(body + b"crc32c " + checksum(body).hex().encode() + b"\n")
     ended = refused(copy)
     assert ended.code == Exit.TOO_NEW
-    assert "format 3" in ended.errors
-    assert "up to format 2" in ended.errors
+    assert "format 4" in ended.errors
+    assert "up to format 3" in ended.errors
 
 
 def test_a_missing_segment_is_refused_by_name(copy):

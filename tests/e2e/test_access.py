@@ -4,11 +4,16 @@ changed and nothing shown. And with exactly the grants that it needs: not refuse
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from driftq.server.access.identity import EVERY_VERB, OWN, PUBLIC, Right
 from driftq.server.app import RouteSpec
@@ -16,19 +21,24 @@ from tests.support.access import (
     BATCH_ROUTE,
     CALLS,
     OWN_CALLS,
+    PAGES,
     PUBLIC_ROUTES,
+    SCHEDULE,
     STREAM,
-    TOKENS,
     TOPIC,
     ExampleCall,
     Operator,
     bearer,
+    comparable,
     first_token,
     from_anywhere,
     id_of,
+    missing_name,
     prepare,
+    renew_worker,
 )
 from tests.support.handler_fixture import handler_fixture
+from tests.support.issuer import Issuer, public_jwk, settings
 from tests.support.server import Reply, Server
 from tests.support.wait import until_now
 
@@ -36,10 +46,19 @@ NO_TOKEN_OF_OURS = "dq_0123456789abcdef_" + "0" * 64
 
 
 @pytest.fixture(scope="module")
-def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def issuer() -> Issuer:
+    issuer = Issuer()
+    issuer.add_key("rsa", "RS256")
+    return issuer
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Operator]:
     folder = str(tmp_path_factory.mktemp("access") / "data")
     token = first_token(folder)
-    server = Server(folder, TOKENS, "log.level=debug", "log.access=true")
+    keys = tmp_path_factory.mktemp("issuer") / "keys.json"
+    issuer.write(keys)
+    server = Server(folder, *settings(keys), "log.level=debug", "log.access=true")
     try:
         server.read_lines()
         operator = Operator(server, token)
@@ -53,9 +72,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
 def route_table() -> list[RouteSpec]:
     async def table() -> list[RouteSpec]:
         async with handler_fixture() as at:
-            exact = [route for methods in at.app._exact.values() for route in methods.values()]
-            patterns = [route for _, methods in at.app._patterns for route in methods.values()]
-            return [*exact, *patterns, *(route for _, route in at.app._prefixes)]
+            return [*at.app.routes]
 
     return asyncio.run(table())
 
@@ -71,10 +88,10 @@ def test_every_route_declares_its_right():
 
 
 def test_every_route_has_an_example_call_here():
-    examples = {call.route for call in CALLS} | PUBLIC_ROUTES | {BATCH_ROUTE}
+    examples = {call.route for call in CALLS} | PUBLIC_ROUTES | PAGES | {BATCH_ROUTE}
     assert {name for route in route_table() for name in names_of(route)} == examples
     public = {name for route in route_table() if route.right in (PUBLIC, OWN) for name in names_of(route)}
-    assert public == PUBLIC_ROUTES
+    assert public == PUBLIC_ROUTES | PAGES
 
 
 def state_of(operator: Operator) -> str:
@@ -104,11 +121,11 @@ def _stripped(value: object) -> object:
 def check_refused(reply: Reply, call: ExampleCall, status: int) -> None:
     assert reply.status == status, (call, reply)
     assert b"secret" not in reply.body, (call, reply)
-    if call.method != "HEAD" and status != 404:
+    if call.method != "HEAD" and status not in (204, 404):
         assert b"PERMISSION_DENIED" in reply.body or b"UNAUTHENTICATED" in reply.body or b"grant" in reply.body
 
 
-def bad_credentials(operator: Operator) -> dict[str, dict[str, str]]:
+def bad_credentials(operator: Operator, issuer: Issuer) -> dict[str, dict[str, str]]:
     """Credentials that were never valid, or are not any more. Each would allow everything if it were."""
     revoked, rotated, expired = (operator.new("admin") for _ in range(3))
     operator.done("DELETE", f"/v1/tokens/{id_of(revoked)}")
@@ -131,12 +148,70 @@ def bad_credentials(operator: Operator) -> dict[str, dict[str, str]]:
         "rotated": bearer(rotated),
         "expired": bearer(soon),
         "in the query": {},
+        **{f"jwt, {name}": bearer(text) for name, text in bad_jwts(issuer).items()},
     }
 
 
+def bad_jwts(issuer: Issuer) -> dict[str, str]:
+    """Tokens that look as if the issuer had made them. Each would allow everything if it were accepted."""
+    now_s = int(time.time())
+    claims = issuer.claims(permissions=["admin"])
+    elliptic, rsa = (issuer.keys[kid][0] for kid in ("first", "rsa"))
+    pem = rsa.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    stranger = Issuer()
+    stranger.add_key("unknown")
+    good = issuer.token("observe", kid="first")
+    head, _, signature = good.split(".")
+    return {
+        "none": jwt.encode(claims, None, "none", {"kid": "first"}),
+        "None": unsigned({"alg": "None", "kid": "first"}, claims),
+        "signed with the public key": hs256(pem, {"alg": "HS256", "kid": "rsa"}, claims),
+        "the public key as RS256": hs256(pem, {"alg": "RS256", "kid": "rsa"}, claims),
+        "algorithm of another key": jwt.encode(claims, rsa, "RS256", {"kid": "first"}),
+        "algorithm that is not allowed": jwt.encode(claims, rsa, "RS512", {"kid": "rsa"}),
+        "key in the header": jwt.encode(claims, stranger.keys["first"][0], "ES256", {
+            "kid": "first", "jwk": public_jwk(stranger.keys["first"][0], "first"), "jku": "http://127.0.0.1:1/keys",
+        }),
+        "signed by a stranger": stranger.token("admin", kid="first"),
+        "unknown key": stranger.token("admin", kid="unknown"),
+        "other audience": issuer.token("admin", aud="other"),
+        "other issuer": issuer.token("admin", iss="https://login.other.example/"),
+        "expired": issuer.token("admin", exp=now_s - 1),
+        "future": issuer.token("admin", nbf=now_s + 3_600),
+        "issued in the future": issuer.token("admin", iat=now_s + 3_600),
+        "without an end": issuer.token("admin", exp=None),
+        "changed": f"{head}.{jwt.encode(claims, elliptic, 'ES256').split('.')[1]}.{signature}",
+        "cut": good[:-2],
+        "without a signature": f"{head}.{good.split('.')[1]}.",
+        "malformed": "eyJhbGciOiJFUzI1NiIsImtpZCI6WzFdfQ.e30.AA",
+        "too long": issuer.token("admin", pad="x" * 9_000),
+    }  # fmt: skip
+
+
+def part(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def unsigned(header: dict[str, str], claims: dict[str, object]) -> str:
+    return ".".join([part(json.dumps(header).encode()), part(json.dumps(claims).encode()), ""])
+
+
+def hs256(secret: bytes, header: dict[str, str], claims: dict[str, object]) -> str:
+    """What a library signs that takes a public key for a secret; PyJWT refuses to."""
+    signed = unsigned(header, claims)[:-1]
+    return f"{signed}.{part(hmac.digest(secret, signed.encode(), 'sha256'))}"
+
+
+def test_the_tokens_of_the_issuer_are_refused_for_the_reason_that_is_tested(operator, issuer):
+    """The same tokens without what is wrong with them are accepted."""
+    for kid in ("first", "rsa"):
+        token = issuer.token("admin", kid=kid)
+        assert operator.server.call("GET", "/v1/version", headers=bearer(token)).status == 200
+
+
 @pytest.mark.timeout(120)
-def test_no_route_answers_a_credential_that_is_not_valid(operator):
-    credentials = bad_credentials(operator)
+def test_no_route_answers_a_credential_that_is_not_valid(operator, issuer):
+    credentials = bad_credentials(operator, issuer)
     before = state_of(operator)
     batch = ExampleCall(BATCH_ROUTE, "POST", "/v1/produce/batch", (), {"topic": TOPIC, "messages": [{"value": "v"}]})
     for call in (*CALLS, batch):
@@ -152,16 +227,19 @@ def test_no_route_answers_a_credential_that_is_not_valid(operator):
 
 
 @pytest.mark.timeout(120)
-def test_no_route_answers_a_token_without_one_of_its_grants(operator):
+def test_no_route_answers_a_token_without_one_of_its_grants(operator, issuer):
     before = state_of(operator)
     for call in CALLS:
         if call.lists or not call.grants:
             continue
+        if "/workers/" in call.target:
+            renew_worker(operator)
         for missing in call.grants:
             grants = [grant for grant in call.grants if grant != missing] or ["produce:other", "consume:other/billing"]
             unrelated = ["read:other/*", "append:acme", "manage:acme.orders.x", "consume:acme.orders.x/billing"]
             token = operator.new(*grants, *unrelated)
-            check_refused(from_anywhere(operator.server, call, bearer(token)), call, 404 if call.unseen else 403)
+            for sent in (token, issuer.token(*grants, *unrelated)):
+                check_refused(from_anywhere(operator.server, call, bearer(sent)), call, call.refusal)
             operator.done("DELETE", f"/v1/tokens/{id_of(token)}")
     assert state_of(operator) == before
 
@@ -172,12 +250,46 @@ def test_a_token_that_was_narrowed_is_refused_with_the_next_request(operator):
     for call in CALLS:
         if call.lists or not call.grants:
             continue
+        if "/workers/" in call.target:
+            renew_worker(operator)
         token = operator.new("observe", *call.grants, "produce:other")
         assert operator.server.call("GET", "/v1/version", headers=bearer(token)).status == 200
         operator.done("PATCH", f"/v1/tokens/{id_of(token)}", {"grants": ["produce:other"]})
-        check_refused(from_anywhere(operator.server, call, bearer(token)), call, 404 if call.unseen else 403)
+        check_refused(from_anywhere(operator.server, call, bearer(token)), call, call.refusal)
         operator.done("DELETE", f"/v1/tokens/{id_of(token)}")
     assert state_of(operator) == before
+
+
+def test_a_worker_of_others_is_neither_removed_nor_replaced_nor_described(operator):
+    renew_worker(operator)
+    token = operator.new("consume:other/billing")
+    working = {"name": "f", "topic": "other", "group": "billing"}
+    heartbeat = {"host": "h", "pid": 1, "version": "1", "workers": [working]}
+    taken = operator.server.call("PUT", "/v1/workers/acme.w", heartbeat, bearer(token))
+    assert (taken.status, b"acme.orders" in taken.body) == (403, False), taken
+    assert operator.server.call("DELETE", "/v1/workers/acme.w", headers=bearer(token)).status == 204
+    assert operator.done("GET", "/v1/workers/acme.w").json()["host"] == "secret host"
+
+
+def test_the_name_of_a_schedule_of_others_is_taken_and_says_no_more(operator):
+    token = operator.new("produce:other")
+    body = {"name": SCHEDULE, "topic": "other", "message": {"value": "v"}, "cron": "0 9 1 1 *", "replace": True}
+    taken = operator.server.call("POST", "/v1/schedules", body, bearer(token))
+    assert (taken.status, b"acme.orders" in taken.body) == (403, False), taken
+    assert operator.done("GET", f"/v1/schedules/{SCHEDULE}").json()["topic"] == TOPIC
+
+
+def test_a_caller_without_a_right_cannot_tell_which_names_exist(operator):
+    """The same calls for names that exist, and for names that do not."""
+    token = operator.new("produce:other")
+    for call in CALLS:
+        if call.lists or not call.grants:
+            continue
+        if "/workers/" in call.target:
+            renew_worker(operator)
+        exists = from_anywhere(operator.server, call, bearer(token))
+        missing = from_anywhere(operator.server, missing_name(call), bearer(token))
+        assert comparable(exists) == comparable(missing), call
 
 
 def test_lists_show_what_the_caller_has_some_right_on(operator):
@@ -272,13 +384,14 @@ def test_public_routes_need_no_credential(operator):
 
 
 @pytest.mark.timeout(120)
-def test_every_route_is_open_to_a_token_with_exactly_its_grants(operator):
+def test_every_route_is_open_to_a_token_with_exactly_its_grants(operator, issuer):
     """After the others: these calls change things. A call may fail, but not for want of a right."""
     for call in CALLS:
         token = operator.new(*(call.grants or ("produce:other",)))
-        reply = from_anywhere(operator.server, call, bearer(token))
-        assert reply.status not in (401, 403, 405, 429, 500), (call, reply)
-        assert reply.status < 300 or b"grant" not in reply.body, (call, reply)
+        for sent in (token, issuer.token(*(call.grants or ("produce:other",)))):
+            reply = from_anywhere(operator.server, call, bearer(sent))
+            assert reply.status not in (401, 403, 405, 429, 500), (call, reply)
+            assert reply.status < 300 or b"grant" not in reply.body, (call, reply)
 
 
 def test_no_secret_is_in_anything_that_the_server_prints_or_shows(operator):

@@ -117,6 +117,8 @@ def test_open_streams_end_with_their_token(operator, opened, ending):
     waiting = opened.enter_context(contextlib.closing(operator.server.connect(20.0)))
     claim = {"topic": "t", "group": "g", "owner": "w", "max": 1, "wait_ms": 60_000}
     waiting.request("POST", "/v1/claim", json.dumps(claim).encode(), bearer(token))
+    polling = opened.enter_context(contextlib.closing(operator.server.connect(20.0)))
+    polling.request("GET", "/v1/stream/s?offset=now&live=long-poll", headers=bearer(token))
     if ending == "revoked":
         operator.done("DELETE", f"/v1/tokens/{id_of(token)}")
     elif ending == "narrowed":
@@ -124,8 +126,9 @@ def test_open_streams_end_with_their_token(operator, opened, ending):
     started_s = time.monotonic()
     for stream in streams:
         stream.read()  # to its end
-    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
-        waiting.getresponse()
+    for connection in (waiting, polling):
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+            connection.getresponse()
     if ending != "expired":
         assert time.monotonic() - started_s < ENDS_S + BUSY_S
     operator.done("POST", "/v1/stream/s", b"news", TEXT)
@@ -140,6 +143,9 @@ def test_wrong_credentials_are_slowed_down_by_address_and_valid_ones_are_not(ope
     statuses = [status_of(operator, f"dq_{n:016x}_{'0' * 64}") for n in range(FAILURES_MAX + 30)]
     assert statuses.count(401) >= FAILURES_MAX
     assert statuses.count(429) > 0, "the rest were not looked at"
+    page = operator.done("GET", "/v1/metrics").body.decode()
+    assert f'driftq_credentials_refused_total{{reason="wrong"}} {statuses.count(401)}' in page
+    assert f'driftq_credentials_refused_total{{reason="limited"}} {statuses.count(429)}' in page
     assert status_of(operator, known) == 200, "a credential that was accepted before is recognised"
     limited = operator.server.call("GET", "/v1/version", headers=bearer("dq_x"))
     if limited.status == 429:
@@ -162,6 +168,17 @@ def test_a_large_body_without_a_credential_is_not_read(operator):
         assert b"WWW-Authenticate: Bearer" in reply
     operator.done("POST", "/v1/topics", {"name": "t"})
     operator.done("POST", "/v1/produce", {"topic": "t", "value": "x" * 500_000})
+
+
+def test_the_refusal_of_a_large_body_gives_the_true_reason(operator):
+    expired = operator.new("admin", ttl_ms=1)
+    until_now(lambda: status_of(operator, expired) == 401, 10)
+    for token, reason in ((expired, "expired at"), ("dq_x", "is not valid"), ("", "is not valid")):
+        small = operator.server.call("POST", "/v1/produce", {"topic": "t", "value": "x"}, bearer(token))
+        large = operator.server.call("POST", "/v1/produce", {"topic": "t", "value": "x" * 500_000}, bearer(token))
+        assert small.status == large.status == 401
+        assert reason in small.json()["message"], small
+        assert large.json()["message"] == small.json()["message"]
 
 
 def test_a_folder_without_a_token_refuses_every_call_and_says_how_to_make_one(tmp_path):

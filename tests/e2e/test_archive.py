@@ -75,7 +75,7 @@ def test_everything_that_a_broker_remembers_comes_back_on_another_machine(place,
         assert call("POST", "/v1/ack", ack).status == 204
     call("PUT", "/v1/stream/chat", b"", {"Content-Type": "text/plain"})
     call("POST", "/v1/stream/chat", b"hello", {"Content-Type": "text/plain"})
-    call("POST", "/v1/jobs", {"topic": "orders", "task": "mail", "id": "job-1", "delay_ms": 600_000, "payload": "{}"})
+    call("POST", "/v1/jobs", {"topic": "orders", "task": "mail", "id": "job-1", "delay_ms": 600_000, "value": "{}"})
     before = [call("GET", path).json() for path in ("/v1/topics/orders", "/v1/topics/orders/groups/g/states")]
     wait_shipped(server)
     server.kill()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 
 import pytest
 
 from driftq.storage.archive.cloud_objects import open_object_store
 from driftq.storage.archive.object_store import ObjectStoreError
-from tests.e2e.test_archive import driftq
+from tests.e2e.test_archive import archive_of, driftq, wait_shipped
+from tests.support.cold_segments import LOCAL, SMALL_FILES, VALUE, fill, move, tiers_of
 from tests.support.object_store_suite import CHECKS
 from tests.support.s3_server import s3_server
 from tests.support.server import Server, running
@@ -99,3 +101,43 @@ def test_a_broker_whose_archive_cannot_be_used_serves_and_says_why(s3, tmp_path,
     )  # fmt: skip
     assert refused.returncode == 69
     assert reason in refused.stderr
+
+
+def test_a_prefix_of_a_bucket_has_one_writer_and_one_store(s3, tmp_path):
+    env = s3.environment()
+    setting = f"archive.url=s3://archive/one-writer/{next(_prefixes)}"
+    with running(str(tmp_path / "one"), setting, env=env) as first:
+        first.call("POST", "/v1/topics", {"name": "t"})
+        wait_shipped(first)
+        shutil.copytree(tmp_path / "one", tmp_path / "copy", ignore=shutil.ignore_patterns("LOCK"))
+        refusals = (
+            ("copy", "waiting", "another broker writes to"),
+            ("other", "failing", "the archive of another store"),
+        )
+        for folder, state, reason in refusals:
+            with running(str(tmp_path / folder), setting, env=env) as second:
+                until_now(lambda: archive_of(second)["state"] == state, 30)  # noqa: B023
+                reply = second.call("GET", "/v1/readyz")
+                assert reply.status == 200
+                assert reason in reply.json()["warnings"][0]
+                assert f'driftq_archive_up{{state="{state}"}} 1' in second.call("GET", "/v1/metrics").body.decode()
+                assert second.call("POST", "/v1/topics", {"name": "mine"}).status in (200, 201)
+            assert any(reason in line for line in second.lines)
+        assert archive_of(first)["state"] == "shipping"
+
+
+def test_segments_that_are_only_in_a_bucket_are_read_from_there(s3, tmp_path):
+    url = f"archive.url=s3://archive/tiers/{next(_prefixes)}"
+    read = "/v1/topics/orders/partitions/0/messages?offset=0&limit=100"
+    with running(str(tmp_path / "data"), url, LOCAL, *SMALL_FILES, env=s3.environment()) as server:
+        server.call("POST", "/v1/topics", {"name": "orders", "partitions": 1})
+        fill(server, "orders", 100)
+        move(server, 200_000)
+        values = [message["value"] for message in server.call("GET", read).json()["messages"]]
+        assert values == [f"{number} {VALUE}" for number in range(100)]
+        assert tiers_of(server)["downloads"] > 0
+    with running(str(tmp_path / "data"), url, *SMALL_FILES, env=s3.environment("unknown", "wrong")) as refused:
+        old = refused.call("GET", read.replace("offset=0", "offset=60"))
+        assert old.status == 503
+        assert "refused the credentials" in old.json()["message"]
+        assert refused.call("POST", "/v1/produce", {"topic": "orders", "value": "new"}).status == 200

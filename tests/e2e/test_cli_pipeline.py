@@ -18,6 +18,7 @@ from driftq.cli.demo_workload import TOPIC
 from driftq.cli.exit_codes import Exit
 from driftq.client.api import DriftQ
 from driftq.client.calls.queue import item
+from tests.spark.guide_readers import READERS, columns_by_guide
 from tests.support.server import Server, running
 from tests.support.wait import until_now
 from tests.tidy.sources import SRC
@@ -159,7 +160,7 @@ def verdicts(text: str) -> list[str]:
 
 
 @LONG
-def test_the_demo_loses_and_duplicates_nothing_over_a_restart(tmp_path: Path) -> None:
+def test_the_demo_loses_and_duplicates_nothing_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["demo", "--data", "data", "--tables", "tables", "--listen", "127.0.0.1:0", "--audit-s", "5"]
 
     first = Running(tmp_path, *arguments)
@@ -172,11 +173,21 @@ def test_the_demo_loses_and_duplicates_nothing_over_a_restart(tmp_path: Path) ->
     broker, spark = first.text.index("broker: API documentation at"), first.text.index("spark: starting")
     assert broker < spark < first.text.index("archive: batch 0")
     with running(str(tmp_path / "data")) as server:
-        assert_every_order_is_there_once(server, second.stdout)
+        orders = assert_every_order_is_there_once(server, second.stdout)
+    monkeypatch.chdir(tmp_path)
+    for reader in set(READERS) - {"Spark"}:
+        assert_a_reader_opens_what_the_demo_wrote(reader, orders)
 
 
-def assert_every_order_is_there_once(server: Server, text: str) -> None:
-    """The log has orders 0, 1, 2 … and the last verdict counts as many rows."""
+def assert_a_reader_opens_what_the_demo_wrote(reader: str, orders: int) -> None:
+    """By the line that the guide prints."""
+    columns = columns_by_guide(reader)
+    assert Counter(columns["value"]) == Counter(str(number).encode() for number in range(orders)), reader
+    assert sum(columns_by_guide(reader, "./tables/metrics")["produced"]) > 0, reader
+
+
+def assert_every_order_is_there_once(server: Server, text: str) -> int:
+    """The log has orders 0, 1, 2 … and the last verdict counts as many rows. Returns how many."""
     with driftq.connect(server.url) as broker:
         ends = [place.end for place in broker.topics.offsets(TOPIC).partitions]
         orders: Counter[str] = Counter()
@@ -186,6 +197,7 @@ def assert_every_order_is_there_once(server: Server, text: str) -> None:
     assert orders == Counter(map(str, range(sum(ends))))
     rows = re.findall(r"verdict: exact\. ([\d,]+) rows", text)[-1]
     assert int(rows.replace(",", "")) == sum(ends)
+    return sum(ends)
 
 
 def test_a_story_without_a_table_is_refused_before_spark_starts(tmp_path: Path) -> None:

@@ -305,3 +305,39 @@ def test_a_worker_survives_a_restart_of_the_broker(tmp_path):
         asyncio.run(work())
         assert broker.groups.describe("t", "g").lag == 0
     server.stop()
+
+
+def test_a_time_limit_holds_while_the_broker_is_away():
+    """The renewal of leases waits for the broker for up to half a minute; the checks of time limits do not."""
+    server = Server(None)
+    ended = threading.Event()
+
+    @driftq.worker("orders", group="g", lease_ms=900, timeout_ms=1_500)
+    async def work(message):
+        os.kill(server.process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+
+    async def run() -> None:
+        async with driftq.connect_async(server.url) as client:
+            await client.topics.create("orders")
+            await client.send("orders", "x")
+            stop = asyncio.Event()
+            running = asyncio.create_task(work.run_async(client, stop=stop))
+
+            async def has_ended() -> bool:
+                return ended.is_set()
+
+            await until(has_ended, 8.0)
+            os.kill(server.process.pid, signal.SIGCONT)
+            stop.set()
+            await running
+
+    try:
+        asyncio.run(run())
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+        server.stop()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.access import first_token
+from tests.support.access import PAGES, first_token
 from tests.support.blocked_sync import BlockedSyncServer, compile_blocking_library
 from tests.support.handler_fixture import handler_fixture
 from tests.support.server import Reply, Server, running
@@ -49,6 +49,12 @@ READS = (
     Read("GET /v1/topics/{topic}/groups/{group}/states", "/v1/topics/t/groups/g/states"),
     Read("GET /v1/explain", "/v1/explain?topic=t&partition=0&offset=0&group=g"),
     Read("GET /v1/idempotency", "/v1/idempotency?topic=t&group=g&key=charge"),
+    Read("GET /v1/dlq", "/v1/dlq"),
+    Read("GET /v1/jobs", "/v1/jobs?topic=t"),
+    Read("GET /v1/topics/{topic}/messages", "/v1/topics/t/messages"),
+    Read("POST /v1/jobs/cancel", "/v1/jobs/cancel", "POST", b'{"topic": "u", "ids": ["done"], "dry_run": true}'),
+    Read("GET /v1/subscriptions", "/v1/subscriptions"),
+    Read("GET /v1/producers", "/v1/producers"),
     Read("GET /v1/dlq/{topic}", "/v1/dlq/t"),
     Read("GET /v1/dlq/{topic}", "/v1/dlq/new"),
     Read("GET /v1/dlq/{topic}/errors", "/v1/dlq/t/errors"),
@@ -56,6 +62,11 @@ READS = (
     Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/known"),
     Read("GET /v1/jobs/{topic}/{id}", "/v1/jobs/t/fresh"),
     Read("GET /v1/jobs/{topic}/{id}/result", "/v1/jobs/t/known/result"),
+    Read("GET /v1/job-batches", "/v1/job-batches"),
+    Read("GET /v1/job-batches/{id}", "/v1/job-batches/known"),
+    Read("GET /v1/job-batches/{id}", "/v1/job-batches/fresh"),
+    Read("GET /v1/job-batches/{id}/jobs", "/v1/job-batches/known/jobs"),
+    Read("GET /v1/job-batches/{id}/results", "/v1/job-batches/known/results"),
     Read("GET /v1/streams", "/v1/streams"),
     Read("GET /v1/streams/records", "/v1/streams/records?stream=s"),
     Read("* /v1/stream/*", "/v1/stream/s"),
@@ -65,6 +76,11 @@ READS = (
     Read("* /v1/stream/*", "/v1/stream/made"),
     Read("* /v1/stream/*", "/v1/stream/__topics/t/0"),
     Read("* /v1/stream/*", "/v1/stream/__ds/subscriptions/sub"),
+    Read("GET /v1/audit", "/v1/audit"),
+    Read("GET /v1/tenants", "/v1/tenants"),
+    Read("GET /v1/tenants/{tenant}", "/v1/tenants/acme"),
+    Read("GET /v1/schedules", "/v1/schedules"),
+    Read("GET /v1/schedules/{name}", "/v1/schedules/daily"),
     Read("GET /v1/tokens", "/v1/tokens"),
     Read("GET /v1/tokens/{id}", f"/v1/tokens/{TOKEN_ID}"),
     Read("POST /v1/offsets", "/v1/offsets", "POST", b'{"topics": ["t"]}'),
@@ -72,19 +88,31 @@ READS = (
     # Refusals, and calls that change nothing, depend on the state too.
     Read("POST /v1/jobs/{topic}/{id}/cancel", "/v1/jobs/u/done/cancel", "POST"),
     Read("POST /v1/dlq/{topic}/redrive", "/v1/dlq/new/redrive", "POST", b'{"dry_run": true}'),
+    Read("POST /v1/dlq/{topic}/delete", "/v1/dlq/new/delete", "POST", b'{"dry_run": true}'),
+    Read("GET /v1/dlq/{topic}/export", "/v1/dlq/t/export"),
+    Read("POST /v1/jobs/retry", "/v1/jobs/retry", "POST", b'{"topic": "new", "dry_run": true}'),
+    Read("POST /v1/jobs/{topic}/{id}/retry", "/v1/jobs/u/done/retry", "POST"),
+    Read("POST /v1/topics/{topic}/purge", "/v1/topics/new/purge", "POST", b'{"dry_run": true}'),
+    Read("POST /v1/topics/{topic}/move", "/v1/topics/new/move", "POST", b'{"to": "t", "dry_run": true}'),
     Read("PATCH /v1/topics/{topic}", "/v1/topics/u", "PATCH", b'{"retention_ms": 0}'),
 )
 # Dead letters are listed from durable records alone: one that is written during the wait is not in the answer yet.
-SHOWN_LATER = {"GET /v1/dlq/{topic}", "GET /v1/dlq/{topic}/errors"}
+SHOWN_LATER = {"GET /v1/dlq/{topic}", "GET /v1/dlq/{topic}/errors", "GET /v1/dlq/{topic}/export"}
 
 OF_THE_PROCESS = {
     "GET /v1/healthz", "GET /v1/readyz", "GET /v1/version", "GET /v1/metrics", "GET /v1/openapi.json", "GET /v1/docs",
     "HEAD /v1/healthz", "HEAD /v1/readyz", "HEAD /v1/metrics", "GET /v1/clock",
+    # Samples, which are taken by queries and are durable when they are finished.
+    "GET /v1/jobs/counts", "GET /v1/events", "GET /v1/runs", "GET /v1/runs/{id}",
+    "GET /v1/overview", "GET /v1/series", "GET /v1/series/names",
+    "GET /v1/config", "GET /v1/pipelines", "POST /v1/pipelines/{name}/report",
     # The registry of workers is presence, in memory: no part of the state.
     "GET /v1/workers", "GET /v1/workers/{id}", "PUT /v1/workers/{id}", "DELETE /v1/workers/{id}",
     "POST /v1/workers/{id}/drain", "POST /v1/workers/{id}/stop",
     # A copy of files, whose order has a test of its own with real kills (tests/crash).
     "GET /v1/backup",
+    # Keys of a file, and a token that is signed and not stored: it has what the caller's credential has.
+    "GET /.well-known/jwks.json", "POST /v1/tokens/derive", "GET /v1/identity",
 }  # fmt: skip
 CHANGES = {
     "POST /v1/topics", "POST /v1/produce", "GET /v1/consume", "POST /v1/ack", "POST /v1/nack", "POST /v1/produce/batch",
@@ -95,7 +123,11 @@ CHANGES = {
     "POST /v1/idempotency/begin", "POST /v1/idempotency/commit", "POST /v1/idempotency/fail", "POST /v1/outcome",
     "POST /v1/jobs", "POST /v1/stages", "POST /v1/stages/publish", "POST /v1/stages/forget", "POST /v1/streams/trim",
     "POST /v1/clock/accept", "POST /v1/tokens", "PATCH /v1/tokens/{id}", "DELETE /v1/tokens/{id}",
-    "POST /v1/tokens/{id}/rotate", "POST /v1/groups/offsets",
+    "POST /v1/runs/{id}/cancel", "POST /v1/tokens/{id}/rotate", "POST /v1/groups/offsets",
+    "POST /v1/job-batches", "POST /v1/job-batches/{id}/jobs", "POST /v1/job-batches/{id}/cancel",
+    "POST /v1/tenants", "PATCH /v1/tenants/{tenant}", "DELETE /v1/tenants/{tenant}",
+    "POST /v1/schedules", "POST /v1/schedules/{name}/pause", "POST /v1/schedules/{name}/resume",
+    "POST /v1/schedules/{name}/run", "DELETE /v1/schedules/{name}",
 }  # fmt: skip
 
 GAUGES = re.compile(
@@ -113,7 +145,7 @@ def test_every_route_is_read_here_or_listed_as_no_read():
             patterns = {f"{m} /{'/'.join(parts)}" for parts, methods in at.app._patterns for m in methods}
             return exact | patterns | {f"* {prefix.decode()}*" for prefix, _ in at.app._prefixes}
 
-    assert asyncio.run(table()) == {read.route for read in READS} | OF_THE_PROCESS | CHANGES
+    assert asyncio.run(table()) == {read.route for read in READS} | OF_THE_PROCESS | CHANGES | PAGES
 
 
 class Scenario:
@@ -121,7 +153,7 @@ class Scenario:
 
     def __init__(self, folder: str) -> None:
         first_token(folder, TOKEN_ID, ("observe", "read:a"))
-        with running(folder) as server:
+        with running(folder, "audit.mode=on") as server:
             self._set_up(server)
             self.before = {read: ask(server, read) for read in READS}
 
@@ -133,6 +165,9 @@ class Scenario:
 
         done("POST", "/v1/topics", {"name": "t"})
         done("POST", "/v1/topics", {"name": "u"})
+        done("POST", "/v1/tenants", {"name": "acme"})
+        schedule = {"name": "daily", "topic": "t", "message": {"value": "v"}, "cron": "0 9 1 1 *"}
+        done("POST", "/v1/schedules", schedule)
         done("POST", "/v1/jobs", {"topic": "u", "id": "done", "task": "x", "value": "v"})
         for _ in range(3):
             done("POST", "/v1/produce", {"topic": "t", "value": "v"})
@@ -140,6 +175,7 @@ class Scenario:
         self.token = done("POST", "/v1/claim", claim)["messages"][0]["token"]
         done("POST", "/v1/reject", {**self.held(2), "reason": "bad"})
         done("POST", "/v1/jobs", {"topic": "t", "id": "known", "task": "x", "value": "v"})
+        done("POST", "/v1/job-batches", {"id": "known", "topic": "t", "jobs": [{"value": "v"}]})
         key = {"topic": "t", "group": "g", "key": "charge"}
         self.fence = done("POST", "/v1/idempotency/begin", {**key, "owner": "o", "lease_ms": 600_000})["fence"]
         done("PUT", "/v1/stream/s", b"one", **{"Content-Type": "text/plain"})
@@ -167,6 +203,10 @@ class Scenario:
         yield "PUT", "/v1/stream/made", b"m", {"Content-Type": "text/plain"}
         yield "POST", "/v1/stream/__ds/subscriptions/sub/streams", {"streams": ["second"]}, JSON
         yield "PATCH", f"/v1/tokens/{TOKEN_ID}", {"grants": ["observe"]}, {}
+        yield "PATCH", "/v1/tenants/acme", {"topics": 3}, {}
+        yield "POST", "/v1/job-batches/known/cancel", None, {}
+        yield "POST", "/v1/job-batches", {"id": "fresh", "topic": "t", "jobs": [{"value": "v"}]}, {}
+        yield "POST", "/v1/schedules/daily/pause", None, {}
         yield "DELETE", "/v1/topics/u", None, {}
 
 
@@ -231,7 +271,7 @@ class BlockedReads:
 
     def __init__(self, folder: str, library: str, hold: Path) -> None:
         self.scenario = Scenario(folder)
-        self.server = server = BlockedSyncServer(folder, library, hold)
+        self.server = server = BlockedSyncServer(folder, library, hold, "audit.mode=on")
         self.gauges = gauges(server)
         lsn = decided(server)
         server.block_syncs()

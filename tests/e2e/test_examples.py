@@ -13,7 +13,7 @@ import pytest
 from tests.support.server import running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ELSEWHERE = {"token_stream.py"}  # has a test of its own
+ELSEWHERE = {"token_stream.py", "fastapi_app.py"}  # have tests of their own
 
 
 def run(name: str, port: int, *arguments: str, cwd: Path) -> str:

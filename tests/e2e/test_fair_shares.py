@@ -7,13 +7,12 @@ import contextlib
 import os
 import selectors
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.light_client import LightClient, connect, raw_request, resident_mib
+from tests.support.light_client import connect, light_waits, raw_request, resident_mib
 from tests.support.server import Server, running
 from tests.support.wait import until_now
 
@@ -38,25 +37,22 @@ def sockets() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-def check_light_client(server: Server, attack: Callable[[], None]) -> None:
-    """The attack runs on a thread. It ends when it has sent what it wants to send, or gets `stop`."""
-    light = LightClient(server, "light")
-    try:
-        quiet = light.waits(COUNT)
-        thread = threading.Thread(target=attack)
-        thread.start()
-        waits = light.waits(COUNT, thread.is_alive)
-        thread.join()
-    finally:
-        light.close()
-    assert waits.quantile_ms < 2 * quiet.quantile_ms + 20, (quiet, waits)
+def check_light_client(server: Server, attack: Callable[[], None], quantile_bytes: int | None = None) -> None:
+    """The attack ends when it has sent what it wants to send. `quantile_bytes` is for attacks whose requests are large:
+    how much CPU time their bytes take depends on how busy the machine is, how many bytes come first does not."""
+    quiet = light_waits(server, "light", COUNT)
+    waits = light_waits(server, "light", COUNT, attack)
+    if quantile_bytes is None:
+        assert waits.quantile_ms < 2 * quiet.quantile_ms + 20, (quiet, waits)
+    else:
+        assert waits.quantile_bytes < quantile_bytes, (quiet, waits)
     assert waits.longest_ms < 2 * quiet.longest_ms + 200, (quiet, waits)
     assert resident_mib(server) < RESIDENT_MIB_MAX
 
 
 def send_and_never_read(server: Server, sockets: contextlib.ExitStack, requests: list[bytes]) -> None:
     for request in requests:
-        sockets.enter_context(connect(server)).sendall(request)
+        sockets.enter_context(connect(server.port)).sendall(request)
 
 
 def fill_topic(server: Server) -> None:
@@ -100,7 +96,7 @@ def flood(server: Server, connections: int, request: bytes, count: int) -> None:
     data = memoryview(request * max(1, min(count // connections, 65_536 // len(request))))
     sent: dict[socket.socket, int] = {}
     for _ in range(connections):
-        sock = connect(server)
+        sock = connect(server.port)
         sock.setblocking(False)
         ready.register(sock, selectors.EVENT_READ | selectors.EVENT_WRITE)
         sent[sock] = 0
@@ -129,13 +125,15 @@ def test_a_client_that_pipelines_from_many_connections_delays_no_other_client(se
 @pytest.mark.timeout(120)
 def test_a_flood_of_large_messages_takes_little_memory_and_the_other_client_is_not_refused(server):
     request = raw_request("POST", "/v1/produce", {"topic": "heavy", "value": "x" * 1_000_000})
-    check_light_client(server, lambda: flood(server, 16, request, 150))
+    # `started_bytes` allows two such messages in the commit under way and two in the next; usually, four of them are
+    # written before the reply, to the journal and to a log. Without a limit it would be all sixteen, or more.
+    check_light_client(server, lambda: flood(server, 16, request, 150), 16_000_000)
 
 
 def test_a_large_claim_arrives_whole_and_what_a_lost_client_did_not_get_is_free_again(server, sockets):
     fill_topic(server)
     body = {"topic": "heavy", "group": "g", "owner": "o", "max": 200, "lease_ms": 600_000}
-    lost = connect(server)
+    lost = connect(server.port)
     lost.sendall(raw_request("POST", "/v1/claim", body))
     assert lost.recv(12) == b"HTTP/1.1 200"
     lost.close()

@@ -15,8 +15,14 @@ import pytest
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 TESTED = (
     "exactly-once-writes",
+    "from-celery",
+    "from-kafka",
+    "from-rabbitmq",
+    "from-redis-streams",
     "idempotency-and-effects",
+    "job-batches",
     "results",
+    "schedules",
     "retries-and-dead-letters",
     "routing",
     "scheduling",
@@ -38,3 +44,13 @@ def test_every_block_of_a_guide_runs_and_prints_what_the_page_shows(name):
             exec(compile(code, f"{name}.md", "exec"), namespace)
         if expected:
             assert printed.getvalue() == expected
+
+
+@pytest.mark.parametrize("path", sorted(GUIDES.glob("from-*.md")), ids=lambda path: path.stem)
+def test_the_program_before_compiles_and_each_page_has_its_names(path):
+    """What ran elsewhere is not installed here; that it is Python is checked."""
+    text = path.read_text(encoding="utf-8")
+    (before,) = re.findall(r"^```python before\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    compile(before, path.name, "exec")
+    assert "## Names" in text
+    assert "## What differs" in text

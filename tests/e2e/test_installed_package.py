@@ -136,6 +136,13 @@ def test_the_wheel_has_the_licence_the_types_and_every_module_and_nothing_else(i
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
     assert {"driftq/py.typed", "driftq/spark/worker-python"} <= set(names)
+    data = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src" / "driftq").rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert {name for name in data if name.startswith("driftq/server/console/static/")}
+    assert data <= set(names), "the files of the console, and what else is no module"
     assert not [name for name in names if name.startswith(("tests", "bench", "examples"))]
     (sdist,) = installed.wheel.parent.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

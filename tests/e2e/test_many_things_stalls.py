@@ -84,7 +84,14 @@ def many_topics(tmp_path_factory):
     "path",
     [
         "/v1/metrics",
+        "/v1/overview",
+        "/v1/series?window_ms=86400000&points=2880",
         "/v1/topics",
+        "/v1/topics?details=true&sort=lag&limit=1000",
+        "/v1/topics?details=true&sort=name",
+        "/v1/groups?details=true&sort=lag",
+        "/v1/dlq",
+        "/v1/producers",
         "/v1/topics/wide",
         "/v1/groups",
         "/v1/groups?topic=wide",
@@ -105,4 +112,6 @@ def test_many_streams_are_created_and_listed_without_a_stall(tmp_path):
         asyncio.run(send_all(server.port, creations))
         listed = server.call("GET", "/v1/streams?prefix=s/&limit=1000")
         assert len(listed.json()["streams"]) == 1_000
+        detailed = server.call("GET", "/v1/streams?prefix=s/&limit=1000&details=true")
+        assert len(detailed.json()["figures"]) == 1_000
         server.assert_no_turn_above(TURN_S)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ import pytest
 
 import driftq
 from driftq.client.claim_result import ACCEPTED, read_claim
+from driftq.client.claims import RENEW_S
 from driftq.client.transport.http import HttpReply
 from driftq.wire.claims import ClaimReply, Delivered
 from driftq.wire.message import RetryPolicy
 from tests.support.server import Server, running
+from tests.support.wait import until_now
 
 
 @pytest.fixture
@@ -159,3 +164,99 @@ def test_async_batches_are_acked_like_blocking_ones(broker: driftq.DriftQ) -> No
     asyncio.run(consume())
     assert sorted(values) == sorted(f"v{number}".encode() for number in range(250))
     assert broker.groups.describe("t", "g").lag == 0
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_batches_that_are_claimed_ahead_come_in_order_and_are_acked_once(broker: driftq.DriftQ, ahead: int) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [str(number) for number in range(730)])
+    offsets: list[int] = []
+    held: list[int] = []
+    for batch in broker.claims("one", "g", max=50, drain=True, ahead=ahead):
+        if offsets == list(range(300)):
+            batch[7].nack("boom", delay_ms=0)
+        offsets += [message.offset for message in batch]
+        held.append(broker.groups.describe("one", "g").partitions[0].in_flight)
+        last = batch
+    again = offsets.index(307, 308)
+    assert offsets[:again] + offsets[again + 1 :] == list(range(730)), "in order, but for the one that failed"
+    assert max(held) == 50 * (ahead + 1), "so many batches are held, and no more"
+    assert all(message.settled for message in last)
+    assert broker.groups.describe("one", "g").lag == 0
+
+
+def test_batches_that_were_claimed_ahead_are_released_when_the_caller_leaves(broker: driftq.DriftQ) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [str(number) for number in range(100)])
+    for number, batch in enumerate(broker.claims("one", "g", max=10, ahead=3)):
+        if number:
+            left = batch
+            break
+    group = broker.groups.describe("one", "g")
+    assert (group.lag, group.partitions[0].in_flight) == (90, 10)
+    assert [message.offset for message in left] == list(range(10, 20))
+    assert broker.ack(left).refused == []
+    messages = broker.claim("one", "g", max=100)
+    assert sorted(message.offset for message in messages) == list(range(20, 100))
+    assert {message.attempts for message in messages} == {1}, "a released message has lost no attempt"
+
+
+def wait_for_renewal() -> None:
+    """So long that the leases of waiting batches are extended."""
+    due_s = time.monotonic() + RENEW_S
+    until_now(lambda: time.monotonic() > due_s, 30)
+
+
+def test_a_batch_that_waited_for_a_while_is_extended_before_it_is_handed_out(
+    server: Server, broker: driftq.DriftQ
+) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [str(number) for number in range(30)])
+    batches = broker.claims("one", "g", max=10, drain=True, ahead=2, lease_ms=60_000)
+    next(batches)
+    wait_for_renewal()
+    second = next(batches)
+    pending = server.call("GET", "/v1/topics/one/groups/g/states?partition=0").json()["pending"]
+    until = dict(zip(pending["offset"], pending["lease_until"], strict=True))[second[0].offset]
+    assert 1_000 * datetime.fromisoformat(until).timestamp() - second[0].lease_until_ms > 900
+    batches.close()
+
+
+def test_messages_that_were_lost_while_they_waited_are_not_handed_out(broker: driftq.DriftQ) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [str(number) for number in range(40)])
+    seen: list[int] = []
+    for batch in broker.claims("one", "g", max=10, drain=True, ahead=2):
+        seen += [message.offset for message in batch]
+        if len(seen) == 10:
+            broker.groups.seek("one", "g", "latest")
+            broker.send("one", "40")
+            wait_for_renewal()
+    assert seen == [*range(10), 40]
+
+
+def test_async_batches_are_claimed_ahead_in_order(broker: driftq.DriftQ) -> None:
+    broker.topics.create("one")
+    broker.send_many("one", [str(number) for number in range(430)])
+    offsets: list[int] = []
+
+    async def consume() -> None:
+        async with broker.asynchronous() as client:
+            async for batch in client.claims("one", "g", max=50, drain=True, ahead=2):
+                offsets.extend(message.offset for message in batch)
+            broker.send_many("one", [str(number) for number in range(40)])
+            async with contextlib.aclosing(client.claims("one", "g", max=10, ahead=2)) as batches:
+                async for batch in batches:
+                    await client.ack(batch)
+                    break
+
+    asyncio.run(consume())
+    assert offsets == list(range(430))
+    group = broker.groups.describe("one", "g")
+    assert (group.lag, group.partitions[0].in_flight) == (30, 0)
+
+
+def test_a_wrong_number_of_batches_ahead_is_refused(broker: driftq.DriftQ) -> None:
+    for ahead in (-1, 17):
+        with pytest.raises(ValueError, match="ahead must be 0 to 16"):
+            broker.claims("t", "g", ahead=ahead)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
 
 import driftq
 from driftq.cli.exit_codes import Exit
@@ -191,7 +192,9 @@ def test_a_handler_sees_whom_the_certificate_of_a_client_names(authority: Author
             with Wire(context.wrap_socket(raw, server_hostname="localhost")) as wire:
                 assert [wire.ask(get("/same"))[0] for _ in range(2)] == [200, 200]
     named = ("CN=worker-1,O=Acme\\, Inc.", "worker-1", ("URI:spiffe://acme/worker-1",))
-    assert seen == [named, named, None, None]
+    assert [certificate and certificate[:3] for certificate in seen] == [named, named, None, None]
+    expiry = x509.load_pem_x509_certificate(worker.certificate.read_bytes()).not_valid_after_utc
+    assert seen[0].not_after_s == expiry.timestamp()
 
 
 def test_a_broker_that_requires_certificates_serves_only_clients_that_have_one(authority: Authority) -> None:

@@ -218,6 +218,15 @@ def test_a_burst_without_its_topic_or_its_broker_says_so(server, broker, topics,
     assert "no broker answers at http://127.0.0.1:1" in run.log
 
 
+OFTEN = """
+import driftq
+
+
+@driftq.task("often.v1", topic="orders", cron="61 * * * *")
+def often(): ...
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -226,10 +235,12 @@ def test_a_burst_without_its_topic_or_its_broker_says_so(server, broker, topics,
         (["app", "--queues", "job"], 2, "driftq: no worker takes topic 'job': did you mean jobs?"),
         (["app", "--burst", "--reload"], 2, "--burst ends by itself"),
         (["broken"], 65, "driftq: broken cannot be imported: NameError: name 'undefined' is not defined"),
+        (["often", "--burst"], 1, "the schedule of often.often is refused: invalid cron expression '61 * * * *'"),
     ],
 )
 def test_what_cannot_run_ends_with_a_sentence_and_a_code(server, tmp_path, arguments, code, sentence):
     (tmp_path / "broken.py").write_text("import os\n\nundefined\n")
+    (tmp_path / "often.py").write_text(OFTEN)
     with command(tmp_path, server.url, *arguments) as run:
         assert run.process.wait(60) == code
     assert sentence in run.log

@@ -13,21 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from driftq.core.model import commands as c
+from driftq.core.model import interventions as v
 from driftq.core.model.facts import TopicConfig
 from driftq.core.model.replies import Claimed, Rejected
 from driftq.core.state.groups import Topic
 from driftq.engine.engine import Engine
 from driftq.server import dead_letter_index, dead_letter_scan
-from driftq.server.dead_letter_index import LetterIndex
+from driftq.server.dead_letter_index import Letter, LetterIndex, read_letters
 from driftq.server.dead_letter_scan import (
     BEFORE_ALL,
     Filter,
     KindCounts,
-    Letter,
     LetterSearch,
     Place,
     WaitingWalk,
-    read_letters,
 )
 from driftq.testing.clock import HandClock
 from driftq.wire.dead_letters import REDRIVE_GROUP, ErrorKind
@@ -64,8 +63,8 @@ class Letters:
     async def redrive(self, offsets: list[int], partition: int) -> None:
         batch, count, size = packed("again")
         produce = c.Produce("t", batch, count, size, partition=partition)
-        parts = tuple(c.RedrivePart(partition, (offset,), produce) for offset in offsets)
-        await self.engine.submit(c.Redrive("dlq.t", REDRIVE_GROUP, parts))
+        parts = tuple(v.RedrivePart(partition, (offset,), produce) for offset in offsets)
+        await self.engine.submit(v.Redrive("dlq.t", REDRIVE_GROUP, parts))
 
     async def trim(self, partition: int, offset: int) -> None:
         log = self.engine.latest_state.logs[self.topic.log_ids[partition]]
@@ -92,7 +91,14 @@ class Letters:
             origin = letter.origin
             counted.setdefault((origin.group, origin.reason, fingerprint(origin.last_error)), []).append(letter)
         kinds = [
-            ErrorKind(*key, letters[0].origin.last_error, len(letters), letters[-1].origin.dead_at)
+            ErrorKind(
+                *key,
+                letters[0].origin.last_error,
+                len(letters),
+                max(letter.origin.dead_at for letter in letters),
+                min(letter.origin.dead_at for letter in letters),
+                sorted({letter.tenant for letter in letters} - {""}),
+            )
             for key, letters in counted.items()
         ]
         return sorted(kinds, key=lambda kind: -kind.count)

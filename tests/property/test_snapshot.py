@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
+from driftq.core.model import job_batch_facts as b
+from driftq.core.model import job_batches as j
 from driftq.core.model.frames import decode, encode
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.queries import ReadStream
@@ -70,8 +73,8 @@ produces = st.builds(
 def redrive(topic, partition, offsets, only):
     marks = tuple(f.RecordSchedule(index, group=only) for index in range(len(offsets))) if only else ()
     again = produce(*["v"] * len(offsets), topic=topic, partition=partition, marks=marks)
-    part = c.RedrivePart(partition, tuple(offsets), again)
-    return c.Redrive(f"dlq.{topic}", "redrive", (part, c.RedrivePart(partition, (0,), produce("w", topic=topic))))
+    part = v.RedrivePart(partition, tuple(offsets), again)
+    return v.Redrive(f"dlq.{topic}", "redrive", (part, v.RedrivePart(partition, (0,), produce("w", topic=topic))))
 
 
 sweeps = st.lists(
@@ -110,7 +113,28 @@ def stage(writer, handle, path, ttl_ms):
     return c.Stage(writer, handle, batch, count, payload_bytes, ttl_ms=ttl_ms, **where)
 
 
+templates = st.builds(
+    lambda topic, partition, job_id: b.JobTemplate(topic, topic, b"v", partition=partition, job_id=job_id),
+    names, partitions, st.sampled_from(["", "", "a", "b"]),
+)  # fmt: skip
+
+
+def job_batch(batch_id, kind, group, jobs, nested, callback, ttl_ms):
+    inner = (b.JobBatchTemplate(f"{batch_id}.0", 1 - kind, group, tuple(nested), callback),) if nested else ()
+    return b.JobBatchTemplate(batch_id, kind, group, (*inner, *jobs), callback, on_failure=callback, ttl_ms=ttl_ms)
+
+
+batch_ids = st.sampled_from("xyz")
+few_jobs = st.lists(templates, max_size=2).map(tuple)
+job_batches = st.builds(
+    job_batch, batch_ids, st.sampled_from([b.GROUP, b.CHAIN]), groups, few_jobs, st.just(()) | few_jobs,
+    st.none() | templates, times,
+)  # fmt: skip
+
 commands = st.one_of(
+    st.builds(j.CreateJobBatch, job_batches, st.sampled_from([True, True, False]), st.sampled_from(["", "", "y"])),
+    st.builds(j.AddToJobBatch, batch_ids, st.integers(0, 3), few_jobs, st.booleans()),
+    st.builds(j.CancelJobBatch, batch_ids),
     st.builds(c.CreateTopic, names, st.just(2), configs),
     st.builds(c.ConfigureTopic, names, configs),
     produces,

@@ -9,12 +9,24 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from driftq.core.model import access as a
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
+from driftq.core.model import job_batch_facts as b
+from driftq.core.model import job_batches as j
+from driftq.core.model import schedules as d
+from driftq.core.model import tenants as t
 from driftq.core.model.queries import ListStreams, ReadProducer, ReadStates, ReadStream
+from driftq.core.model.schedule_facts import ScheduledMessage, SchedulePlan, ScheduleSpec, ScheduleTimes
+from driftq.core.model.tenant_facts import TenantQuotas
 from driftq.core.state.idempotency_keys import job_key
+from driftq.testing.clock import START_MS
+from driftq.wire.audit import AuditRecord
 from driftq.wire.message import Envelope, Head, Job, RetryPolicy
+from driftq.wire.tenants import QUOTAS
 from tests.support.broker_fixture import packed
 
 Options = dict[str, str]
@@ -44,8 +56,12 @@ class Line:
 
 
 def command_of(text: str, now_ms: int) -> c.Command:
+    """`by=NAME` says who asks: the command is audited."""
     line = Line(text)
-    return BUILDERS[line.verb](line, now_ms)
+    command = BUILDERS[line.verb](line, now_ms)
+    if "by" in line.options:
+        command = replace(command, audit=AuditRecord(action=line.verb, name=line.words[0], who=line.text_of("by")))
+    return command
 
 
 # --- topics and groups ---
@@ -68,7 +84,13 @@ def _config(line: Line) -> f.TopicConfig:
         "backlog_bytes_max",
     )
     retry = _policy(line.options["retry"]) if "retry" in line.options else None
-    return f.TopicConfig(*(line.count(name) for name in names), retry, line.yes("history"), line.text_of("fair"))
+    return f.TopicConfig(
+        *(line.count(name) for name in names),
+        retry,
+        line.yes("history"),
+        line.text_of("fair"),
+        line.text_of("keep_unread"),
+    )
 
 
 def _start(text: str, now_ms: int) -> str | int:
@@ -246,7 +268,7 @@ def _cancel(line: Line, now_ms: int) -> c.Command:
 
 
 def _redrive(line: Line, now_ms: int) -> c.Command:
-    """redrive dlq.t/group partition:offset,offset topic value value / next part only=group: the messages go to
+    """redrive dlq.t/group partition:offset,offset topic value value / next part only=group id=a: the messages go to
     partition 0 of the topic"""
     dead, group = line.words[0].split("/")
     parts = []
@@ -256,9 +278,34 @@ def _redrive(line: Line, now_ms: int) -> c.Command:
         batch, count, payload_bytes = packed(*values)
         only = line.options.get("only", "")
         marks = tuple(f.RecordSchedule(index, group=only) for index in range(count)) if only else ()
-        again = c.Produce(topic, batch, count, payload_bytes, partition=0, marks=marks)
-        parts.append(c.RedrivePart(int(partition), tuple(map(int, offsets.split(","))), again))
-    return c.Redrive(dead, group, tuple(parts))
+        again = c.Produce(topic, batch, count, payload_bytes, partition=0, marks=marks, job=_job(line, topic))
+        parts.append(v.RedrivePart(int(partition), tuple(map(int, offsets.split(","))), again))
+    return v.Redrive(dead, group, tuple(parts))
+
+
+def _retry(line: Line, now_ms: int) -> c.Command:
+    """retry t 0:1,2,5"""
+    partition, offsets = line.words[1].split(":")
+    return v.RetryMessages(line.words[0], int(partition), tuple(map(int, offsets.split(","))))
+
+
+def _move(line: Line, now_ms: int) -> c.Command:
+    """move t 0:1,2 target value value / next part id=a: the messages go to partition 0 of the target"""
+    topic = line.words[0]
+    parts = []
+    for words in " ".join(line.words[1:]).split(" / "):
+        place, target, *values = words.split()
+        partition, offsets = place.split(":")
+        batch, count, payload_bytes = packed(*values)
+        produce = c.Produce(target, batch, count, payload_bytes, partition=0, job=_job(line, target))
+        parts.append(v.MovePart(int(partition), tuple(map(int, offsets.split(","))), produce))
+    return v.MoveMessages(topic, tuple(parts))
+
+
+def _delete_letters(line: Line, now_ms: int) -> c.Command:
+    """delete-letters dlq.t/group 0:1 0:3-5"""
+    topic, group = line.words[0].split("/")
+    return v.DeleteDeadLetters(topic, group, _held(line))
 
 
 def _states(line: Line, now_ms: int) -> c.Command:
@@ -379,6 +426,7 @@ def _token(line: Line, now_ms: int) -> c.Command:
         line.text_of("name", token_id),
         tuple(grants),
         secret.encode(),
+        tenant=line.text_of("tenant"),
         expires_ms=now_ms + expires if expires is not None else 0,
         first=line.yes("first"),
     )
@@ -393,6 +441,73 @@ def _narrow(line: Line, now_ms: int) -> c.Command:
 def _rotate(line: Line, now_ms: int) -> c.Command:
     token_id, secret = line.words
     return a.RotateAccessToken(token_id, secret.encode(), line.count("overlap_ms"))
+
+
+def _quotas(line: Line) -> dict[str, int]:
+    return {quota: amount for quota in QUOTAS if (amount := line.number(quota)) is not None}
+
+
+# --- job batches ---
+
+
+def _job_template(text: str) -> b.JobTemplate:
+    """`topic:value`, or `topic:value:id`."""
+    topic, value, *job_id = text.split(":")
+    return b.JobTemplate(topic, topic, value.encode(), job_id=job_id[0] if job_id else "")
+
+
+def _members(texts: list[str], group: str) -> tuple[b.JobTemplate | b.JobBatchTemplate, ...]:
+    """Jobs, and nested groups as `name:(t:a,t:b)` or chains as `name:(t:a>t:b)`."""
+    members: list[b.JobTemplate | b.JobBatchTemplate] = []
+    for text in texts:
+        name, _, inner = text.partition(":(")
+        if not inner:
+            members.append(_job_template(text))
+            continue
+        kind, mark = (b.CHAIN, ">") if ">" in inner else (b.GROUP, ",")
+        jobs = tuple(_job_template(part) for part in inner.rstrip(")").split(mark))
+        members.append(b.JobBatchTemplate(name, kind, group, jobs))
+    return tuple(members)
+
+
+def _job_batch(line: Line, now_ms: int) -> c.Command:
+    """`batch ID t:a t:b kind=chain group=g on_complete=t:c open=yes`."""
+    kind, group = b.CHAIN if line.text_of("kind") == "chain" else b.GROUP, line.text_of("group", "g")
+    roles = ("on_complete", "on_success", "on_failure")
+    messages = {role: _job_template(line.options[role]) for role in roles if role in line.options}
+    members = _members(line.words[1:], group)
+    template = b.JobBatchTemplate(line.words[0], kind, group, members, **messages, ttl_ms=line.count("ttl_ms"))
+    return j.CreateJobBatch(template, not line.yes("open"), line.text_of("parent"), " ".join(line.words).encode())
+
+
+def _add_jobs(line: Line, now_ms: int) -> c.Command:
+    members = _members(line.words[1:], line.text_of("group", "g"))
+    return j.AddToJobBatch(line.words[0], line.count("first"), members, line.yes("seal"))
+
+
+# --- schedules ---
+
+
+def _plan(line: Line) -> SchedulePlan:
+    """`at=1000,2000`: since the scenario began."""
+    given = line.text_of("at")
+    times = tuple(START_MS + int(at) for at in given.split(",")) if given else ()
+    return SchedulePlan(times, line.yes("final"), line.count("missed"))
+
+
+def _schedule(line: Line, now_ms: int) -> c.Command:
+    """`schedule NAME TOPIC VALUE at=…`. The core never looks at the expression."""
+    name, topic, value = line.words
+    message = ScheduledMessage(topic, value.encode(), b"", b"", f.RecordSchedule(0, tracked=True))
+    times = ScheduleTimes(line.text_of("cron", "* * * * *"), timezone="UTC", jitter_ms=line.count("jitter"))
+    window_ms = line.count("window", 366 * 86_400_000)
+    spec = ScheduleSpec(message, times, line.text_of("catch_up", "last"), window_ms)  # type: ignore[arg-type]
+    return d.CreateSchedule(name, spec, _plan(line), line.yes("replace"))
+
+
+def _plan_schedule(line: Line, now_ms: int) -> c.Command:
+    """`plan NUMBER at=…`."""
+    return d.PlanSchedules((d.NextPlan(int(line.words[0]), line.count("revision"), _plan(line)),))
 
 
 BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
@@ -415,6 +530,10 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "keep": _keep,
     "cancel": _cancel,
     "redrive": _redrive,
+    "retry": _retry,
+    "purge": lambda line, now_ms: v.PurgeTopic(line.words[0]),
+    "move": _move,
+    "delete-letters": _delete_letters,
     "begin": _begin,
     "commit": _commit,
     "fail": _fail,
@@ -426,13 +545,29 @@ BUILDERS: dict[str, Callable[[Line, int], c.Command]] = {
     "producer": lambda line, now_ms: ReadProducer(*line.words),
     "head": lambda line, now_ms: ReadStream(line.words[0], renews=False),
     "states": _states,
+    "batch": _job_batch,
+    "add": _add_jobs,
+    "cancel-batch": lambda line, now_ms: j.CancelJobBatch(line.words[0]),
     "delete": _delete,
     "stage": _stage,
     "publish": _publish,
     "token": _token,
+    "tenant": lambda line, now_ms: t.CreateTenant(line.words[0], TenantQuotas(**_quotas(line))),
+    "set-tenant": lambda line, now_ms: t.ChangeTenant(line.words[0], _quotas(line)),
+    "delete-tenant": lambda line, now_ms: t.DeleteTenant(line.words[0]),
+    "open-audit": lambda line, now_ms: a.OpenAudit(_config(line)),
+    "note": lambda line, now_ms: a.NoteAudit(
+        (AuditRecord(action="access", address=line.words[0], result=line.words[1], count=line.count("count", 1)),)
+    ),
     "narrow": _narrow,
     "rotate": _rotate,
     "revoke": lambda line, now_ms: a.RevokeAccessToken(line.words[0]),
     "used": lambda line, now_ms: a.NoteAccessTokens(tuple(line.words)),
+    "schedule": _schedule,
+    "plan": _plan_schedule,
+    "pause-schedule": lambda line, now_ms: d.PauseSchedule(line.words[0]),
+    "resume-schedule": lambda line, now_ms: d.PauseSchedule(line.words[0], paused=False),
+    "run-schedule": lambda line, now_ms: d.RunSchedule(line.words[0], line.text_of("id", "r")),
+    "delete-schedule": lambda line, now_ms: d.DeleteSchedule(line.words[0]),
     "forget": lambda line, now_ms: c.ForgetStages(line.words[0], tuple(line.words[1:])),
 }

@@ -25,7 +25,7 @@ from tests.support.broker_fixture import BrokerFixture
 
 TIMES = {
     "at_ms", "from_ms", "until_ms", "retry_at_ms", "expires_ms", "key_expires_ms", "next_ms", "not_before_ms",
-    "deadline_ms", "expires_at_ms", "old_until_ms",
+    "deadline_ms", "expires_at_ms", "old_until_ms", "time_ms",
 }  # fmt: skip
 RANGES = {"ranges"}
 HASHES = {"outcome", "digest"}
@@ -162,9 +162,11 @@ def shown(value: Any) -> str:
 def _content(name: str, content: Any) -> str:
     if name in TIMES and isinstance(content, int) and content:
         return f"@{content - START_MS}"
+    if name == "times" and isinstance(content, tuple):
+        return "[" + " ".join(f"@{at_ms - START_MS}" for at_ms in content) + "]"
     if name == "batch":
         return "[" + " ".join(record.value.decode() for record in unpack(content)) + "]"
-    if name == "ranges":
+    if name in ("ranges", "indexes"):
         return "[" + " ".join(str(a) if b == a + 1 else f"{a}-{b}" for a, b in content) + "]"
     if name == "how":
         return {f.ACKED: "acked", f.DEAD: "dead", f.CANCELLED: "cancelled", f.SKIPPED: "skipped"}[content]

@@ -520,6 +520,7 @@ def topic_config(actor: Actor) -> f.TopicConfig:
         retry=retry,
         history=chance() < 0.06,
         fair="tenant" if chance() < 0.3 else "",
+        keep_unread=actor.world.swarm.keep_unread,
     )
 
 

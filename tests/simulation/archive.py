@@ -19,9 +19,9 @@ from driftq.engine.folder_storage import Opened, open_folder
 from driftq.engine.projection import StoreReader, project
 from driftq.engine.sequencer import Sequencer
 from driftq.repair.restore import RestorePoint, restore
-from driftq.storage.archive.bases import BaseCopy, FileGone, Inventory
+from driftq.storage.archive.bases import BaseCopy, FileGone, Inventory, load_inventory
 from driftq.storage.archive.history import load_manifest
-from driftq.storage.archive.manifest import Owner
+from driftq.storage.archive.manifest import Manifest, Owner, bases_of
 from driftq.storage.archive.object_store import MemoryObjects, ObjectStoreError
 from driftq.storage.archive.writer import ArchiveWriter, Superseded
 from driftq.storage.log_store import MemoryLogStore
@@ -29,6 +29,7 @@ from tests.simulation.checks.restarts import NoChance
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.run import Result, perform
 from tests.simulation.swarm import Swarm, draw
+from tests.simulation.tiers import Tier
 from tests.simulation.trace import Trace
 from tests.simulation.world import FOLDER, World
 from tests.support.faulty_objects import FaultyObjects
@@ -37,6 +38,7 @@ from tests.support.simdisk import Crash, SimDisk
 CHUNK_BYTES = 2_000
 OPERATIONS = 800
 HEALED_OPERATIONS = 600
+LAST_OPERATIONS = 200
 
 
 class ArchiveDisk(SimDisk):
@@ -68,10 +70,12 @@ class ArchivedWorld(World):
         self.shipped_lsn = 0  # everything up to here was stored, as far as the writer knows
         self.inventory: Inventory | None = None
         self.copies = 0
+        self.moved_records: dict[tuple[int, int, int], list[bytes]] = {}  # what was read before a segment left the disk
 
     def _begin(self, opened: Opened) -> None:
-        super()._begin(opened)
         self.processes += 1
+        self.tier = Tier(self, opened, self.swarm.seed)
+        super()._begin(opened)
         self.inventory = None
         owner = Owner("simulated", self.processes, "", "")
         self.writer = ArchiveWriter(
@@ -112,6 +116,10 @@ class ArchivedWorld(World):
             self._try(self._base)
         elif roll < 0.304:
             self.check_restore()
+        elif roll < 0.55:
+            self._try(self._move)
+        elif roll < 0.555:
+            self._try(self._retain)
 
     def _try(self, step) -> None:
         try:
@@ -150,9 +158,21 @@ class ArchivedWorld(World):
         if self._attached():
             self.writer.beat()
 
+    def _move(self) -> None:
+        """Not where copies of the disk are read and repaired: the archive is no part of them."""
+        if self.swarm.kind not in ("flips", "lies") and self._attached():
+            self.tier.advance(self.inventory, self.writer)
+            self.tier.check()
+
+    def _retain(self) -> None:
+        if self._attached():
+            self.tier.finish()
+            self.tier.retain(self.writer, lambda base: load_inventory(self.objects, base))
+
     def _base(self) -> None:
         if not self._attached():
             return
+        self.tier.finish()
         opened, writer = self.opened, self.writer
         lsn = self.checkpoint.snapshot_lsn
         newest = max((base.lsn for base in writer.present.bases), default=0)
@@ -173,6 +193,23 @@ class ArchivedWorld(World):
         self.inventory = inventory
         self.counts["bases"] += 1
 
+    def move_all(self) -> None:
+        """Until everything has left the disk that may."""
+        moved = -1
+        while self.counts["segments moved"] > moved:
+            moved = self.counts["segments moved"]
+            for _ in range(100):
+                self._try(self._move)
+
+    def make_base(self) -> None:
+        count = self.counts["bases"]
+        for _ in range(100):
+            self.checkpoint.advance(self)
+            self._try(self._ship)
+            self._try(self._base)
+            if self.counts["bases"] > count:
+                return
+
     # --- checks ---
 
     def check_restore(self) -> None:
@@ -185,8 +222,9 @@ class ArchivedWorld(World):
         least = self.durable_lsn if self.is_synced else self.shipped_lsn
         demand(tail >= least, "archive", f"lsn {tail} was restored, {least} was promised")
         demand(tail <= self.promised_lsn, "archive", f"lsn {tail} was restored; durable is {self.promised_lsn}")
-        if tail > manifest.first_lsn:
-            self._check(RestorePoint(lsn=self.archive_random.randrange(manifest.first_lsn, tail)), self.frames)
+        first_lsn = _first_point(manifest)
+        if tail > first_lsn:
+            self._check(RestorePoint(lsn=self.archive_random.randrange(first_lsn, tail)), self.frames)
         self.counts["restores compared"] += 1
 
     def _check(self, target: RestorePoint, frames: list[bytes]) -> int:
@@ -227,7 +265,10 @@ class ArchivedWorld(World):
         self.disk.before_sync = lambda: None
         target = RestorePoint()
         if self.archive_random.random() < 0.5:
-            target = RestorePoint(lsn=self.archive_random.randrange(1, self.promised_lsn))
+            first_lsn = _first_point(load_manifest(self.objects.inner))
+            target = RestorePoint(
+                lsn=self.archive_random.randrange(min(first_lsn, self.promised_lsn - 1), self.promised_lsn)
+            )
         opened = self._restored(target)
         frames = self.frames[: opened.journal.tail_lsn()]
         owner = Owner("elsewhere", 1, "", "")
@@ -261,6 +302,13 @@ class ArchivedWorld(World):
         self.counts["zombies refused"] += 1
 
 
+def _first_point(manifest: Manifest) -> int:
+    """The first lsn that can be restored: retention removes what came before."""
+    if manifest.first_lsn == 1:
+        return 1
+    return min(base.valid_lsn for base in bases_of(manifest, manifest.head))
+
+
 def _create_topic(opened: Opened, name: str, now_ms: int) -> list[bytes]:
     room = opened.options.journal_room(opened.journal.room_bytes())
     sequencer = Sequencer(opened.broker, opened.store, opened.journal.tail_lsn(), room)
@@ -284,6 +332,11 @@ def run_archive_seed(seed: int, operations: int = OPERATIONS) -> Result:
         world.die("the last kill before healing")
         cast.act(world.operations + HEALED_OPERATIONS)  # one process that makes several bases
         world.commit_all()
+        world.check_restore()
+        world.move_all()
+        cast.act(world.operations + LAST_OPERATIONS)
+        world.commit_all()
+        world.make_base()  # of what is here and of what is not
         world.check_restore()
         world.objects.chance = 0.0
         world.take_over()

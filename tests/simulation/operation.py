@@ -7,6 +7,7 @@ from typing import Any
 from driftq.core.model.commands import Command
 from driftq.core.model.replies import Reply
 
+JOB_OF_A_BATCH = b"jb batcher"  # what the value of every job of a job batch begins with
 PLAIN = "plain message"  # the note of a message that may be coalesced with others
 
 

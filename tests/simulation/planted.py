@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from tests.simulation.intervention_bugs import INTERVENTION_BUGS
+
 
 class Bug(NamedTuple):
     """`target` is "module:function" or "module:Class.method" under driftq."""
@@ -79,6 +81,34 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "truncated_past_the_damage": (
         Bug("repair.folder_reader:FolderFold.take", "if frame.lsn != self.lsn + 1:", "if 0:"),
     ),
+    # --- schedules
+    "schedule_fires_twice": (
+        Bug("core.state.schedules:Schedule.pass_times", "if time > time_ms", "if time >= time_ms"),
+    ),
+    "schedule_fires_without_its_message": (
+        Bug(
+            "core.rules.schedules:_fire_time", "if isinstance(reply, Produced):", "ctx.roll_back(savepoint)\n    if 1:"
+        ),
+    ),
+    "schedule_firing_not_recorded": (Bug("core.rules.schedules:_fire_time", "ctx.facts.append(fact)", "pass"),),
+    "schedule_time_lost_by_a_restart": (
+        Bug("core.state.schedules:Schedule.restore", "fact.plan.times, fact.plan.is_final", "(), True"),
+    ),
+    "schedule_fires_an_old_plan": (Bug("core.rules.schedules:_after", "if time_ms > cursor_ms", ""),),
+    "schedule_catches_up_with_all": (Bug("core.rules.schedules:_fire", 'schedule.spec.catch_up == "all"', "1"),),
+    "schedule_catches_up_before_its_plan": (Bug("core.rules.schedules:_waits_for_plan", "return", "return False and"),),
+    "schedule_fires_while_paused": (Bug("core.state.schedules:Schedule.next_ms", "self.paused or ", ""),),
+    "schedule_catches_up_after_a_pause": (
+        Bug("core.state.schedules:ScheduleTable._paused", "schedule.pass_times(fact.at_ms)", "pass"),
+    ),
+    "schedule_fires_early": (
+        Bug("core.rules.schedules:_passed", "schedule.due_ms(time_ms) <= ctx.now_ms", "time_ms <= ctx.now_ms"),
+        Bug("core.state.schedules:Schedule.next_ms", "self.due_ms(self.times[0])", "self.times[0]"),
+    ),
+    "schedule_window_ignored": (Bug("core.rules.schedules:_fire", "<= window_ms", "< 1 << 60"),),
+    "schedule_skips_what_is_refused_for_now": (
+        Bug("core.rules.schedules:_fire_time", "reply.code is Code.OVERLOADED", "0"),
+    ),
     # --- access
     "token_gains_rights": (
         Bug(
@@ -86,6 +116,12 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if not covers(parse_grants(token.grants), parse_grants(grants)):",
             "if 0:",
         ),
+    ),
+    "stream_quota_not_checked": (
+        Bug("core.rules.streams:create", 'refused = over_quota(ctx, command.path, "streams")', "refused = None"),
+    ),
+    "tenant_counts_wrong_after_a_restart": (
+        Bug("core.state.snapshot:SnapshotRestore._plain_streams", "self._state.tenants.count_stream(path, 1)", "pass"),
     ),
     "old_secret_never_ends": (
         Bug("core.state.access_tokens:AccessToken.secrets", "if self.old_until_ms > now_ms:", "if self.old_until_ms:"),
@@ -96,6 +132,62 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "fact.grants, fact.expires_ms,",
             "fact.created.grants, fact.expires_ms,",
         ),
+    ),
+    # --- job batches
+    "on_complete_lost": (
+        Bug("core.transitions.job_batches:_Ends._end", 'if role == "on_complete" or', 'if role != "on_complete" and'),
+    ),
+    "on_complete_doubled": (
+        Bug(
+            "core.transitions.job_batches:_Ends._end",
+            "produced = self._produce(template, replace(part, role=role))",
+            "produced = [self._produce(template, replace(part, role=role)) for _ in (1, 2)][0]",
+        ),
+    ),
+    "member_counted_twice": (
+        Bug("core.transitions.job_batches:_Collector._end", "if key not in self._seen and", "if"),
+    ),
+    "end_for_another_group_counted": (
+        Bug("core.transitions.job_batches:_Collector._end", "group in (None, batch.created.created.group)", "True"),
+    ),
+    "trimmed_member_never_ends": (
+        Bug("core.transitions.job_batches:_Collector.take", "self._end(fact.log_id, 0, fact.start_offset", "(fact"),
+    ),
+    "open_batch_ends": (Bug("core.transitions.job_batches:_Ends._check", "or not view.sealed", ""),),
+    "chain_continues_after_a_failure": (
+        Bug("core.transitions.job_batches:_Ends._check", "(view.cancelled or view.has_failed())", "view.cancelled"),
+    ),
+    "result_not_passed_on": (
+        Bug("core.transitions.job_batches:_Ends._result", 'Raw(result or b"null")', 'Raw(b"null")'),
+    ),
+    "job_of_a_batch_forgotten_by_a_restart": (
+        Bug("core.state.job_batches:JobBatchTable._members_restored", "if state == b.RUNNING and", "if 0 and"),
+    ),
+    "result_of_a_member_forgotten_by_a_restart": (
+        Bug("core.state.job_batches:JobBatchTable._members_restored", "batch.keep(result)", "pass"),
+    ),
+    "due_batch_not_swept": (
+        Bug("core.state.job_batches:JobBatchTable.sweep_ms", "batch.is_due or batch.cancelled_ms", "0"),
+    ),
+    # --- the audit
+    "change_without_its_record": (Bug("core.broker:Broker.decide", "if command.audit is not None:", "if 0:"),),
+    "record_without_its_change": (
+        Bug(
+            "core.broker:Broker.decide",
+            "isinstance(reply, Rejected)",
+            "isinstance(reply, Rejected) and not command.audit",
+        ),
+    ),
+    "repeat_recorded_as_a_change": (Bug("core.rules.audit:record", "CHANGED if ctx.facts else UNCHANGED", "CHANGED"),),
+    "recorded_twice": (
+        Bug(
+            "core.rules.audit:record",
+            "_append(ctx, (replace(entry, result=CHANGED if ctx.facts else UNCHANGED),))",
+            "_append(ctx, 2 * (replace(entry, result=CHANGED if ctx.facts else UNCHANGED),))",
+        ),
+    ),
+    "audit_can_be_changed": (
+        Bug("core.transitions.lookups:audit_refusal", "if own_name(topic) != AUDIT_TOPIC:", "if 1:"),
     ),
     # --- the sequencer
     "ack_before_sync": (Bug("engine.sequencer:Sequencer.submit", "if self.decided_lsn <= self.durable_lsn:", "if 1:"),),
@@ -255,7 +347,11 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     "clock_shortens_leases": (Bug("core.state.deadlines:_shift_progress", "lease.until_ms += step_ms", "pass"),),
     "clock_ends_backoffs": (Bug("core.state.deadlines:_shift_progress", "if entry.was_delivered():", "if 0:"),),
     "lost_wake_up": (
-        Bug("core.broker:Broker.due", "state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))", "pass"),
+        Bug(
+            "core.broker:Broker._due_sweep",
+            "state.deadlines.push(subject, self._sweep_again_ms(subject, now_ms))",
+            "pass",
+        ),
     ),
     "idle_too_early": (
         Bug("core.rules.sweep:_find_idle_group", "group.active_ms > since_ms", "group.active_ms > ctx.now_ms"),
@@ -266,6 +362,9 @@ BUGS: dict[str, tuple[Bug, ...]] = {
             "if not (group := state.groups[group_id]).idle",
             "if (group := state.groups[group_id])",
         ),
+    ),
+    "retention_forgets_groups": (
+        Bug("core.rules.sweep:_retain_log", "_kept_from(ctx, log, config.keep_unread)", "log.end"),
     ),
     "timeout_ignored_by_extend": (Bug("core.transitions.expiry:extensions", "if not log.timeout_offsets:", "if 1:"),),
     "timeout_is_a_lost_lease": (
@@ -378,71 +477,14 @@ BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "effect_unfenced": (Bug("core.rules.effects:_held", "if effect.fence != fence:", "if 0:"),),
     "effect_forgotten": (Bug("core.rules.effects:begin", "effect.status is EffectStatus.COMMITTED:", "False:"),),
-}
-
-# Those that only a broker with an archive has (`tests.simulation.archive`).
-ARCHIVE_BUGS: dict[str, tuple[Bug, ...]] = {
-    "shipped_before_it_is_durable": (
-        Bug("storage.journal_reader:JournalReader.read", "if self.lsn >= end.lsn:", "if self._is_at_the_end():"),
-        Bug(
-            "storage.journal_reader:JournalReader.read",
-            "limit = end.position if is_last else self._segment.size_bytes",
-            "limit = self._segment.size_bytes",
-        ),
-        Bug("storage.journal_reader:JournalReader.read", "raise self._damaged(end.lsn)", "return None"),
-        Bug("storage.journal_reader:JournalReader.read", "self._is_at_the_end()", "False"),
-    ),
-    "generation_reused": (
-        Bug(
-            "storage.archive.writer:ArchiveWriter.attach",
-            "end_lsn, end_crc = self._seal(present, name)",
-            "name = present.head; end_lsn, end_crc = present.next_lsn - 1, present.next_crc",
-        ),
-    ),
-    "head_not_sealed": (
-        Bug(
-            "storage.archive.writer:ArchiveWriter._seal",
-            "self._objects.put_new(chunk_key(present.head, lsn), seal)",
-            "pass",
-        ),
-    ),
-    "manifest_overwritten_by_a_zombie": (
-        Bug(
-            "storage.archive.writer:ArchiveWriter._replace",
-            "(present.head, present.owner) != (self.generation, self._owner)",
-            "False",
-        ),
-        Bug(
-            "storage.archive.writer:ArchiveWriter._replace",
-            "self.present, self._version = present, version",
-            "self._version = version",
-        ),
-    ),
-    "base_without_what_a_file_gained": (
-        Bug("storage.archive.bases:BaseCopy._copy", "known.size_bytes == file_seen.size_bytes", "known.pieces"),
-    ),
-    "trimmed_history_of_a_branch": (
-        Bug("storage.archive.history:history_runs", "cut(chunk.run, stretch.last_lsn)", "chunk.run"),
-        Bug("storage.archive.history:history_runs", "lsn >= stretch.last_lsn", "0"),
-    ),
-    "listing_believed": (
-        Bug(
-            "storage.archive.history:_chunks_of",
-            "fetch.result() if fetch is not None else chunk_at(objects, generation, lsn)",
-            "fetch.result() if fetch is not None else chunk_at(objects, generation, lsn) if lsn in known else None",
-        ),
-        Bug("storage.archive.history:_chunks_of", "fetches: dict", "known = set(listed); fetches: dict"),
-    ),
-    "lost_reply_taken_for_another_writer": (
-        Bug("storage.archive.writer:ArchiveWriter.ship", "if self._objects.get(key) != data:", "if 1:"),
-    ),
+    **{name: (Bug(*bug),) for name, bug in INTERVENTION_BUGS.items()},
 }
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """The product with one bug in it."""
-    with planted_bugs(*(BUGS.get(name) or ARCHIVE_BUGS[name])):
+    with planted_bugs(*BUGS[name]):
         yield
 
 

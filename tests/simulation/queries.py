@@ -60,6 +60,7 @@ PARTS: dict[str, Callable[[State], object]] = {
     "effects": lambda state: list(state.effects.snapshot()),
     "jobs": lambda state: list(state.job_attempts.snapshot()),
     "results": lambda state: [*state.results.snapshot(), *state.reports.snapshot()],
+    "job batches": lambda state: list(state.job_batches.snapshot()),
     "streams": lambda state: [stream.snapshot() for stream in state.streams.in_order()],
     "stages": lambda state: list(state.stages.snapshot()),
     "subscriptions": lambda state: list(state.subscriptions.snapshot()),

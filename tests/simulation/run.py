@@ -18,7 +18,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import ranges
 from driftq.core.model.replies import Claimed, Rejected, Reply
 from driftq.core.state import held_ranges, timer_queue
-from tests.simulation import actors, administrators, consumers, subscribers, workers
+from tests.simulation import actors, administrators, consumers, job_batchers, operators, subscribers, workers
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.corruption import Expected, begin_lying, end_lying, try_flips
 from tests.simulation.operation import Operation
@@ -28,6 +28,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.world import World
 
 OPERATIONS = 4_000
+SWEEPS_OF_BATCHES = 60
 HOW_MANY = {"plain": 2, "idempotent": 4, "keyed": 2, "worker": 6, "consumer": 3, "stream": 2, "stager": 2, "effects": 2}
 CLASSES: dict[str, type[actors.Actor]] = {
     "plain": actors.PlainProducer,
@@ -96,6 +97,7 @@ class Drainer:
         for group in list(queues.groups.values()):
             world.submit(c.PauseGroup(group.topic, group.name, False), self)
         world.commit_all()
+        self.end_batches()
         rounds = 0
         while left := queues.unsettled():
             rounds += 1
@@ -118,6 +120,18 @@ class Drainer:
             for ack in acks:
                 world.submit(ack, self)
             world.commit_all()
+        self.end_batches()
+
+    def end_batches(self) -> None:
+        """Sweeps end the batches that a full frame left to them, and cancel what is left of cancelled ones."""
+        world = self.world
+        for _ in range(SWEEPS_OF_BATCHES if world.audit.job_batches.has_any() else 0):
+            world.now_ms += 200
+            command = world.opened.broker.due(world.now_ms)
+            if command is not None:
+                world.submit(command, self)
+        world.commit_all()
+        world.audit.job_batches.finished()
 
 
 def run_seed(
@@ -170,6 +184,14 @@ def _filled(result: Result, world: World) -> Result:
     result.counts["results stored"] = audit.results.stored
     result.counts["results forgotten"] = audit.results.forgotten
     result.counts["progress reported"] = audit.results.reported
+    result.counts["job batches ended"] = audit.job_batches.ended
+    result.counts["steps of chains"] = audit.job_batches.steps
+    result.counts["schedules fired"] = audit.schedules.firings
+    result.counts["schedules missed"] = audit.schedules.missed
+    result.counts["made due"] = audit.interventions.made_due
+    result.counts["moved"] = audit.interventions.moved
+    result.counts["letters deleted"] = audit.interventions.deleted
+    result.counts["purged"] = audit.interventions.purged
     result.counts["published"] = audit.staging.published
     result.counts["stream histories"] = audit.streams.histories
     result.counts["stream calls"] = audit.streams.calls
@@ -219,9 +241,19 @@ class Cast:
             for number in range(HOW_MANY.get(name, 1)):
                 self._cast.append(CLASSES[name](world, number))
                 self._totals.append((self._totals[-1] if self._totals else 0) + weight)
-        self._extra = (
-            [administrators.TokenAdministrator(world, 0)] if administrators.acts_in(swarm.seed) else []
-        )  # they act beside the others
+        self._extra: list[actors.Actor] = []  # they act beside the others
+        if administrators.acts_in(swarm.seed):
+            self._extra = [
+                administrators.TokenAdministrator(world, 0),
+                administrators.TenantAdministrator(world, 0),
+                administrators.AuditAdministrator(world, 0),
+            ]
+        if job_batchers.acts_in(swarm.seed):
+            self._extra.append(job_batchers.JobBatcher(world, 0))
+        if administrators.ScheduleAdministrator.acts_in(swarm.seed):
+            self._extra.append(administrators.ScheduleAdministrator(world, 0))
+        if operators.acts_in(swarm.seed):
+            self._extra.append(operators.Operator(world, 0))
         boss = actors.Admin(world, 99)
         for number in range(swarm.topics):
             command = c.CreateTopic(f"t{number}", swarm.partitions, actors.topic_config(boss))
@@ -257,6 +289,8 @@ def finish(world: World) -> None:
     world.sequencer.room.free_bytes = world.opened.journal.room_bytes()
     reply = world.submit(c.CreateTopic("healed"), world).reply or world.commit_all()
     demand(not isinstance(reply, Rejected), "liveness", f"new work is refused though everything is well: {reply}")
+    if administrators.ScheduleAdministrator.acts_in(world.swarm.seed):
+        administrators.ScheduleAdministrator(world, 1).finish()
     Drainer(world).drain()
     world.audit.compare(world.opened.broker.state, world.now_ms)
     world.clean_stop()

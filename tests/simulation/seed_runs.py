@@ -27,7 +27,9 @@ COUNTS = (
     "crashes", "crashes while starting", "stops", "clean stops", "torn tails", "checkpoints", "commits", "times full",
     "new work refused while full", "old work done while full",
     "folds killed", "dead letters", "published", "stream histories", "stale settles refused", "restarts compared",
+    "made due", "moved", "letters deleted", "purged",
     "history events", "reads that waited", "groups idle", "groups caught up", "producers held up",
+    "schedules fired", "schedules missed",
     "flips harmless", "flips refused", "flips found by a read", "lies noticed", "lies unnoticeable",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from driftq.core.model import commands as c
+from driftq.core.model import interventions as v
 from driftq.core.model import subscriptions as w
 from driftq.core.model.facts import RecordSchedule
 from driftq.core.model.queries import ListStreams, ReadPartition, ReadProducer, ReadStates, ReadStream, ReadSubscription
@@ -103,7 +104,7 @@ class Redriver(Actor):
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
-        self.last: c.Redrive | None = None
+        self.last: v.Redrive | None = None
 
     def act(self) -> None:
         chance = self.random.random
@@ -112,10 +113,10 @@ class Redriver(Actor):
             return
         topic = self.topic()
         group = "redrive" if chance() < 0.7 else "g0"
-        self.last = c.Redrive(f"dlq.{topic}", group, tuple(self.part(topic) for _ in range(1 + int(chance() * 3))))
+        self.last = v.Redrive(f"dlq.{topic}", group, tuple(self.part(topic) for _ in range(1 + int(chance() * 3))))
         self.ask(self.last)
 
-    def part(self, topic: str) -> c.RedrivePart:
+    def part(self, topic: str) -> v.RedrivePart:
         """Some neighbouring letters. Parts of one command may name the same letter."""
         chance = self.random.random
         batch, count, size = self.batch(1 if chance() < 0.5 else 3)
@@ -124,4 +125,4 @@ class Redriver(Actor):
         marks = tuple(RecordSchedule(index, group=only) for index in range(count)) if only else ()
         first = int(chance() * 30 * chance())
         produce = c.Produce(topic, batch, count, size, b"", partition, marks=marks)
-        return c.RedrivePart(partition, tuple(range(first, first + count)), produce)
+        return v.RedrivePart(partition, tuple(range(first, first + count)), produce)

@@ -12,6 +12,7 @@ from random import Random
 
 import msgspec
 
+from driftq.core.model.facts import KEEP_ALL, KEEP_NONE
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.folder_storage import StorageOptions
 from driftq.wire.message import RetryPolicy
@@ -54,6 +55,7 @@ class Swarm:
     limits: BrokerLimits
     faults: FaultPlan
     checks_folds: bool
+    keep_unread: str  # the setting of every topic
     coalesces: bool  # plain producers send single messages, which may share an append; commits are delayed
 
 
@@ -118,6 +120,7 @@ def draw(seed: int, operations: int) -> Swarm:
         weights=weights,
         options=options,
         limits=_with_idle_groups(_limits(chance, segment), seed),
+        keep_unread=Random(f"keep unread {seed}").choice(("", "", KEEP_ALL, KEEP_NONE)),
         faults=_faults(chance, kind, seed),
         checks_folds=chance.random() < 0.3,
         coalesces=_coalesces(seed),
@@ -163,10 +166,15 @@ def _limits(chance: Random, segment_bytes: int) -> BrokerLimits:
 
 def _with_idle_groups(limits: BrokerLimits, seed: int) -> BrokerLimits:
     """Drawn apart, so that it changes nothing else of a seed. In every fifth seed there are idle groups and full
-    partitions."""
+    partitions, in every fourth of the others retention waits for groups."""
     small = seed % 5 == 0 and limits.partition_messages <= 400
     choices = (1_500,) if small else (0, 0, 1_500, 10_000)
-    return msgspec.structs.replace(limits, groups_idle_ms=Random(f"idle {seed}").choice(choices))
+    waits = seed % 4 == 1 and seed % 5 > 0
+    return msgspec.structs.replace(
+        limits,
+        groups_idle_ms=Random(f"idle {seed}").choice(choices),
+        keep_unread_ms=Random(f"keep unread for {seed}").choice((2_000, 60_000)) if waits else 0,
+    )
 
 
 def _shares(seed: int) -> dict[str, int]:

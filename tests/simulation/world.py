@@ -396,7 +396,7 @@ class World:
         inbox = self._inbox
         self.open_ops.append(op)
         queries = Queries(self.sequencer, lambda: self.now_ms)
-        queries.run(lambda view: shown(question, view.state), lambda reply: inbox.append((op, reply)))
+        queries.run(lambda view: shown(question, view.state), lambda reply: inbox.append((op, reply)), _raise)
         if inbox:
             self._hand_out()
 
@@ -549,3 +549,7 @@ class World:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 240 else f"{text[:200]}… ({len(text)} characters)"
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -35,6 +35,7 @@ SIZE_BYTES = 256 << 20
 PARTITIONS = 2
 ROWS_PER_CUT = 400
 WAIT_S = 120.0
+UNMOUNT_S = 30.0
 
 
 class PowerCutRun:
@@ -81,7 +82,10 @@ class PowerCutRun:
         threading.Event().wait(self.chance.uniform(0, 0.6))  # so that the cut hits any step
         self.power.cut(self.profile)
         query.stop()
-        until_now(self.is_unmounted, 60)
+        try:
+            until_now(self.is_unmounted, UNMOUNT_S)
+        except AssertionError:
+            self.power.detach()
         self.power.mount_again()
         self.look()
 

@@ -18,8 +18,9 @@ import pytest
 
 from driftq.client.calls.queue import item
 from driftq.settings.loader import SettingsError
-from driftq.spark.pipelines.archive import dated, parsed, resume_offsets, start_archive
+from driftq.spark.pipelines.archive import dated, resume_offsets, start_archive
 from driftq.spark.pipelines.audit import audit
+from driftq.spark.pipelines.json_values import parsed
 from driftq.spark.pipelines.settings import Configuration, from_tree
 from driftq.spark.tables import open_table, read_table
 

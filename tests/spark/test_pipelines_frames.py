@@ -143,6 +143,8 @@ ERRORS = [
     "timeout after 7 ms for user 'x' and \"\"",
     "id 550e8400-e29b-41d4-a716-446655440000 at 0xFFee: deadbeef",
     "first line 1\nsecond line 2",
+    "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'vat' of order 12\n\n",
+    "Traceback (most recent call last):",
     "größe 12 überé34 deadbeefé cafebabe1234_x",
     "x" * 150 + " 1 " + "y" * 100,
     "",

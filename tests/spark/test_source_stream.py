@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as f
 
+from driftq.spark.progress import LagListener, with_lag
 from tests.support.wait import until_now
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def test_a_batch_that_is_run_again_has_the_same_rows_in_the_same_tasks_whatever_
 
 def test_a_running_query_reports_its_lag_and_reads_new_rows(spark, read, broker, tmp_path):
     fill(broker, "t", 30)
+    reported: list[dict[str, Any]] = []
+    listener = LagListener(reported.append)
+    spark.streams.addListener(listener)
     query = (
         read(subscribe="t", maxOffsetsPerTrigger="20")
         .writeStream.format("memory")
@@ -101,12 +105,19 @@ def test_a_running_query_reports_its_lag_and_reads_new_rows(spark, read, broker,
         until_now(lambda: read_so_far() == 35, 90)
         assert spark.table("seen").select("offset").distinct().count() == 35
         sources = [progress.sources[0] for progress in query.recentProgress if progress.numInputRows]
+        until_now(lambda: reported, 60)  # Spark calls listeners in a thread of their own
     finally:
         query.stop()
+        spark.streams.removeListener(listener)
     latest = [json.loads(source.latestOffset) for source in sources]
     assert [progress["lag"]["offsets"] for progress in latest][:2] == [10, 0]
     assert latest[0]["offsets"] == {"t": {"0": 30}}
     assert latest[0]["lag"]["seconds"] > 0
+    metrics = with_lag(next(progress for progress in query.recentProgress if progress.numInputRows))["sources"][0][
+        "metrics"
+    ]
+    assert (metrics["offsetsBehindLatest"], metrics["offsetsBehindLatest.t/0"]) == ("10", "10")
+    assert reported[0]["sources"][0]["metrics"] == metrics
 
 
 def test_a_query_with_a_group_has_a_lag_that_never_runs_ahead_of_its_finished_batches(read, broker, tmp_path):

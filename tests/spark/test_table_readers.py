@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow.compute as pc
@@ -17,21 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from driftq.spark.tables import Committed, Compaction, DeltaTable
+from tests.spark.guide_readers import READERS, columns_by_guide
 from tests.spark.test_tables import rows_of, table_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "tables.md"
-READERS = ("Polars", "DuckDB", "pandas", "pyarrow", "Spark")
-
-
-def guide_lines() -> tuple[str, dict[str, str]]:
-    """The imports that the guide prints, and the line of each reader."""
-    block = re.search(r"```python\n(import duckdb\n.*?)\n\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert block is not None
-    lines = (line.split("  # ") for line in block[2].strip().splitlines())
-    return block[1], {comment.split()[0].rstrip(";,"): line for line, comment in lines}
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +40,9 @@ def test_the_line_of_the_guide_opens_a_table(
     spark: SparkSession, orders: Path, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(orders.parents[1])
-    imports, lines = guide_lines()
-    names: dict[str, Any] = {}
-    exec(imports, names)
 
-    rows = eval(lines[reader], names)
+    columns = columns_by_guide(reader)
 
-    if reader == "Spark":
-        rows = rows.toArrow()
-    elif reader == "DuckDB":
-        rows = rows.to_arrow_table()
-    columns = rows if reader in ("Polars", "pandas") else rows.to_pydict()
     assert len(columns["offset"]) == 2_530
     assert set(columns["topic"]) == {"orders", "007", "a:b", "runs/1 %2F é"}
     assert sorted(offset for offset in columns["offset"])[-1] == 2_499

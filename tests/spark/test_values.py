@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+import io
+import json
+import struct
 from decimal import Decimal
 
+import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from pyspark.sql import functions as F
 
 from driftq.spark import values
 from driftq.spark.source.options import BadOption
@@ -20,10 +26,29 @@ format = "protobuf"
 descriptors = "clicks.desc"
 message = "shop.Click"
 
+[payments]
+format = "avro"
+schema = "payment.avsc"
+versions = { 7 = "payment.avsc" }
+
+[plain]
+format = "avro"
+schema = "payment.avsc"
+
 [wrong]
 format = "xml"
 """
-F = descriptor_pb2.FieldDescriptorProto
+PAYMENT = {
+    "type": "record",
+    "name": "shop.Payment",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "total", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}]},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+    ],
+}
+P = descriptor_pb2.FieldDescriptorProto
 
 
 def descriptors() -> descriptor_pb2.FileDescriptorSet:
@@ -32,19 +57,19 @@ def descriptors() -> descriptor_pb2.FileDescriptorSet:
     file.enum_type.add(name="Kind").value.add(name="LEFT", number=0)
     file.enum_type[0].value.add(name="RIGHT", number=1)
     place = file.message_type.add(name="Place")
-    place.field.add(name="x", number=1, type=F.TYPE_INT32, label=F.LABEL_OPTIONAL)
+    place.field.add(name="x", number=1, type=P.TYPE_INT32, label=P.LABEL_OPTIONAL)
     click = file.message_type.add(name="Click")
-    click.field.add(name="id", number=1, type=F.TYPE_UINT64, label=F.LABEL_OPTIONAL)
-    click.field.add(name="kind", number=2, type=F.TYPE_ENUM, type_name=".shop.Kind", label=F.LABEL_OPTIONAL)
-    click.field.add(name="places", number=3, type=F.TYPE_MESSAGE, type_name=".shop.Place", label=F.LABEL_REPEATED)
-    click.field.add(name="home", number=4, type=F.TYPE_MESSAGE, type_name=".shop.Place", label=F.LABEL_OPTIONAL)
-    click.field.add(name="raw", number=5, type=F.TYPE_BYTES, label=F.LABEL_OPTIONAL)
+    click.field.add(name="id", number=1, type=P.TYPE_UINT64, label=P.LABEL_OPTIONAL)
+    click.field.add(name="kind", number=2, type=P.TYPE_ENUM, type_name=".shop.Kind", label=P.LABEL_OPTIONAL)
+    click.field.add(name="places", number=3, type=P.TYPE_MESSAGE, type_name=".shop.Place", label=P.LABEL_REPEATED)
+    click.field.add(name="home", number=4, type=P.TYPE_MESSAGE, type_name=".shop.Place", label=P.LABEL_OPTIONAL)
+    click.field.add(name="raw", number=5, type=P.TYPE_BYTES, label=P.LABEL_OPTIONAL)
     entry = click.nested_type.add(name="CountsEntry")
     entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=F.TYPE_STRING, label=F.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=F.TYPE_INT64, label=F.LABEL_OPTIONAL)
+    entry.field.add(name="key", number=1, type=P.TYPE_STRING, label=P.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=P.TYPE_INT64, label=P.LABEL_OPTIONAL)
     click.field.add(
-        name="counts", number=6, type=F.TYPE_MESSAGE, type_name=".shop.Click.CountsEntry", label=F.LABEL_REPEATED
+        name="counts", number=6, type=P.TYPE_MESSAGE, type_name=".shop.Click.CountsEntry", label=P.LABEL_REPEATED
     )
     return descriptor_pb2.FileDescriptorSet(file=[file])
 
@@ -52,6 +77,7 @@ def descriptors() -> descriptor_pb2.FileDescriptorSet:
 @pytest.fixture
 def registry(tmp_path):
     (tmp_path / "schemas.toml").write_text(REGISTRY)
+    (tmp_path / "payment.avsc").write_text(json.dumps(PAYMENT))
     (tmp_path / "clicks.desc").write_bytes(descriptors().SerializeToString())
     return tmp_path / "schemas.toml"
 
@@ -76,9 +102,25 @@ def test_protobuf_values_become_columns_and_bad_ones_null(spark, registry):
     assert bad is None
 
 
+def test_avro_values_become_columns_and_bad_ones_null(spark, registry):
+    written = io.BytesIO()
+    at = datetime.datetime(2030, 1, 31, 12, tzinfo=datetime.UTC)
+    payment = {"id": 1, "at": at, "total": Decimal("12.50"), "tags": {"a": "b"}}
+    fastavro.schemaless_writer(written, fastavro.parse_schema(PAYMENT), payment)
+    texts = [written.getvalue(), written.getvalue()[:-1], struct.pack(">bI", 0, 7) + written.getvalue(), None]
+    rows = spark.createDataFrame([(text,) for text in texts], "value BINARY")
+
+    plain = values.decoded(rows, registry, "plain").select("data.*", F.unix_millis("data.at").alias("ms")).collect()
+    framed = [row.data for row in values.decoded(rows, registry, "payments").collect()]
+
+    assert [row.id for row in plain] == [1, None, None, None]
+    assert (plain[0].ms, plain[0].total, plain[0].tags) == (1_000 * at.timestamp(), Decimal("12.50"), {"a": "b"})
+    assert [data and data.id for data in framed] == [None, None, 1, None]
+
+
 def test_what_the_registry_lacks_is_named(spark, registry):
     rows = spark.createDataFrame([(b"",)], "value BINARY")
-    with pytest.raises(BadOption, match=r"no table \[nowhere\]; it has orders, clicks, wrong"):
+    with pytest.raises(BadOption, match=r"no table \[nowhere\]; it has orders, clicks, payments, plain, wrong"):
         values.decoded(rows, registry, "nowhere")
     with pytest.raises(BadOption, match='format = "json" with schema'):
         values.decoded(rows, registry, "wrong")

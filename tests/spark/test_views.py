@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from driftq.client.api import connect
 from driftq.spark import views
 from driftq.spark.source.options import BadOption
+from tests.support.server import running
 
 
 @pytest.fixture
@@ -51,3 +53,16 @@ def test_history_dead_letters_and_jobs_are_views_with_columns(spark, orders):
 def test_a_stream_of_jobs_has_no_state_of_a_moment(spark, orders):
     with pytest.raises(BadOption, match="batch"):
         views.jobs(spark, "orders.new", group="billing", stream=True, url=orders)
+
+
+def test_the_audit_is_a_view(spark):
+    with running(None, "audit.mode=on") as server, connect(server.url) as broker:
+        broker.topics.create("orders", partitions=3)
+        broker.topics.create("orders", partitions=3)
+        rows = views.audit(spark, url=server.url).orderBy("offset").collect()
+    assert [(row.action, row.name, row.result, row["count"]) for row in rows] == [
+        ("topic.create", "orders", "changed", 1), ("topic.create", "orders", "unchanged", 1),
+    ]  # fmt: skip
+    assert rows[0].details == '{"partitions":3}'
+    assert rows[0].at is not None
+    assert rows[0].address == "127.0.0.1"

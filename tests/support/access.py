@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import itertools
 import json
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -20,6 +21,7 @@ TOKENS = "auth.mode=tokens"  # the setting that turns them on
 TOPIC = "acme.orders"
 STREAM = "acme/runs/1"
 SUBSCRIPTION = "acme.sub"
+SCHEDULE = "acme.daily"
 
 JSON = {"Content-Type": "application/json"}
 TEXT = {"Content-Type": "text/plain"}
@@ -98,7 +100,13 @@ class ExampleCall(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     endless: bool = False  # the reply has no end
     unseen: bool = False  # without the right it is not found
+    absent: bool = False  # without the right there is nothing to delete
     lists: bool = False  # shows what the caller may see, and so is never refused
+
+    @property
+    def refusal(self) -> int:
+        """The status without the right."""
+        return 204 if self.absent else 404 if self.unseen else 403
 
     def data(self) -> bytes | None:
         return self.body if isinstance(self.body, bytes) or self.body is None else json.dumps(self.body).encode()
@@ -118,6 +126,7 @@ _MESSAGE = {"partition": 0, "offset": 0, "token": "x"}
 _KEY = {"topic": TOPIC, "group": "billing", "key": "k"}
 _WORKING = {"name": "f", "topic": TOPIC, "group": "billing"}
 _HEARTBEAT = {"host": "secret host", "pid": 1, "version": "1", "workers": [_WORKING]}
+_SCHEDULE = {"name": SCHEDULE, "topic": TOPIC, "message": {"value": "secret"}, "cron": "0 9 1 1 *"}
 _STREAMS = "* /v1/stream/*"
 _ROOT = f"/v1/stream/__ds/subscriptions/{SUBSCRIPTION}"
 _PULL = {"type": "pull-wake", "streams": [STREAM], "wake_stream": "acme/wakes"}
@@ -129,6 +138,9 @@ CALLS: tuple[ExampleCall, ...] = (
     _call("POST /v1/clock/accept", "/v1/clock/accept", "admin"),
     _call("GET /v1/metrics", "/v1/metrics", "observe"),
     _call("HEAD /v1/metrics", "/v1/metrics", "observe"),
+    _call("GET /v1/overview", "/v1/overview", "observe"),
+    _call("GET /v1/series", "/v1/series", "observe"),
+    _call("GET /v1/series/names", "/v1/series/names", "observe"),
     _call("GET /v1/backup", "/v1/backup", "admin", endless=True),
     # messages
     _call("POST /v1/produce", "/v1/produce", _PRODUCE, body={"topic": TOPIC, "value": "v"}),
@@ -157,6 +169,7 @@ CALLS: tuple[ExampleCall, ...] = (
     _call("GET /v1/explain", f"/v1/explain?topic={TOPIC}&partition=0&offset=0", _READ),
     # topics and groups
     _call("GET /v1/topics", "/v1/topics", lists=True),
+    _call("GET /v1/topics", "/v1/topics?details=true&sort=lag", lists=True),
     _call("POST /v1/topics", "/v1/topics", _MANAGE, body={"name": TOPIC}),
     _call("POST /v1/topics", f"/v1/topics?name={TOPIC}", _MANAGE),
     _call("GET /v1/topics/{topic}", f"/v1/topics/{TOPIC}", _READ),
@@ -173,6 +186,7 @@ CALLS: tuple[ExampleCall, ...] = (
     ),
     _call("POST /v1/offsets", "/v1/offsets", _READ, body={"topics": [TOPIC]}),
     _call("GET /v1/groups", "/v1/groups", lists=True),
+    _call("GET /v1/groups", "/v1/groups?details=true", lists=True),
     _call(
         "POST /v1/groups/offsets", "/v1/groups/offsets", f"consume:{TOPIC}/reader",
         body={"group": "reader", "offsets": {TOPIC: {"0": 0}}},
@@ -205,13 +219,39 @@ CALLS: tuple[ExampleCall, ...] = (
             "commits": [{**_KEY, "fence": 1}],
         },
     ),
+    _call("GET /v1/dlq", "/v1/dlq", lists=True),
     _call("GET /v1/dlq/{topic}", f"/v1/dlq/{TOPIC}", f"read:dlq.{TOPIC}"),
     _call("GET /v1/dlq/{topic}/errors", f"/v1/dlq/dlq.{TOPIC}/errors", f"read:dlq.{TOPIC}"),
     _call("POST /v1/dlq/{topic}/redrive", f"/v1/dlq/{TOPIC}/redrive", _PRODUCE, f"consume:dlq.{TOPIC}", body={}),
+    _call("POST /v1/dlq/{topic}/delete", f"/v1/dlq/{TOPIC}/delete", f"consume:dlq.{TOPIC}", body={"dry_run": True}),
+    _call("GET /v1/dlq/{topic}/export", f"/v1/dlq/{TOPIC}/export", f"read:dlq.{TOPIC}"),
     _call("POST /v1/jobs", "/v1/jobs", _PRODUCE, body={"topic": TOPIC, "task": "t", "value": "v"}),
+    _call("GET /v1/jobs", f"/v1/jobs?topic={TOPIC}", _READ),
+    _call("GET /v1/jobs/counts", f"/v1/jobs/counts?topic={TOPIC}", _READ),
+    _call("POST /v1/jobs/cancel", "/v1/jobs/cancel", _PRODUCE, body={"topic": TOPIC, "dry_run": True}),
+    _call("POST /v1/jobs/retry", "/v1/jobs/retry", _PRODUCE, body={"topic": TOPIC, "dry_run": True}),
+    _call("POST /v1/jobs/{topic}/{id}/retry", f"/v1/jobs/{TOPIC}/none/retry", _PRODUCE),
+    _call("POST /v1/topics/{topic}/purge", f"/v1/topics/{TOPIC}/purge", _MANAGE, body={"dry_run": True}),
+    _call(
+        "POST /v1/topics/{topic}/move", f"/v1/topics/{TOPIC}/move", _MANAGE, f"produce:{TOPIC}.elsewhere",
+        body={"to": f"{TOPIC}.elsewhere", "dry_run": True},
+    ),
+    _call("GET /v1/topics/{topic}/messages", f"/v1/topics/{TOPIC}/messages", _READ),
     _call("GET /v1/jobs/{topic}/{id}", f"/v1/jobs/{TOPIC}/job", _READ),
     _call("GET /v1/jobs/{topic}/{id}/result", f"/v1/jobs/{TOPIC}/job/result", _READ),
     _call("POST /v1/jobs/{topic}/{id}/cancel", f"/v1/jobs/{TOPIC}/none/cancel", _PRODUCE),
+    _call(
+        "POST /v1/job-batches", "/v1/job-batches", _PRODUCE, f"{_PRODUCE}.eu",
+        body={"topic": TOPIC, "jobs": [{"value": "v"}], "on_complete": {"topic": f"{TOPIC}.eu", "value": "v"}},
+    ),
+    _call("GET /v1/job-batches", "/v1/job-batches", lists=True),
+    _call("GET /v1/job-batches/{id}", "/v1/job-batches/known", _READ, unseen=True),
+    _call("GET /v1/job-batches/{id}/jobs", "/v1/job-batches/known/jobs", _READ, unseen=True),
+    _call("GET /v1/job-batches/{id}/results", "/v1/job-batches/known/results", _READ, unseen=True),
+    _call(
+        "POST /v1/job-batches/{id}/jobs", "/v1/job-batches/known/jobs", _PRODUCE, body={"first": 0}, unseen=True
+    ),
+    _call("POST /v1/job-batches/{id}/cancel", "/v1/job-batches/known/cancel", _PRODUCE, unseen=True),
     _call(
         "POST /v1/stages", f"/v1/stages?writer=w&handle=h&topic={TOPIC}&partition=0", _PRODUCE,
         body=pack([Record(b"v")]), headers=BATCH,
@@ -228,15 +268,38 @@ CALLS: tuple[ExampleCall, ...] = (
         "POST /v1/stages/forget", "/v1/stages/forget", _PRODUCE, f"append:{STREAM}",
         body={"writer": "w", "handles": ["staged", "staged-stream"]},
     ),
+    # settings and pipelines
+    _call("GET /v1/config", "/v1/config", "observe"),
+    _call("GET /v1/pipelines", "/v1/pipelines", "observe"),
+    _call(
+        "POST /v1/pipelines/{name}/report", "/v1/pipelines/p/report", _READ,
+        body={"kind": "archive", "topics": [TOPIC]},
+    ),
+    # runs and events
+    _call("GET /v1/events", "/v1/events", "observe", endless=True),
+    _call("GET /v1/runs", "/v1/runs", "observe"),
+    _call("GET /v1/runs/{id}", "/v1/runs/none", "observe"),
+    _call("POST /v1/runs/{id}/cancel", "/v1/runs/r1/cancel", _PRODUCE, unseen=True),
+    # schedules
+    _call("GET /v1/schedules", "/v1/schedules", lists=True),
+    _call("POST /v1/schedules", "/v1/schedules", _PRODUCE, body=_SCHEDULE),
+    _call("GET /v1/schedules/{name}", f"/v1/schedules/{SCHEDULE}", _READ, unseen=True),
+    _call("POST /v1/schedules/{name}/pause", f"/v1/schedules/{SCHEDULE}/pause", _PRODUCE, unseen=True),
+    _call("POST /v1/schedules/{name}/resume", f"/v1/schedules/{SCHEDULE}/resume", _PRODUCE, unseen=True),
+    _call("POST /v1/schedules/{name}/run", f"/v1/schedules/{SCHEDULE}/run", _PRODUCE, unseen=True),
+    _call("DELETE /v1/schedules/{name}", f"/v1/schedules/{SCHEDULE}.gone", _PRODUCE, unseen=True),
     # workers
     _call("GET /v1/workers", "/v1/workers", lists=True),
     _call("PUT /v1/workers/{id}", "/v1/workers/acme.w", _CONSUME, body=_HEARTBEAT),
     _call("GET /v1/workers/{id}", "/v1/workers/acme.w", _CONSUME, unseen=True),
     _call("POST /v1/workers/{id}/drain", "/v1/workers/acme.w/drain", _MANAGE, unseen=True),
     _call("POST /v1/workers/{id}/stop", "/v1/workers/acme.w/stop", _MANAGE, unseen=True),
-    _call("DELETE /v1/workers/{id}", "/v1/workers/acme.w", _CONSUME),
+    _call("DELETE /v1/workers/{id}", "/v1/workers/acme.w", _CONSUME, absent=True),
     # streams
     _call("GET /v1/streams", "/v1/streams", lists=True),
+    _call("GET /v1/streams", "/v1/streams?details=true", lists=True),
+    _call("GET /v1/subscriptions", "/v1/subscriptions", lists=True),
+    _call("GET /v1/producers", "/v1/producers", lists=True),
     _call(
         "POST /v1/streams/trim", "/v1/streams/trim", f"manage:{STREAM}", body={"stream": STREAM, "before": "none"}
     ),
@@ -273,23 +336,62 @@ CALLS: tuple[ExampleCall, ...] = (
     ),
     _call(_STREAMS, f"{_ROOT}.gone", f"manage:{SUBSCRIPTION}.gone", method="DELETE"),
     # access
+    _call("GET /v1/identity", "/v1/identity"),
     _call("GET /v1/tokens", "/v1/tokens", "admin"),
     _call("POST /v1/tokens", "/v1/tokens", "admin", body={"name": "n", "grants": ["observe"], "ttl_ms": 60_000}),
     _call("GET /v1/tokens/{id}", "/v1/tokens/none", "admin"),
     _call("PATCH /v1/tokens/{id}", "/v1/tokens/none", "admin", body={"grants": ["observe"]}),
     _call("DELETE /v1/tokens/{id}", "/v1/tokens/none", "admin"),
+    _call("POST /v1/tokens/derive", "/v1/tokens/derive", "observe", body={"grants": ["observe"]}),
     _call("POST /v1/tokens/{id}/rotate", "/v1/tokens/none/rotate", "admin", body={}),
+    _call("GET /v1/audit", "/v1/audit", "read:_audit", "observe"),
+    _call("GET /v1/tenants", "/v1/tenants", "admin"),
+    _call("POST /v1/tenants", "/v1/tenants", "admin", body={"name": "Not a name"}),
+    _call("GET /v1/tenants/{tenant}", "/v1/tenants/none", "admin"),
+    _call("PATCH /v1/tenants/{tenant}", "/v1/tenants/none", "admin", body={"topics": 1}),
+    _call("DELETE /v1/tenants/{tenant}", "/v1/tenants/none", "admin"),
 )  # fmt: skip
+
+
+def missing_name(call: ExampleCall) -> ExampleCall:
+    """The same call for names that do not exist."""
+    headers = {name: value.replace("acme", "nope") for name, value in call.headers.items()}
+    body = call.body
+    if not isinstance(body, bytes) and body is not None:
+        body = json.loads(json.dumps(body).replace("acme", "nope"))
+    return call._replace(target=call.target.replace("acme", "nope"), body=body, headers=headers)
+
+
+_NEW_HEADERS = ("date", "x-request-id", "content-length", "etag")
+_ALWAYS_NEW = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)|\d{13,}|dq_\w+|(?<=\"fence\":)\d+|[0-9a-f]{12,}|\beyJ[\w.-]+"
+)
+
+
+def comparable(reply: Reply) -> str:
+    """A reply as text, with one name for all, and without times and ids, which are never the same."""
+    headers = {name: value for name, value in reply.headers.items() if name not in _NEW_HEADERS}
+    text = f"{reply.status} {sorted(headers.items())} {reply.body.decode('latin-1')}"
+    return _ALWAYS_NEW.sub("…", text.replace("acme", "nope"))
+
 
 # Routes whose parts are answered one by one, and routes with a credential of their own.
 BATCH_ROUTE = "POST /v1/produce/batch"
+# The pages of the console: files without data, which are no part of the API.
+PAGES = {"GET /", "GET /console", "* /console/*"}
 PUBLIC_ROUTES = {
     "GET /v1/healthz", "HEAD /v1/healthz", "GET /v1/readyz", "HEAD /v1/readyz", "GET /v1/openapi.json", "GET /v1/docs",
+    "GET /.well-known/jwks.json",
 }  # fmt: skip
 OWN_CALLS = tuple(
     ExampleCall(_STREAMS, "POST", f"{_ROOT}/{name}", (), {"wake_id": "w", "generation": 1}, JSON)
     for name in ("ack", "callback", "release")
 )
+
+
+def renew_worker(operator: Operator) -> None:
+    """A worker that sends no heartbeat is forgotten after a while."""
+    operator.done("PUT", "/v1/workers/acme.w", _HEARTBEAT)
 
 
 def prepare(operator: Operator) -> None:
@@ -298,8 +400,11 @@ def prepare(operator: Operator) -> None:
         operator.done("POST", "/v1/topics", {"name": topic})
     operator.done("POST", "/v1/produce", {"topic": TOPIC, "value": "secret message"})
     operator.done("POST", "/v1/jobs", {"topic": TOPIC, "id": "job", "value": "v"})
+    operator.done("POST", "/v1/produce", {"topic": TOPIC, "value": "v", "envelope": {"run_id": "r1"}})
+    operator.done("POST", "/v1/job-batches", {"id": "known", "topic": TOPIC, "sealed": False})
     operator.done("POST", "/v1/claim", {**_HELD, "max": 1, "lease_ms": 600_000})
-    operator.done("PUT", "/v1/workers/acme.w", _HEARTBEAT)
+    renew_worker(operator)
+    operator.done("POST", "/v1/schedules", _SCHEDULE)
     operator.done("PUT", f"/v1/stream/{STREAM}", b"secret text", TEXT)
     operator.done("PUT", "/v1/stream/acme/wakes", b"", JSON)
     operator.done("PUT", _ROOT, _PULL, JSON)

@@ -56,13 +56,13 @@ class BlockedSyncServer(Server):
     The engine syncs inline once the disk has been quick for a while. Block before that, within the first commits.
     """
 
-    def __init__(self, data: str, library: str, hold: Path) -> None:
+    def __init__(self, data: str, library: str, hold: Path, *settings: str) -> None:
         self._hold = hold
         env = {"LD_PRELOAD": library, "HOLD_SYNC_OF": ".journal", "HOLD_SYNC_WHILE": str(hold)}
         launch = Server.launch
         try:
             Server.launch = staticmethod(from_scratch)  # type: ignore[method-assign, assignment]
-            super().__init__(data, env=env)
+            super().__init__(data, *settings, env=env)
         finally:
             Server.launch = launch  # type: ignore[method-assign]
 

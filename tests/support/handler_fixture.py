@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from driftq.core.model.limits import BrokerLimits
 from driftq.engine.engine import Engine
-from driftq.server.app import App, routes
+from driftq.server.app import App
 from driftq.server.handlers.codec import bad_request
 from driftq.server.handlers.context import Context
 from driftq.server.http import BadRequest, Deferred, PieceResponse, Request, Response
@@ -20,6 +20,7 @@ from driftq.server.http.response import made
 from driftq.server.metrics.registry import Metrics, Sources
 from driftq.server.router.caller import RouterCaller
 from driftq.server.router.routers import Router
+from driftq.server.routes import routes
 from driftq.server.settings import Settings
 from driftq.testing.clock import HandClock
 

@@ -106,6 +106,7 @@ def _start(folder: Path, config: Path) -> tuple[subprocess.Popen[bytes], S3Serve
         "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
         f"-volume.port={volume}", "-volume.max=20", "-master.volumeSizeLimitMB=512", "-filer", f"-filer.port={filer}",
         "-s3", f"-s3.port={s3}", f"-s3.config={config}",
+        "-s3.port.iceberg=0", "-s3.port.lance=0",  # catalogs on fixed ports, which a second server would not get
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, *arguments], stdout=log, stderr=log, cwd=folder)

@@ -123,8 +123,8 @@ class Server:
 
 
 @contextmanager
-def running(folder: str | None, *settings: str) -> Iterator[Server]:
-    server = Server(folder, *settings)
+def running(folder: str | None, *settings: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    server = Server(folder, *settings, env=env)
     try:
         yield server
     finally:

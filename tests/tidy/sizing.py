@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from bench.named_run import load
-from bench.plot import short
+from driftq.charts import short
 
 RUN = "two-cores"
 WAYS = {

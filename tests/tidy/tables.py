@@ -6,6 +6,7 @@ comments; `make docs` writes it, `test_tables.py` compares it. A table whose mod
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -55,6 +56,20 @@ def facts(frames: ModuleType) -> Rows:
     return [(str(fact.__struct_config__.tag), f"`{fact.__name__}`", first_sentence(fact)) for fact in journaled]
 
 
+def audited_calls(_: ModuleType) -> Rows:
+    """Every action that the audit knows, and the call that it is."""
+    from tests.support.handler_fixture import handler_fixture
+
+    async def table() -> Rows:
+        async with handler_fixture() as at:
+            routes = at.app.routes
+            return sorted(
+                (f"`{action}`", f"`{route.method} {route.path}`") for route in routes for action in route.actions
+            )
+
+    return asyncio.run(table())
+
+
 TABLES: tuple[Table, ...] = (
     Table("facts", "Facts", "docs/internals/facts.md", "driftq.core.model.frames", ("id", "fact", "meaning"), facts),
     Table(
@@ -77,7 +92,7 @@ TABLES: tuple[Table, ...] = (
         "metrics",
         "Metrics",
         "docs/reference/metrics.md",
-        "driftq.server.metrics.registry",
+        "driftq.server.metrics.definitions",
         ("metric", "kind", "labels", "meaning"),
         lambda module: module.table(),
     ),
@@ -112,6 +127,14 @@ TABLES: tuple[Table, ...] = (
         "bench.performance",
         ("how", "measured on two cores", "CPU of the server for a message", "at most, with one core"),
         sizing.rows,
+    ),
+    Table(
+        "audit",
+        "What is recorded",
+        "docs/guides/audit.md",
+        "driftq.server.app",
+        ("action", "call"),
+        audited_calls,
     ),
     Table(
         "codes",

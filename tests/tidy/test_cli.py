@@ -105,3 +105,11 @@ def test_every_example_names_options_that_exist():
             mine = re.search(rf"driftq {re.escape(name)}( .*)?$", line.split("|")[-1].split(";")[0].strip())
             used = set(re.findall(r"(?<=\s)--[a-z][a-z-]*", mine[1] or "")) if mine else set()
             assert used <= known, f"{name}: {used - known}"
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_commands_that_talk_to_a_server_name_it_alike_and_their_lists_can_be_watched(name):
+    options = {option for parameter in LEAVES[name].command.params for option in parameter.opts}
+    if "--url" in options:
+        assert {"--context", "--ca", "--token-file", "--json"} <= options
+        assert not name.endswith(" list") or {"--watch", "--every"} <= options

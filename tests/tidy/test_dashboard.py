@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from driftq.cli.main import SUMMARIES
-from driftq.server.metrics.registry import METRICS
+from driftq.server.metrics.definitions import METRICS
 from tests.tidy.sources import ROOT
 
 DEFINED = {metric.name: set(metric.labels) for metric in METRICS}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.simulation.planted import ARCHIVE_BUGS, BUGS
+from tests.simulation.archive_bugs import ARCHIVE_BUGS
+from tests.simulation.planted import BUGS
 from tests.tidy.sources import ROOT
 
 PAGE = ROOT / "docs" / "internals" / "features.md"

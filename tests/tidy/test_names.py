@@ -19,6 +19,7 @@ from tests.tidy.sources import ROOT, files
 LINK = re.compile(r"\[`([A-Za-z_][\w.]*?)(?:\(\))?`\]\(([^)#\s]+\.py)\)")
 DOCUMENTS = [path for path in files() if path.suffix == ".md" and LINK.search(path.read_text(encoding="utf-8"))]
 BEHAVIOURS = (
+    "times of a schedule",
     "retry backoff",
     "lease expiry",
     "FNV",

@@ -74,7 +74,11 @@ def test_the_test_environment_runs_what_a_user_runs():
 CLIENT = ("client", "wire", "settings")
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix"}
 # Used where it is installed; the client works without.
-OPTIONAL = {("client/event_loop.py", "uvloop")}
+OPTIONAL = {
+    ("client/event_loop.py", "uvloop"),
+    ("settings/trace_export.py", "opentelemetry"),
+    ("telemetry.py", "opentelemetry"),
+}
 DISTRIBUTIONS = {"google_crc32c": "google-crc32c"}  # a module whose package has another name
 
 

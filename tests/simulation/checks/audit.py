@@ -20,6 +20,8 @@ from tests.simulation.checks.claims import ClaimsCheck
 from tests.simulation.checks.dead_letters import DeadLettersCheck
 from tests.simulation.checks.effects import EffectsCheck
 from tests.simulation.checks.history import HistoryCheck
+from tests.simulation.checks.interventions import InterventionsCheck
+from tests.simulation.checks.job_batches import JobBatchesCheck
 from tests.simulation.checks.jobs import JobsCheck
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.outcomes import OutcomesCheck
@@ -28,8 +30,12 @@ from tests.simulation.checks.queues import QueuesCheck
 from tests.simulation.checks.reads import ReadsCheck
 from tests.simulation.checks.restarts import RestartsCheck
 from tests.simulation.checks.results import ResultsCheck
+from tests.simulation.checks.retention import RetentionCheck
+from tests.simulation.checks.schedules import SchedulesCheck
 from tests.simulation.checks.stages import StagingCheck
 from tests.simulation.checks.streams import StreamsCheck
+from tests.simulation.checks.tenants import TenantsCheck
+from tests.simulation.checks.trail import TrailCheck
 from tests.simulation.checks.violation import Violation
 from tests.simulation.checks.wakes import WakesCheck
 from tests.simulation.operation import Operation
@@ -48,25 +54,32 @@ class Audit:
         self.producers = ProducersCheck(swarm.limits)
         self.queues = QueuesCheck(self.ledger, swarm.limits)
         self.jobs = JobsCheck(self.ledger, self.queues)
+        self.interventions = InterventionsCheck(self.ledger, self.queues)
         self.claims = ClaimsCheck(self.ledger, self.queues, swarm.limits)
         self.letters = DeadLettersCheck(self.ledger, self.queues)
         self.streams = StreamsCheck(self.ledger)
         self.staging = StagingCheck(self.ledger, swarm.limits)
         self.backlogs = BacklogsCheck(self.ledger, self.queues, swarm.limits)
+        self.retention = RetentionCheck(self.ledger, self.queues, self.backlogs, swarm.limits)
         self.effects = EffectsCheck(self.queues)
         self.outcomes = OutcomesCheck(self.ledger, self.queues, swarm.limits)
         self.results = ResultsCheck(self.ledger, self.queues, swarm.limits)
+        self.job_batches = JobBatchesCheck(self.ledger, self.queues, swarm.limits)
         self.wakes = WakesCheck()
         self.access = AccessCheck()
+        self.tenants = TenantsCheck()
+        self.trail = TrailCheck()
+        self.schedules = SchedulesCheck(self.ledger)
         self.history = HistoryCheck(self.ledger, self.queues)
         self.restarts = RestartsCheck(swarm, self.ledger)
         self.reads = ReadsCheck(self.restarts)
-        # Dead letters, history and claims need the positions before the queues change them. The ledger is last, so that
-        # the others see the old ends.
+        # Dead letters, history, claims and retention need the positions before the queues change them. The ledger is
+        # last, so that the others see the old ends.
         self._checks: tuple[Any, ...] = (
-            self.restarts, self.letters, self.history, self.claims, self.producers, self.streams, self.staging,
-            self.queues, self.jobs, self.backlogs, self.effects, self.outcomes, self.results, self.wakes,
-            self.access, self.reads,
+            self.restarts, self.letters, self.history, self.interventions, self.claims, self.retention, self.producers,
+            self.streams, self.staging, self.queues, self.jobs, self.backlogs, self.effects, self.outcomes,
+            self.results, self.job_batches, self.wakes, self.access, self.tenants, self.schedules, self.trail,
+            self.reads,
             self.ledger,
         )  # fmt: skip
         self._folds: dict[type, list[Fold]] = {}
@@ -83,22 +96,28 @@ class Audit:
         self.lsn = lsn
         self.letters.begin(op)
         self.claims.begin()
+        self.interventions.begin()
         self.ledger.begin(op)
         self.outcomes.begin(op)
         for fact in facts:
             for fold in self._folds[type(fact)]:
                 fold(fact, op)
         self.letters.finish(op)
+        self.interventions.finish(op)
         self.history.finish(op)
         self.queues.finish(op)
         self.jobs.finish(op)
         self.results.finish(op)
+        self.job_batches.finish(op)
+        self.trail.frame(facts, op)
+        self.schedules.finish()
 
     def reply(self, op: Operation, reply: Reply) -> None:
         if type(reply) is Rejected and op.own:
             raise Violation("all or nothing", f"{op} was refused ({reply.code}) and wrote a frame")
         if op.own and op.lsn <= op.seen_lsn:
             raise Violation("L4", f"{op} came before what was durable when it was asked")
+        self.trail.reply(op, reply)
         if type(reply) is OutcomeReply and reply.duplicate:
             self.outcomes.repeated(op, reply)  # the state of the first time; it may have changed since
             return
@@ -124,4 +143,7 @@ class Audit:
         self.streams.compare(state, now_ms)
         self.wakes.compare(state, now_ms)
         self.results.compare(state, now_ms)
+        self.job_batches.compare(state, now_ms)
         self.access.compare(state, now_ms)
+        self.tenants.compare(state)
+        self.schedules.compare(state)

@@ -25,8 +25,8 @@ class BacklogsCheck:
         self._ledger = ledger
         self._queues = queues
         self._limits = limits
-        self._used_ms: dict[int, int] = {}
-        self._idle: set[int] = set()
+        self.used_ms: dict[int, int] = {}
+        self.idle: set[int] = set()
         self.idled = 0
         self.caught_up = 0
         self.refused = 0
@@ -45,23 +45,23 @@ class BacklogsCheck:
         return {Rejected: self._rejected}
 
     def _used(self, fact: Any, op: Operation) -> None:
-        self._used_ms[fact.group_id] = max(self._used_ms.get(fact.group_id, 0), fact.at_ms)
+        self.used_ms[fact.group_id] = max(self.used_ms.get(fact.group_id, 0), fact.at_ms)
 
     def _idled(self, fact: GroupIdled, op: Operation) -> None:
-        unused_ms = fact.at_ms - self._used_ms[fact.group_id]
+        unused_ms = fact.at_ms - self.used_ms[fact.group_id]
         demand(unused_ms >= self._limits.groups_idle_ms > 0, "idle", f"{op}: a group is idle after {unused_ms} ms")
-        demand(fact.group_id not in self._idle, "idle", f"{op}: a group became idle twice")
+        demand(fact.group_id not in self.idle, "idle", f"{op}: a group became idle twice")
         behind = any(
             places.floor < self._ledger.logs[log_id].end
             for log_id, places in self._queues.groups[fact.group_id].places.items()
         )
         demand(behind, "idle", f"{op}: a group that is not behind became idle")
-        self._idle.add(fact.group_id)
+        self.idle.add(fact.group_id)
         self.idled += 1
 
     def _caught_up(self, fact: GroupCaughtUp, op: Operation) -> None:
-        demand(fact.group_id in self._idle, "idle", f"{op}: a group that counts was to count again")
-        self._idle.discard(fact.group_id)
+        demand(fact.group_id in self.idle, "idle", f"{op}: a group that counts was to count again")
+        self.idle.discard(fact.group_id)
         self._used(fact, op)
         self.caught_up += 1
 
@@ -72,7 +72,7 @@ class BacklogsCheck:
         counted = [
             (group.places[log_id].floor, group.name)
             for group in self._queues.groups.values()
-            if log_id in group.places and group.group_id not in self._idle
+            if log_id in group.places and group.group_id not in self.idle
         ]
         slowest = min((floor for floor, _ in counted), default=-1)
         named = [floor for floor, name in counted if name == reply.details["group"]]

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
 from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.core.transitions.retry import is_exhausted
 from driftq.wire.message import DeadLetter, decode_head
@@ -92,7 +92,7 @@ class DeadLettersCheck:
 
     def finish(self, op: Operation) -> None:
         """All or nothing: as many letters as deaths in one frame, for the same messages."""
-        if isinstance(op.command, c.Redrive):
+        if isinstance(op.command, v.Redrive):
             demand(self._again == self._redriven, "Q7", f"{op}: {self._again} sent back, {self._redriven} settled")
         if not self._letters and not self._dead:
             return

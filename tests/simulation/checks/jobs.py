@@ -7,6 +7,7 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
 from driftq.core.model.replies import Produced
 from tests.simulation.checks.ledger import Ledger
 from tests.simulation.checks.queues import GroupModel, QueuesCheck
@@ -55,7 +56,7 @@ class JobsCheck:
         if not scope or fact.along is None:
             return
         known = self._jobs.get(scope)
-        again = isinstance(op.command, c.Redrive) and known is not None and known.ended_ms is not None
+        again = isinstance(op.command, v.Redrive) and known is not None and known.ended_ms is not None
         if known is not None and known.is_taken(op.at_ms) and not again:
             raise Violation("Q13", f"{op}: {scope!r} runs twice; the first is at {known.offset}, {known.ended_ms}")
         self._jobs[scope] = Job(fact.log_id, fact.first_offset, fact.along.job_ttl_ms)

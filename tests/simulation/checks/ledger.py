@@ -13,13 +13,16 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
 from driftq.core.model.effect_facts import Staged, StagesForgotten
 from driftq.core.model.replies import OutcomeReply, Produced, RedriveResult, StreamAppended, StreamReady, StreamView
+from driftq.core.model.schedules import FireSchedules, RunSchedule
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted, StreamTouched
 from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
+from driftq.wire.audit import AUDIT_TOPIC
 from driftq.wire.records import STAMP, Record, unpack
 from tests.simulation.checks.violation import Violation, demand
-from tests.simulation.operation import PLAIN, Operation
+from tests.simulation.operation import JOB_OF_A_BATCH, PLAIN, Operation
 
 WAKES = "wakes"  # the stream that the broker itself writes to
 
@@ -54,6 +57,11 @@ class LogHistory:
 
     def lsn_of(self, offset: int) -> int:
         return self.lsns[bisect_right(self.firsts, offset) - 1]
+
+    def time_of(self, offset: int) -> int:
+        """When the broker stored the record."""
+        stored: int = STAMP.unpack_from(self.batches[bisect_right(self.firsts, offset) - 1], 8)[1]
+        return stored
 
     def record(self, offset: int) -> Record:
         index = bisect_right(self.firsts, offset) - 1
@@ -137,7 +145,12 @@ class Ledger:
             raise Violation("L3", f"a batch in log {fact.log_id} is stamped for another place")
         if fact.log_id == self.paths.get(WAKES) and batch not in self._sent:
             demand(unpack(batch)[0].value.startswith(b'{"type":"wake"'), "L2", f"{op} wrote to the stream of wakes")
-        elif not log.dead_of and not log.topic.endswith(HISTORY_SUFFIX):
+        elif isinstance(op.command, FireSchedules | RunSchedule) and log.topic != AUDIT_TOPIC:
+            pass  # made by the broker: `SchedulesCheck` looks at it
+        elif not log.dead_of and not log.topic.endswith(HISTORY_SUFFIX) and log.topic != AUDIT_TOPIC:
+            if JOB_OF_A_BATCH in batch and not isinstance(op.command, v.Redrive):
+                log.add(fact.first_offset, fact.count, batch, op.lsn)
+                return  # judged by the check of job batches
             self._was_sent(batch, op)
             if getattr(op.command, "once", None) is None:
                 self._is_new(log.log_id, batch, op)
@@ -268,9 +281,9 @@ def batches_of(command: Any) -> Iterator[bytes]:
         for part in (*command.produces, *command.appends):
             if part.count:
                 yield part.batch
-    elif isinstance(command, c.Redrive):
-        for letters in command.parts:
-            yield letters.produce.batch
+    elif isinstance(command, v.Redrive | v.MoveMessages):
+        for part in command.parts:
+            yield part.produce.batch
     elif isinstance(command, c.Produce | c.AppendStream | c.CreateStream | c.Stage) and command.count:
         yield command.batch
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from driftq.core.model import commands as c
 from driftq.core.model import facts as f
+from driftq.core.model import interventions as v
 from driftq.core.model.facts import ClockSet, LaneKey
+from driftq.core.model.job_facts import MadeDue
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed, OutcomeReply, Refusal, Settlement
 from driftq.core.state.state import State
@@ -57,6 +59,7 @@ class QueuesCheck:
         self.configs: dict[str, f.TopicConfig] = {}
         self.marks: dict[int, dict[int, f.RecordSchedule]] = {}  # log -> offset -> mark
         self.cancelled: dict[int, set[int]] = {}  # by log
+        self.made_due: dict[int, set[int]] = {}  # by log: delays that were ended early, for groups that start later
         self._readers: dict[int, list[Places]] = {}
         self._leased: list[tuple[f.Leased, Places]] = []  # of the current frame
         self.max_in_flight = 0
@@ -80,6 +83,7 @@ class QueuesCheck:
             f.Settled: self._settled,
             f.Cancelled: self._cancelled,
             f.FilterNoted: self._filter_noted,
+            MadeDue: self._made_due,
             ClockSet: self._clock_set,
         }
 
@@ -143,13 +147,29 @@ class QueuesCheck:
     def _cancelled(self, fact: f.Cancelled, op: Operation) -> None:
         self.cancelled.setdefault(fact.log_id, set()).add(fact.offset)
 
+    def _made_due(self, fact: MadeDue, op: Operation) -> None:
+        """Only what waits is made due."""
+        offsets = {offset for first, end in fact.ranges for offset in range(first, end)}
+        if not fact.group_id:
+            self.made_due.setdefault(fact.log_id, set()).update(offsets)
+            return
+        places = self.groups[fact.group_id].places[fact.log_id]
+        for offset in offsets:
+            demand(places.resting.get(offset, 0) > fact.at_ms, "retry", f"{op}: offset {offset} was not waiting")
+            places.resting[offset] = fact.at_ms
+
+    def is_delayed(self, log_id: int, offset: int, at_ms: int) -> bool:
+        """Whether its producer's delay still holds."""
+        mark = self.marks.get(log_id, {}).get(offset)
+        return mark is not None and mark.not_before_ms > at_ms and offset not in self.made_due.get(log_id, ())
+
     def _filter_noted(self, fact: f.FilterNoted, op: Operation) -> None:
         self.groups[fact.group_id].filters.add((fact.task, fact.label))
 
     def _rest_delayed(self, places: Places, start: int, at_ms: int) -> None:
         kept = max(start, self._ledger.logs[places.log_id].start)
         for offset, mark in self.marks.get(places.log_id, {}).items():
-            if offset >= kept and mark.not_before_ms > at_ms:
+            if offset >= kept and self.is_delayed(places.log_id, offset, at_ms):
                 places.rest(offset, mark.not_before_ms)
 
     def _group_deleted(self, fact: f.GroupDeleted, op: Operation) -> None:
@@ -220,7 +240,7 @@ class QueuesCheck:
                 raise Violation("redrive", f"{op}: {at} was sent back to {mark.group} and delivered to {group}")
             if mark.timeout_ms and holding.until_ms > fact.at_ms + mark.timeout_ms:
                 raise Violation("timeout", f"{op}: {at} is held for longer than its attempt may take")
-            if mark.not_before_ms > fact.at_ms:
+            if self.is_delayed(fact.log_id, offset, fact.at_ms):
                 raise Violation("delay", f"{op}: {at} was delivered {mark.not_before_ms - fact.at_ms} ms early")
             if dies and 0 < mark.deadline_ms <= fact.at_ms:
                 raise Violation("deadline", f"{op}: {at} was delivered {fact.at_ms - mark.deadline_ms} ms too late")
@@ -397,8 +417,8 @@ class QueuesCheck:
                     mark = self.marks.get(fact.log_id, {}).get(offset)
                     other = mark is not None and mark.group not in ("", group.name)
                     demand(other, "redrive", f"{op}: offset {offset} was kept from {group.name}")
-                elif isinstance(op.command, c.Redrive):
-                    demand(not places.is_settled(offset), "Q7", f"{op}: dead letter {offset} was redriven twice")
+                elif isinstance(op.command, v.Redrive | v.MoveMessages | v.DeleteDeadLetters):
+                    demand(not places.is_settled(offset), "Q7", f"{op}: offset {offset} was taken twice")
                 elif fact.how == f.ACKED and not places.is_settled(offset):
                     self._fenced(op, group, places, offset, late=True)
                 places.settle(offset, fact.how)

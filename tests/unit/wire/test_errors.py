@@ -63,3 +63,10 @@ def test_a_retry_after_header_has_whole_seconds_and_never_none(retry_after_ms, s
 def test_errors_of_one_kind_have_one_fingerprint():
     assert fingerprint("timeout after 30 ms at 'a'\nTraceback") == fingerprint("timeout after 7 ms at 'b'")
     assert fingerprint("timeout") != fingerprint("refused")
+
+
+def test_a_traceback_is_known_by_its_exception():
+    text = 'Traceback (most recent call last):\n  File "a.py", line {}, in f\n{}: no answer from {}\n'
+    assert fingerprint(text.format(1, "Timeout", 7)) == fingerprint(text.format(2, "Timeout", 8))
+    assert fingerprint(text.format(1, "Timeout", 7)) == "Timeout: no answer from …"
+    assert fingerprint(text.format(1, "KeyError", 7)) != fingerprint(text.format(1, "Timeout", 7))

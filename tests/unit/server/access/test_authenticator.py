@@ -51,11 +51,19 @@ def run(test):
     asyncio.run(with_fixture())
 
 
-def test_an_unknown_a_wrong_and_a_revoked_token_cost_the_same_and_get_the_same_answer(monkeypatch):
+def mistyped(token: NewToken) -> str:
+    return token.text[:-1] + ("1" if token.text[-1] == "0" else "0")
+
+
+def test_tokens_that_are_not_valid_cost_the_same_and_get_the_same_answer(monkeypatch):
+    """Whether a token is unknown, mistyped, malformed, revoked, or a guess for one that has expired."""
+
     async def test(at: Fixture) -> None:
         known, revoked = await at.create(), await at.create()
+        expired = await at.create(expires_ms=at.engine.now_ms() + 1_000)
+        at.clock.move(1_000)
         await at.engine.submit(a.RevokeAccessToken(revoked.token_id))
-        wrong = known.text[:-1] + ("1" if known.text[-1] == "0" else "0")
+        texts = (mistyped(known), revoked.text, new_token().text, mistyped(expired), "dq_x", known.text.upper())
         calls: list[int] = []
 
         def counted(one: bytes, other: bytes) -> bool:
@@ -65,7 +73,7 @@ def test_an_unknown_a_wrong_and_a_revoked_token_cost_the_same_and_get_the_same_a
 
         monkeypatch.setattr(module.hmac, "compare_digest", counted)
         bodies, works = set(), set()
-        for number, text in enumerate((wrong, revoked.text, new_token().text)):
+        for number, text in enumerate(texts):
             calls.clear()
             refused = at.authenticator.identify(request(f"Bearer {text}", f"10.0.0.{number}"))
             assert refused is not None

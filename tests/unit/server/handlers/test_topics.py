@@ -36,3 +36,17 @@ def test_a_topic_has_one_partition_unless_the_request_asks_for_more(target, body
             assert (created.status, created.body["partitions"]) == (201, 1)
 
     asyncio.run(check())
+
+
+def test_whose_unread_messages_retention_keeps_can_be_set_and_is_shown_only_then():
+    async def story() -> None:
+        async with handler_fixture() as at:
+            await at.call("POST", "/v1/topics", {"name": "t", "keep_unread": "all"})
+            assert (await at.call("GET", "/v1/topics/t")).body["config"]["keep_unread"] == "all"
+            changed = await at.call("PATCH", "/v1/topics/t", {"keep_unread": "none"})
+            assert changed.body["config"]["keep_unread"] == "none"
+            assert "keep_unread" not in (await at.call("PATCH", "/v1/topics/t", {"keep_unread": ""})).body["config"]
+            for wrong in ("some", None, 1):
+                assert (await at.call("PATCH", "/v1/topics/t", {"keep_unread": wrong})).status == 400
+
+    asyncio.run(story())

@@ -6,7 +6,7 @@ import asyncio
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from driftq.server.metrics.registry import METRICS
+from driftq.server.metrics.definitions import METRICS
 from tests.support.handler_fixture import HandlerFixture, handler_fixture
 
 

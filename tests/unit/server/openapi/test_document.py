@@ -9,6 +9,7 @@ import re
 import pytest
 
 from driftq.server.openapi.document import DOCUMENTED, Undocumented, document, entries
+from tests.support.access import PAGES
 from tests.support.handler_fixture import handler_fixture
 
 
@@ -20,7 +21,7 @@ def fetch_document() -> tuple[dict, list[tuple[str, str]]]:
             app = at.app
             exact = [(method, path.decode()) for path, methods in app._exact.items() for method in methods]
             patterns = [(method, "/" + "/".join(parts)) for parts, methods in app._patterns for method in methods]
-            return body, [*exact, *patterns]
+            return body, [(method, path) for method, path in (*exact, *patterns) if f"{method} {path}" not in PAGES]
 
     return asyncio.run(fetch())
 

@@ -109,6 +109,46 @@ def test_a_name_is_checked_by_its_addresses(monkeypatch: pytest.MonkeyPatch) -> 
     outbound.close()
 
 
+def test_the_address_that_is_connected_is_the_one_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves to an allowed address first and to a private one later."""
+    answers = iter(["127.0.0.1", "10.0.0.1", "169.254.169.254"])
+    asked: list[str] = []
+    getaddrinfo = socket.getaddrinfo
+
+    def resolve(host: str, port: int, **options: object) -> list[tuple[object, ...]]:
+        if host != "rebound.example":
+            return getaddrinfo(host, port, **options)  # type: ignore[arg-type, return-value]
+        asked.append(host)
+        return [(None, None, None, "", (next(answers), port))]
+
+    async def run() -> tuple[str, int]:
+        peers: list[str] = []
+
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            peers.append(writer.get_extra_info("sockname")[0])
+            writer.close()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        target = target_of(f"http://rebound.example:{port}/")
+        outbound = OutboundClient(load(None, {}, ["outbound.allow=127.0.0.1"]).settings)
+        monkeypatch.setattr(outbound, "check", lambda target: None)  # of the name alone, which has to be https
+        try:
+            _, writer = await outbound.connect(target)
+            connected = writer.get_extra_info("peername")[0]
+            writer.close()
+            for _ in range(2):
+                with pytest.raises(AddressRefused):
+                    await outbound.connect(target)
+        finally:
+            outbound.close()
+            server.close()
+        return connected, len(asked)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert asyncio.run(run()) == ("127.0.0.1", 3), "resolved once for each connection"
+
+
 def test_localhost_by_name_is_checked_like_its_address() -> None:
     OutboundClient(Settings()).check(target_of("http://localhost:9/"))
     for settings, url in [((), "http://localhost:8080/"), (("listen.host=10.1.1.1",), "http://localhost:9/")]:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, cause, lag, progress_line, signals, watch
+from driftq.spark.pipelines.query_monitor import QueryFailed, Stop, cause, lag, progress_line, signals, spark_log, watch
+from driftq.spark.pipelines.settings import from_tree
 
 
 def progress(*sources: dict[str, Any], late: int = 0) -> dict[str, Any]:
@@ -116,3 +117,9 @@ def test_an_error_that_a_stop_made_is_no_failure() -> None:
 def test_an_error_of_a_query_that_ended_by_itself_is_a_failure() -> None:
     with pytest.raises(QueryFailed):
         watch({"metrics": lambda: Interrupted(active=False)}, Stop(), print)  # type: ignore[dict-item,return-value]
+
+
+def test_the_log_of_spark_is_beside_the_checkpoint_under_a_plain_path():
+    sink, source = {"table": "./tables/orders"}, {"topics": ["orders"]}
+    configured = from_tree({"pipeline": {"name": "archive"}, "source": source, "sink": sink})
+    assert str(spark_log(configured)) == "tables/orders.checkpoints/spark.log"

@@ -24,6 +24,7 @@ from driftq.spark.pipelines.settings import (
 )
 
 GIVEN = {"source.topics": ("orders",), "sink.table": "tables/orders", "sink.topic": "out"}
+REQUIRED_FILES = {"costs": {"costs.prices": "prices.toml"}, "quality": {"quality.rules": "quality.toml"}}
 
 
 def test_a_file_says_everything(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_single_setting_wins_over_the_file_and_is_read_as_toml_or_as_text(tmp_
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_what_is_shown_can_be_run_again_and_every_setting_is_explained(name: str, tmp_path: Path) -> None:
-    loaded = load(name, values=GIVEN)
+    loaded = load(name, values=GIVEN | REQUIRED_FILES.get(name, {}))
     lines = list(toml_lines(loaded))
     path = tmp_path / "again.toml"
     path.write_text("\n".join(lines))

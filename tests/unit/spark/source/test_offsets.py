@@ -130,13 +130,13 @@ def test_the_last_batch_that_was_seen_is_kept_until_the_broker_reports_another()
     assert offsets.from_json({"version": 1, "offsets": {"t": {"0": 5}}}).seen == {}
 
 
-def test_many_small_logs_share_eight_tasks_and_larger_ones_get_more():
+def test_many_small_logs_share_four_tasks_and_larger_ones_get_more():
     def tasks(record_bytes: float, **limits: int) -> int:
         spans = [LogSpan("t", partition, 0, 1_000, record_bytes, "then") for partition in range(64)]
         end = offsets.plan_end(ReadProgress({}), spans, TriggerLimits(**limits))
         return len(offsets.plan_tasks(ReadProgress({}), end))
 
-    assert tasks(100.0) == 8
+    assert tasks(10.0) == tasks(100.0) == 4
     assert tasks(1_000.0) == 16
     assert tasks(100_000.0) == 128
     assert tasks(100.0, partitions_min=20) == 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from driftq.client.transport.credential import ClientToken
 from driftq.spark.source.options import EARLIEST, LATEST, OPTIONS, BadOption, ReadOptions, read_options
 
 
@@ -36,9 +37,9 @@ def test_names_are_known_in_any_case():
 
 def test_the_surroundings_say_where_the_broker_is_unless_the_query_does():
     environment = {"DRIFTQ_URL": "http://there:1", "DRIFTQ_TOKEN": "secret"}
-    assert read_options({"subscribe": "a"}, environment).connection[:2] == ("http://there:1", "secret")
+    assert read_options({"subscribe": "a"}, environment).connection[:2] == ("http://there:1", ClientToken("secret"))
     raw = {"subscribe": "a", "url": "http://here:2", "token": "other"}
-    assert read_options(raw, environment).connection[:2] == ("http://here:2", "other")
+    assert read_options(raw, environment).connection[:2] == ("http://here:2", ClientToken("other"))
 
 
 def test_the_path_of_a_load_is_a_topic():

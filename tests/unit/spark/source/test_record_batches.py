@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from driftq.spark.source import columns
 from driftq.spark.source.columns import BASE, ENVELOPE, HEAD
 from driftq.spark.source.offsets import OffsetRange
-from driftq.spark.source.record_batches import ROWS_MAX, record_batches
+from driftq.spark.source.record_batches import JOINED_BYTES, ROWS_MAX, SMALL_BYTES, joined, record_batches
 from driftq.wire.message import Envelope, Head, Job, Routing, encode_head
 from driftq.wire.records import Record, pack, stamp
 
@@ -73,14 +74,14 @@ def test_large_runs_are_cut_into_pieces():
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_large_batch_stays_where_it_is_and_small_ones_are_joined(compress):
-    small, large = [Record(b"s", b"k")] * 3, [Record(b"L" * 100_000), Record(b"M" * 200_000)]
+    small, large = [Record(b"s", b"k")] * 3, [Record(b"L" * 1_000_000), Record(b"M" * 200_000)]
     data = bytearray(packed_batches(small, small, large, large, small, compress=compress))
 
     tables_ = list(record_batches(data, OffsetRange("t", 0, 1, 12), BASE))
 
     assert [table.num_rows for table in tables_] == [5, 2, 2, 2]
     assert [row["offset"] for table in tables_ for row in table.to_pylist()] == list(range(1, 12))
-    assert [len(row["value"]) for row in tables_[1].to_pylist()] == [100_000, 200_000]
+    assert [len(row["value"]) for row in tables_[1].to_pylist()] == [1_000_000, 200_000]
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
@@ -169,3 +170,28 @@ def test_a_worker_that_reads_needs_no_pandas():
     """It takes most of a second to import, in every worker."""
     process = subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], capture_output=True, text=True, check=True)
     assert process.stdout == "2 False\n"
+
+
+def fetched(size_bytes: int, *values: bytes) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """A fetch that says how large it was."""
+    data = packed_batches([Record(value) for value in values])
+    return size_bytes, record_batches(data, OffsetRange("t", 0, 0, len(values)), BASE)
+
+
+def test_small_fetches_become_one_record_batch_and_large_ones_stay_as_they_are():
+    fetches = [
+        fetched(100, b"a"),
+        fetched(100, b"b", b"c"),
+        fetched(SMALL_BYTES, b"d"),
+        fetched(100, b"e"),
+        fetched(9, b"f"),
+    ]
+    assert [batch["value"].to_pylist() for batch in joined(fetches)] == [[b"a", b"b", b"c"], [b"d"], [b"e", b"f"]]
+    assert not list(joined([(100, iter(()))]))
+
+
+def test_what_is_joined_is_bounded_in_bytes_and_rows():
+    many = [fetched(SMALL_BYTES - 1, b"x") for _ in range(JOINED_BYTES // SMALL_BYTES + 1)]
+    assert [batch.num_rows for batch in joined(many)] == [len(many) - 1, 1]
+    wide = [fetched(9, *[b""] * (ROWS_MAX // 2)) for _ in range(3)]
+    assert [batch.num_rows for batch in joined(wide)] == [ROWS_MAX, ROWS_MAX // 2]

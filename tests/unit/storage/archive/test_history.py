@@ -93,7 +93,7 @@ def test_retention_keeps_every_point_of_the_window_and_deletes_the_rest():
     assert kept.first_lsn == 81
     assert [generation.name for generation in kept.generations] == ["2", "3"]
     used = Inventory(80, (ArchivedFile("logs/1/0.log", 1, True, (Piece("2/packs/used", 0, 1, 0),)),))
-    gone = set(unneeded(objects, tree, kept, [used]))
+    gone = set(unneeded(objects, kept, [used]))
     assert gone == {
         chunk_key("1", 1), chunk_key("1", 30), chunk_key("2", 51), chunk_key("2", 61), "2/bases/60", "2/packs/old"
     }  # fmt: skip

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from bench.plot import BAR_MAX, PANEL_WIDTH, Bar, Panel, short, svg
+from driftq.charts import BAR_MAX, PANEL_WIDTH, Bar, Curve, Curves, Panel, short, svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 CHARACTER_WIDTH = 7.2  # of the widest usual font at this size, on average
@@ -93,3 +93,17 @@ def test_a_dark_page_has_its_own_colours_and_a_name_is_escaped():
 )  # fmt: skip
 def test_a_number_has_three_digits(value, text):
     assert short(value) == text
+
+
+def test_curves_are_steps_to_one_scale_with_a_legend():
+    curves = Curves(
+        "Depth", "messages", [Curve("waiting", [0, 4, 2, 2]), Curve("leased", [1, 1, 1, 0])], "8:00", "9:00"
+    )
+    tree = ElementTree.fromstring(svg("t", [curves]))
+    axis, waiting, _, leased, _ = (path.get("d") or "" for path in tree.iter(f"{SVG}path"))
+    floor = float(axis.split(" ")[1].split("H")[0])
+    levels = [floor - float(step.split("H")[0]) for step in waiting.replace("M0.0 ", "V").split("V")[1:]]
+    assert levels == [0, max(levels), max(levels) / 2, max(levels) / 2]
+    assert leased.startswith(f"M0.0 {floor - max(levels) / 4:.1f}")
+    texts = ["".join(text.itertext()) for text in tree.iter(f"{SVG}text")]
+    assert texts == ["Depth messages", "waiting at most 4.00", "leased at most 1.00", "8:00", "9:00"]
