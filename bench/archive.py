@@ -1,6 +1,10 @@
-"""The archive: what shipping costs a producer, how far it is behind, and how fast a folder is restored.
+"""The archive: what shipping costs a producer, how far it is behind, how fast a folder is restored, and how fast old
+records are read that are only there.
 
     python -m bench.archive [--seconds 5] [--runs 5] [--messages 10000000] [--folder DIR] [--only TEXT]
+
+What is only in the archive is read in turns with what is on the disk: the same records, in ranges as Spark asks for
+them.
 
 Runs with and without an archive take turns. The archive is a folder on the same disk, or a real S3 server on the same
 machine, which takes its share of the cores: what it costs here is more than what it costs with a store elsewhere.
@@ -12,6 +16,7 @@ import argparse
 import asyncio
 import os
 import resource
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -26,16 +31,19 @@ from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected
 from driftq.engine.archive_bases import ArchiveOptions
 from driftq.engine.engine import Engine
-from driftq.engine.folder_storage import Archive
+from driftq.engine.folder_storage import Archive, StorageOptions
 from driftq.repair.restore import RestorePoint, restore
 from driftq.storage.archive.cloud_objects import open_object_store
 from driftq.storage.disk import OsDisk
+from driftq.storage.tiers import TierLimits
+from driftq.wire.records import read_header
 from tests.support.s3_server import s3_server
 
 LIMITS = BrokerLimits(partition_messages=1 << 40, partition_bytes=1 << 50)
 BATCHES = {1: ONE, 100: HUNDRED, 1_000: THOUSAND}
 SUBMITTERS = 16
 LAG_POLL_S = 0.05
+RANGE_BYTES = 4 << 20  # what the Spark source asks for at a time
 
 
 class Produced(NamedTuple):
@@ -98,8 +106,9 @@ def measure_cost(kind: str, urls: list[str], batch_records: int, seconds: float,
     )  # fmt: skip
 
 
-async def fill(folder: str, url: str, messages: int) -> None:
-    engine = await Engine.open(folder, limits=LIMITS, archive=archive_at(url))
+async def fill_engine(folder: str, url: str, messages: int, *, base_bytes: int = 256 << 20) -> None:
+    archive = Archive(open_object_store(url), ArchiveOptions(base_bytes=base_bytes))
+    engine = await Engine.open(folder, limits=LIMITS, archive=archive)
     archiver = engine.archiver
     assert archiver is not None
     await engine.submit(c.CreateTopic("t", 4))
@@ -114,7 +123,7 @@ async def fill(folder: str, url: str, messages: int) -> None:
 def measure_restore(messages: int, parent: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=parent) as root:
         Path(root, "archive").mkdir()
-        uvloop.run(fill(f"{root}/data", f"{root}/archive", messages))
+        uvloop.run(fill_engine(f"{root}/data", f"{root}/archive", messages))
         begun_s, cpu_s = time.perf_counter(), time.process_time()
         report = restore(open_object_store(f"{root}/archive"), OsDisk(), f"{root}/restored", RestorePoint())
         restore_s = time.perf_counter() - begun_s
@@ -136,13 +145,72 @@ def measure_restore(messages: int, parent: str | None) -> None:
         )  # fmt: skip
 
 
+async def read_all(engine: Engine) -> int:
+    """Every record of every partition, in ranges of `RANGE_BYTES`; returns the bytes."""
+    size = 0
+    for log_id in engine.latest_state.topics["t"].log_ids:
+        offset, end = 0, engine.durable_end(log_id)
+        while offset < end:
+            batches = await engine.read_cold(log_id, offset, end, RANGE_BYTES)
+            size += sum(map(len, batches))
+            offset = read_header(batches[-1]).end_offset
+    return size
+
+
+async def make_tiered(folder: str, url: str, messages: int) -> None:
+    """A folder of which most is only in the archive; `<folder>-local` is a copy from before that."""
+    await fill_engine(folder, url, messages, base_bytes=16 << 20)
+    shutil.copytree(folder, f"{folder}-local")
+    options = ArchiveOptions(base_bytes=1 << 20, base_ms=500)
+    engine = await Engine.open(
+        folder, limits=LIMITS, archive=Archive(open_object_store(url), options),
+        options=StorageOptions(tier=TierLimits(local_bytes=1)),
+    )  # fmt: skip
+    assert engine.cold_reads is not None
+    total = 100 * messages
+    while engine.cold_reads.figures().archived_bytes < total // 2:
+        await engine.submit(c.Produce("t", HUNDRED, 100, 10_000))
+        await asyncio.sleep(0.05)
+    await engine.close()
+
+
+def measure_cold(kind: str, url: str, messages: int, runs: int, parent: str | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=parent) as root:
+        uvloop.run(make_tiered(f"{root}/data", url, messages))
+
+        async def read(folder: str) -> tuple[float, float, float, float]:
+            engine = await Engine.open(
+                folder, limits=LIMITS, archive=archive_at(url) if folder.endswith("data") else None
+            )
+            assert engine.cold_reads is not None
+            cpu_s, begun_s = time.process_time(), time.perf_counter()
+            size = await read_all(engine)
+            wall_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - cpu_s
+            cold_bytes = engine.cold_reads.figures().downloaded_bytes
+            await engine.close()
+            return size / wall_s / 1e6, wall_s, cpu_s, cold_bytes / size
+
+        local, cold = [], []
+        for _ in range(runs):
+            local.append(uvloop.run(read(f"{root}/data-local")))
+            cold.append(uvloop.run(read(f"{root}/data")))
+        emit(
+            "archive", f"reads from {kind} compared with reads from the disk",
+            100 * median([two[0] / one[0] for one, two in zip(local, cold)]), "%",
+            cold_mb_per_s=median([row[0] for row in cold]), local_mb_per_s=median([row[0] for row in local]),
+            cold_cpu_s=median([row[2] for row in cold]), local_cpu_s=median([row[2] for row in local]),
+            share_from_the_archive=cold[0][3], runs=runs, load=os.getloadavg()[0],
+        )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--cold-messages", type=int, default=3_000_000)
     parser.add_argument("--folder", default=None, help="where to make the temporary data folders")
-    parser.add_argument("--only", default="", help="cases whose name contains this: folder, s3, restore")
+    parser.add_argument("--only", default="", help="cases whose name contains this: folder, s3, cold, restore")
     options = parser.parse_args()
     if options.only in "folder":
         with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=options.folder) as root:
@@ -158,6 +226,13 @@ def main() -> None:
             for records in BATCHES:
                 urls = [f"s3://archive/{records}-{run}" for run in range(options.runs)]
                 measure_cost("a local S3", urls, records, options.seconds, options.runs, options.folder)
+    if options.only in "cold":
+        with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=options.folder) as root:
+            measure_cold("a folder", root, options.cold_messages, options.runs, options.folder)
+        with s3_server() as s3:
+            s3.make_bucket("archive")
+            os.environ.update(s3.environment())
+            measure_cold("a local S3", "s3://archive/cold", options.cold_messages, options.runs, options.folder)
     if options.only in "restore":
         measure_restore(options.messages, options.folder)
 

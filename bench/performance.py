@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.growth import RESTART_MIN_S
 from bench.named_run import load
-from bench.plot import Bar, Panel, short, svg
+from driftq.charts import Bar, Panel, short, svg
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "performance.md"

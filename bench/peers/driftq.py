@@ -11,6 +11,7 @@ import driftq
 from bench.peers.peer import GROUP, LIVE, QUEUE, Peer, PeerClient, Send
 from bench.peers.server_process import ServerProcess, accepts, free_port
 
+CLAIMS_AHEAD = 2
 SETTINGS = ("limits.partition_messages=100000000", "limits.partition_bytes=100000000000")
 
 
@@ -18,7 +19,7 @@ class DriftQPeer(Peer):
     name = "DriftQ"
     client_package = "driftq"
     durability = "default: fdatasync of the journal before every reply"
-    notes = "limits of a partition raised; batches by `send_many` of a producer; `claims` acks with the next claim"
+    notes = "limits of a partition raised; batches by `send_many` of a producer; `claims` acks with a later claim"
 
     def version(self) -> str:
         return driftq.__version__
@@ -59,7 +60,7 @@ class DriftQClient(PeerClient):
 
     def claim_and_ack(self, count_max: int) -> int:
         if self._claims is None:
-            self._claims = self._broker.claims(QUEUE, GROUP, max=count_max, drain=True)
+            self._claims = self._broker.claims(QUEUE, GROUP, max=count_max, drain=True, ahead=CLAIMS_AHEAD)
         messages = next(self._claims, [])  # acks the last batch, too
         for message in messages:
             assert message.value, "read it: a packed claim is unpacked when it is read"
