@@ -36,7 +36,7 @@ LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
 LOCK_PEERS := $(UV) pip compile --group pyproject.toml:peers $(LOCKING)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs lock clean
+.PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs screenshots lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -160,6 +160,9 @@ performance: setup ## Measure peers, growth and a steady load, and write docs/pe
 	$(BIN)/python -m bench.steady --save $(RUN)
 	$(BIN)/python -m bench.growth --save $(RUN)
 	$(BIN)/python -m bench.performance $(RUN)
+
+screenshots: setup ## Make the pictures of the console in docs/ anew, with Chromium
+	$(BIN)/python -m tests.support.screenshots
 
 docs: setup ## Rewrite the tables in docs/ that are made from code
 	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables

@@ -1,0 +1,17 @@
+"""Orders."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    initial = True
+    operations = (
+        migrations.CreateModel(
+            name="Order",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.IntegerField(unique=True)),
+                ("is_paid", models.BooleanField(default=False)),
+            ],
+        ),
+    )
