@@ -164,7 +164,8 @@ def test_the_demo_loses_and_duplicates_nothing_over_a_restart(tmp_path: Path, mo
     arguments = ["demo", "--data", "data", "--tables", "tables", "--listen", "127.0.0.1:0", "--audit-s", "5"]
 
     first = Running(tmp_path, *arguments)
-    until_now(lambda: first.says("verdict:"), WAIT_S)
+    # Figures are printed once a window is closed: only then has every table rows.
+    until_now(lambda: first.says("verdict:") and first.says(r"metrics: .* produced"), WAIT_S)
     assert first.interrupt() == 0, first.text
     second = run_to_end(tmp_path, *arguments, "--for-s", "5")
 

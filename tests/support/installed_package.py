@@ -53,9 +53,15 @@ def build(folder: Path) -> Path:
 
 
 def virtualenv(folder: Path, wheel: Path, lock: str) -> Path:
-    """A new virtualenv with the packages of a lock and the wheel. Returns its folder of programs."""
+    """A new virtualenv with the packages of a lock and the wheel. Returns its folder of programs.
+
+    Where uv finds no way to the packages, pip may: as in `make setup`, it comes second."""
     run(UV, "venv", "--quiet", "--python", sys.executable, folder)
-    install = (UV, "pip", "install", "--quiet", "--no-deps", "--python", folder / "bin" / "python")
-    run(*install, "--require-hashes", "--requirement", ROOT / "requirements" / lock)
-    run(*install, wheel)
+    python = folder / "bin" / "python"
+    with_uv = (UV, "pip", "install", "--quiet", "--no-deps", "--python", python)
+    with_pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-compile")
+    locked = ("--require-hashes", "--requirement", ROOT / "requirements" / lock)
+    if run_any(*with_uv, *locked).returncode != 0:
+        run(*with_pip, *locked)
+    run(*with_uv, wheel)
     return folder / "bin"
