@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from driftq.core.model.replies import Rejected
 from driftq.server.deliveries import content
-from driftq.server.produced_message import PackedBatch, read_packed
+from driftq.server.packed_batch import PackedBatch, read_packed
 from driftq.wire.message import Head, read_head
 from driftq.wire.records import Record, pack, unpack
 

@@ -15,6 +15,7 @@ from driftq.server.access.identity import (
     require_any_topic,
     require_topic,
 )
+from driftq.server.element_count import bounded
 from driftq.server.handlers.codec import error_response
 from driftq.server.http import Answer, Request, Response
 from driftq.server.http.request import percent_decoded
@@ -58,6 +59,7 @@ class App:
         tenants: Callable[[str], Callable[[Request], Answer]] | None = None,
     ) -> None:
         self.routes = tuple(table)
+        table = [_with_bounds(route) for route in table]
         self._authenticator = authenticator  # None: every caller may do everything, or has an identity already
         self._tenants = tenants  # the app of a tenant, for callers that have one
         self._exact: dict[bytes, dict[str, RouteSpec]] = {}
@@ -175,6 +177,13 @@ def _check_right(request: Request, route: RouteSpec, parameters: dict[str, str])
         require_any_group(request, parameters[TOPIC_PARAMETER], parameters[GROUP_PARAMETER])
     elif right.verb in UNNAMED_VERBS:
         require(request, right.verb)
+
+
+def _with_bounds(route: RouteSpec) -> RouteSpec:
+    """A route whose body is JSON, with the check of its elements. What is below a prefix checks its bodies itself."""
+    if route.method not in ("POST", "PUT", "PATCH") or route.path.endswith("/*"):
+        return route
+    return route._replace(handler=bounded(route.handler))
 
 
 def _action(route: RouteSpec) -> str:

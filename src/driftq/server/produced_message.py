@@ -4,11 +4,8 @@
     value, key,              record, schedule,                    batch of
     envelope, job            idempotency keys                     one record
 
-    packed batch ──read_packed──▶ PackedBatch ──▶ Produce or Stage, with the bytes as they came
-    encoded by the client         header, schedules
-
-Pure: the time is an argument. An invalid field of an item is a `BadRequest` that names it; a packed batch that cannot
-be stored is `Rejected`. A section of this module copies the W3C trace context of a request into the message.
+Pure: the time is an argument. An invalid field of an item is a `BadRequest` that names it. Batches that a client packed
+are in `server.packed_batch`. A section of this module copies the W3C trace context of a request into the message.
 """
 
 from __future__ import annotations
@@ -19,22 +16,18 @@ import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import google_crc32c
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
 from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.facts import RecordSchedule
-from driftq.core.model.replies import Rejected
 from driftq.core.state.idempotency_keys import CRC_END, job_key
 from driftq.server.http import BadRequest
-from driftq.wire.errors import Code
-from driftq.wire.fields import ID_LENGTH_MAX, NAME_LENGTH_MAX, Natural, Priority, from_rfc3339, to_rfc3339
+from driftq.wire.fields import from_rfc3339, to_rfc3339
 from driftq.wire.message import (
-    BAD_HEAD,
     BAGGAGE_BYTES_MAX,
     TRACESTATE_BYTES_MAX,
     Envelope,
@@ -44,7 +37,7 @@ from driftq.wire.message import (
     encode_head,
 )
 from driftq.wire.produce import ProduceItem, ProduceReply
-from driftq.wire.records import BadBatch, Header, Record, check_with_heads, pack_one, read_header
+from driftq.wire.records import Record, pack_one
 
 if TYPE_CHECKING:
     from driftq.core.model.replies import Produced
@@ -55,7 +48,6 @@ HEAD_BYTES_MAX = 64 << 10  # envelope, routing and job of a message, as JSON
 TEXT_BYTES_MAX = 256  # of each text of an envelope
 LABELS_MAX = 64  # of an envelope; entries in the `meta` of a routing
 LABEL_BYTES_MAX = 1_024  # of the name of a label, and of its value
-SCHEDULES_MAX = 20_000  # records of a packed batch that are not plain: they are added one by one, in one command
 
 _ENVELOPE_TEXTS = (
     "run_id", "step_id", "parent_step_id", "tenant_id", "idempotency_key", "target_topic", "traceparent", "deadline",
@@ -89,7 +81,7 @@ def prepare(
         return ProducedMessage(Record(value, key), None, None)
     head = encode_head(Head(envelope=envelope, routing=routing, job=job))
     if len(head) > HEAD_BYTES_MAX:
-        raise BadRequest(_too_large_head(len(head)))
+        raise BadRequest(too_large_head(len(head)))
     schedule = _schedule(envelope, job, routing)
     once, job_id = _keys(item, envelope, job, topic, value, strict_keys)
     return ProducedMessage(Record(value, key, head), schedule, once, job_id)
@@ -186,7 +178,7 @@ def _check_trace_text(name: str, text: str, bytes_max: int) -> None:
         raise BadRequest(f"envelope.{name} is a header of W3C Trace Context: printable ASCII, other bytes as %XX")
 
 
-def _too_large_head(size: int) -> str:
+def too_large_head(size: int) -> str:
     return f"envelope, routing and job have {size} bytes as JSON; at most {HEAD_BYTES_MAX} are allowed"
 
 
@@ -304,93 +296,3 @@ def is_traceparent(text: bytes) -> bool:
     match = _TRACEPARENT.fullmatch(text)
     # Version 00 has exactly four fields; later versions may have more.
     return match is not None and (match[1] is None or text[:2] != b"00")
-
-
-# --- packed batches that a client encoded ---
-#
-# They are checked on arrival, then stored as they are. The broker reads the heads, because they may schedule a record;
-# it does not look into keys and values.
-
-
-class ClientRouting(Routing, frozen=True, forbid_unknown_fields=True):
-    """A routing as a client may send it."""
-
-    label: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] = ""
-
-
-class ClientJob(Job, frozen=True, forbid_unknown_fields=True):
-    """A job as a client may send it, with the bounds of `wire.produce.ProduceItem`."""
-
-    id: Annotated[str, Meta(max_length=ID_LENGTH_MAX)] = ""
-    task: Annotated[str, Meta(max_length=NAME_LENGTH_MAX)] = ""
-    priority: Priority = 0
-    not_before_ms: Natural = 0
-    timeout_ms: Natural = 0
-
-
-class ClientHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A head as a client may send it. Only the broker writes `dlq`."""
-
-    envelope: Envelope | None = None
-    routing: ClientRouting | None = None
-    job: ClientJob | None = None
-
-
-_decode = msgspec.json.Decoder(ClientHead).decode
-
-
-class PackedBatch(NamedTuple):
-    """A checked batch, which can be stored as it is."""
-
-    header: Header
-    schedules: tuple[RecordSchedule, ...]  # of the records that are not plain
-
-
-def read_packed(batch: bytes, message_bytes_max: int, batch_bytes_max: int) -> PackedBatch | Rejected:
-    """Check a batch and read the schedules in the heads of its records."""
-    try:
-        declared = read_header(batch)
-        largest = message_bytes_max if declared.count == 1 else batch_bytes_max
-        if declared.raw_bytes > largest:
-            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
-            return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
-        checked = check_with_heads(batch)
-        if checked.longest_key_bytes > KEY_BYTES_MAX:
-            raise BadBatch(f"a key has {checked.longest_key_bytes} bytes; at most {KEY_BYTES_MAX} are allowed")
-        longest_head_bytes = max(map(len, checked.heads), default=0)
-        if longest_head_bytes > HEAD_BYTES_MAX:
-            raise BadBatch(_too_large_head(longest_head_bytes))
-        schedules = _schedules(checked.heads)
-    except BadBatch as error:
-        return Rejected(Code.INVALID_ARGUMENT, f"invalid batch: {error}")
-    if len(schedules) > SCHEDULES_MAX:
-        message = f"too many records with a task, priority, time, label or tenant; send {SCHEDULES_MAX} at a time"
-        return Rejected(Code.TOO_LARGE, message, {"limit_records": SCHEDULES_MAX})
-    return PackedBatch(checked.header, schedules)
-
-
-def _schedules(heads: list[bytes]) -> tuple[RecordSchedule, ...]:
-    schedules: list[RecordSchedule] = []
-    index = 0
-    try:
-        for index, text in enumerate(heads):
-            if text:
-                schedule = _schedule_of_head(index, _decode(text))
-                if schedule is not None:
-                    schedules.append(schedule)
-                    if len(schedules) > SCHEDULES_MAX:
-                        break
-    except (*BAD_HEAD, BadRequest, ValueError) as error:
-        raise BadBatch(f"the head of record {index} is not one JSON object of a known form: {error}") from None
-    return tuple(schedules)
-
-
-def _schedule_of_head(index: int, head: ClientHead) -> RecordSchedule | None:
-    deadline_ms = 0
-    if head.envelope is not None:
-        check_envelope(head.envelope)
-        if head.envelope.deadline:
-            deadline_ms = max(1, from_rfc3339(head.envelope.deadline))
-    if head.routing is not None:
-        check_labels("routing.meta", head.routing.meta or {})
-    return schedule_of(index, head.envelope, head.job, head.routing, deadline_ms)

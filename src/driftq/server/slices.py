@@ -47,6 +47,14 @@ async def collected(queries: Queries, begin: Callable[[StateView], Iterator[T | 
     return [item async for taken in slices(queries, begin) for item in taken]
 
 
+async def finished(steps: Iterator[None]) -> None:
+    """Run a generator to its end, a slice at a time."""
+    while True:
+        if next_slice(steps) is None:
+            return
+        await asyncio.sleep(0)
+
+
 def next_slice(items: Iterator[T | ColdRange | None], slice_s: float = SLICE_S) -> list[T] | None:
     """The items of the next `slice_s`; None at the end."""
     taken: list[T] = []

@@ -19,7 +19,7 @@ REDRIVE_GROUP = "driftq.redrive"  # the broker's own group: letters that it has 
 
 class LetterFilter(Body, frozen=True, omit_defaults=True):
     """Selects dead letters; all given conditions must hold. `error` is a part of the last error, `since` and `until`
-    are RFC 3339 times, `offsets` are pairs of partition and offset."""
+    are RFC 3339 times, `offsets` are up to 10,000 pairs of partition and offset."""
 
     group: str = ""
     error: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driftq.core.model.limits import BrokerLimits
-from driftq.server.produced_message import read_packed
+from driftq.server.packed_batch import read_packed
 from driftq.wire.errors import Code
 from driftq.wire.message import Envelope, Head, encode_head
 from driftq.wire.records import Record, pack
@@ -75,12 +75,12 @@ def test_a_long_key_of_a_packed_batch_is_refused():
     assert "1025 bytes" in long.message
 
 
-def test_a_packed_batch_holds_at_most_20000_records_that_are_not_plain():
+def test_a_packed_batch_holds_at_most_10000_records_that_are_not_plain():
     head = b'{"job":{"task":"a"}}'
-    refused = read_packed(pack([Record(b"v", b"", head)] * 20_001), 1 << 20, 16 << 20)
+    refused = read_packed(pack([Record(b"v", b"", head)] * 10_001), 1 << 20, 16 << 20)
     assert refused.code is Code.TOO_LARGE
-    assert "20000 at a time" in refused.message
-    assert len(read_packed(pack([Record(b"v", b"", head)] * 20_000), 1 << 20, 16 << 20).schedules) == 20_000
+    assert "10000 at a time" in refused.message
+    assert len(read_packed(pack([Record(b"v", b"", head)] * 10_000), 1 << 20, 16 << 20).schedules) == 10_000
 
 
 @pytest.mark.parametrize("size", [99, 100])

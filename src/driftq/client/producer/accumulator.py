@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from driftq.client.producer.producer_batch import Callback
 
 OVERHEAD_BYTES = 100  # what a buffered message costs in addition to its bytes, roughly
-COUNT_MAX = 20_000
+COUNT_MAX = 10_000  # the broker takes no more jobs in one batch
 ANY_PARTITION = -1  # for messages without a key: they join the open batch of one partition, then of the next
 RESERVE_BYTES = 16_384
 

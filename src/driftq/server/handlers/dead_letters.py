@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 STEP_LETTERS = 200  # that are read before other requests get a turn
 FOUND_MAX = 10_000  # that are found before other requests get a turn
 DELETED_AT_ONCE = 1_000
+PLACES_MAX = 10_000  # letters that one call names
 PAGE_BYTES_MAX = 8 << 20
 NDJSON = "application/x-ndjson"
 _PLACE = re.compile(r"([0-9]{1,9}):([0-9]{1,18})", re.ASCII)
@@ -276,6 +277,8 @@ def _filter(body: LetterFilter) -> Filter:
         until_ms = from_rfc3339(body.until) if body.until else 2**62
     except ValueError as error:
         raise BadRequest(f"invalid time: {error}") from None
+    if body.offsets is not None and len(body.offsets) > PLACES_MAX:
+        raise BadRequest(f"one call names at most {PLACES_MAX} letters; use a filter for more")
     places = frozenset(body.offsets) if body.offsets is not None else None
     return Filter(body.group, body.error, body.reason, since_ms, until_ms, places)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from driftq.core.model import commands as c
@@ -13,15 +16,17 @@ from driftq.core.model.facts import ProducerSequence
 from driftq.core.model.replies import Produced, Rejected, Reply
 from driftq.server.access.identity import AccessRefused, owned, require_target, require_topic
 from driftq.server.handlers.codec import any_of, json_response, number, read_json, refusal
-from driftq.server.http import Answer, BadRequest, Deferred, Request, Response
+from driftq.server.http import Answer, BadRequest, Deferred, Request, Response, reply_of
+from driftq.server.http import Reply as HttpReply
+from driftq.server.packed_batch import PackedBatch, PackedReader
 from driftq.server.produced_message import (
     TRACE_HEADER,
     ProducedMessage,
     prepare,
     produce_command,
-    read_packed,
     traced,
 )
+from driftq.server.slices import next_slice
 from driftq.wire.errors import CODES, Code, error_fields
 from driftq.wire.grants import PRODUCE
 from driftq.wire.message import Routing
@@ -39,11 +44,16 @@ from driftq.wire.records import pack
 from driftq.wire.streams import media_type
 
 if TYPE_CHECKING:
+    from driftq.engine.engine import Engine
     from driftq.server.handlers.context import Context
     from driftq.server.router.caller import RoutedItem
     from driftq.server.tracer import ReceivedTrace
 
+M = TypeVar("M", bound=ProduceItem)
+
 MESSAGES_MAX = 10_000
+AT_ONCE = 1_000  # messages that are submitted before other requests get a turn
+DECODED_AT_ONCE_BYTES = 512 << 10  # of a body; a larger one is decoded message by message, in slices
 
 _Requested = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
 _Result = BatchResult | dict[str, Any]  # an error is a dict: its details differ from code to code
@@ -61,18 +71,72 @@ class _Item(NamedTuple):
     command: c.Produce | None  # a message with an idempotency key or a job id has a command of its own
 
 
+class _Submission:
+    """The commands of one request, and the results of its messages. The answer comes with the last reply."""
+
+    def __init__(self, engine: Engine, messages: int) -> None:
+        self.results = [_NO_RESULT] * messages
+        self.answer = Deferred()
+        self._engine = engine
+        self._left = 1  # replies that are still to come, and the parts
+
+    def run(self, parts: Iterator[None], route: str) -> None:
+        """Submit the parts: now as many as fit into a slice, the others in later turns of the loop."""
+        try:
+            if next_slice(parts) is None:
+                self._ended()
+                return
+        except Exception as error:
+            self.answer.fail(error)
+            return
+        asyncio.get_running_loop().call_soon(self._engine.monitor.timed(route, self.run), parts, route)
+
+    def submit(self, commands: list[tuple[c.Produce, list[_Item]]]) -> None:
+        self._left += len(commands)
+        for command, members in commands:
+            self._engine.submit_to(command, partial(self._on_reply, members))
+
+    def _on_reply(self, members: list[_Item], reply: Reply) -> None:
+        for position, item in enumerate(members):
+            self.results[item.number] = _result(item.topic, reply, position)
+        self._ended()
+
+    def _ended(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self.answer.resolve(_batch_reply(self.results))
+
+
 class ProduceBatchHandlers:
     """Handlers of `/v1/produce/batch` and `/v1/produce/packed`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        bounds = context.settings.limits
+        self._reader = PackedReader(bounds.message_bytes, bounds.batch_bytes)
 
     def produce(self, request: Request) -> Answer:
         """One result for each message, in order. An invalid message does not stop the others."""
         content_type = media_type(request.headers.get("content-type", ""))
         if content_type == PACKED_TYPE:
             return self.produce_packed(request)
-        requested, wants_any = _ndjson(request) if content_type == "application/x-ndjson" else _json(request)
+        is_lines = content_type == "application/x-ndjson"
+        if len(request.body) > DECODED_AT_ONCE_BYTES:
+            return self._decode(request, *(_ndjson(request) if is_lines else _json_one_by_one(request)))
+        if not is_lines:
+            return self._received(request, *_json(request))
+        items, wants_any = _ndjson(request)
+        return self._received(request, list(items), wants_any)
+
+    async def _decode(self, request: Request, items: Iterator[tuple[str, ProduceItem]], wants_any: bool) -> HttpReply:
+        """A large body, in slices."""
+        requested: list[tuple[str, ProduceItem]] = []
+        while (taken := next_slice(items)) is not None:
+            requested += taken
+            await asyncio.sleep(0)
+        return await reply_of(self._received(request, requested, wants_any))
+
+    def _received(self, request: Request, requested: list[tuple[str, ProduceItem]], wants_any: bool) -> Answer:
         if not 1 <= len(requested) <= MESSAGES_MAX:
             raise BadRequest(f"a batch holds 1 to {MESSAGES_MAX} messages")
         if self._context.tenant:
@@ -106,18 +170,34 @@ class ProduceBatchHandlers:
         return router.then(requested, finish if trace is None else trace.after_route(finish))
 
     def _produce(self, request: Request, requested: list[_Requested], wants_any: bool) -> Answer:
-        results = [_NO_RESULT] * len(requested)
-        return self._submit(self._items(request, requested, results, wants_any), results)
+        submission = _Submission(self._context.engine, len(requested))
+        sticky: dict[str, int] = {}
+
+        def parts() -> Iterator[None]:
+            for first in range(0, len(requested), AT_ONCE):
+                part = requested[first : first + AT_ONCE]
+                items = self._items(request, part, first, submission.results, wants_any, sticky)
+                submission.submit(self._commands(items))
+                yield None
+
+        submission.run(parts(), request.head.route)
+        return submission.answer
 
     def _items(
-        self, request: Request, requested: list[_Requested], results: list[_Result], wants_any: bool
+        self,
+        request: Request,
+        requested: list[_Requested],
+        first: int,
+        results: list[_Result],
+        wants_any: bool,
+        sticky: dict[str, int],
     ) -> list[_Item]:
-        """The messages that can be submitted. The others get their result here."""
-        sticky: dict[str, int] = {}
+        """The messages that can be submitted; `first` is the number of the first one. The others get their result
+        here."""
         now_ms = self._context.engine.now_ms()
         strict = self._context.settings.idempotency.strict
         items: list[_Item] = []
-        for index, (topic, item, routing) in enumerate(requested):
+        for index, (topic, item, routing) in enumerate(requested, first):
             try:
                 if not topic:
                     raise BadRequest("topic and value are required")
@@ -139,26 +219,6 @@ class ProduceBatchHandlers:
             alone = command if message.once or message.job else None
             items.append(_Item(index, topic, command.topic, command.partition, message, alone))
         return items
-
-    def _submit(self, items: list[_Item], results: list[_Result]) -> Answer:
-        """Submit one command for each partition and one for each key. The answer comes with the last reply."""
-        commands = self._commands(items)
-        if not commands:
-            return _batch_reply(results)
-        answer = Deferred()
-        left = len(commands)
-
-        def on_reply(members: list[_Item], reply: Reply) -> None:
-            nonlocal left
-            for position, item in enumerate(members):
-                results[item.number] = _result(item.topic, reply, position)
-            left -= 1
-            if not left:
-                answer.resolve(_batch_reply(results))
-
-        for command, members in commands:
-            self._context.engine.submit_to(command, _bound(on_reply, members))
-        return answer
 
     def _commands(self, items: list[_Item]) -> list[tuple[c.Produce, list[_Item]]]:
         """The commands with their messages. The messages of a partition keep the order of the request."""
@@ -191,10 +251,10 @@ class ProduceBatchHandlers:
         if not topic:
             raise BadRequest("topic is required")
         require_topic(request, PRODUCE, topic)
-        bounds = self._context.settings.limits
-        batch = read_packed(request.body, bounds.message_bytes, bounds.batch_bytes)
-        if isinstance(batch, Rejected):
-            return refusal(batch)
+        place = (topic, request.query.get("partition"), request.query.get("key"))
+        return self._reader.read(request.body, place, lambda batch: self._store_packed(request, topic, batch))
+
+    def _store_packed(self, request: Request, topic: str, batch: PackedBatch) -> Answer:
         header = batch.header
         partition = self._packed_partition(request, topic, bool(header.producer))
         producer = ProducerSequence(header.producer, header.epoch, header.seq, header.crc) if header.producer else None
@@ -232,10 +292,6 @@ class ProduceBatchHandlers:
         return self._context.any_partition(topic, ProduceItem(key=request.query.get("key", ""), partition=ANY))
 
 
-def _bound(call: Callable[[list[_Item], Reply], None], members: list[_Item]) -> Callable[[Reply], None]:
-    return lambda reply: call(members, reply)
-
-
 def _json(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
     """The messages with their topics, and whether all those without a key may go to any partition. The body is
     `{"topic": …, "messages": […]}`, or an array of messages that each name their topic."""
@@ -246,12 +302,38 @@ def _json(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
     return [(body.topic, item) for item in body.messages], wants_any or body.partition is not None
 
 
-def _ndjson(request: Request) -> tuple[list[tuple[str, ProduceItem]], bool]:
+class _Shape(Struct, frozen=True, forbid_unknown_fields=True):
+    """A `ProduceBatchRequest` whose messages are not decoded."""
+
+    topic: str
+    messages: list[Raw]
+    partition: Literal["any"] | None = None
+
+
+def _json_one_by_one(request: Request) -> tuple[Iterator[tuple[str, ProduceItem]], bool]:
+    """`_json`, decoding each message when it is reached."""
+    wants_any = any_of(request.query.get("partition")) is not None
+    if request.body.lstrip()[:1] == b"[":
+        texts = read_json(request.body, list[Raw])
+        items = (_numbered(number, text, ProduceRequest) for number, text in enumerate(texts))
+        return ((item.topic, item) for item in items), wants_any
+    body = read_json(request.body, _Shape)
+    messages = (_numbered(number, text, ProduceItem) for number, text in enumerate(body.messages))
+    return ((body.topic, item) for item in messages), wants_any or body.partition is not None
+
+
+def _numbered(number: int, text: Raw, kind: type[M]) -> M:
+    try:
+        return read_json(bytes(text), kind)
+    except BadRequest as error:
+        raise BadRequest(f"message {number}: {error.message}") from None
+
+
+def _ndjson(request: Request) -> tuple[Iterator[tuple[str, ProduceItem]], bool]:
     wants_any = any_of(request.query.get("partition")) is not None
     default = request.query.get("topic", "")
-    lines = islice(_lines(request.body), MESSAGES_MAX + 1)
-    items = [read_json(line, ProduceRequest) for line in lines]
-    return [(item.topic or default, item) for item in items], wants_any
+    items = (read_json(line, ProduceRequest) for line in islice(_lines(request.body), MESSAGES_MAX + 1))
+    return ((item.topic or default, item) for item in items), wants_any
 
 
 def _lines(body: bytes) -> Iterator[bytes]:

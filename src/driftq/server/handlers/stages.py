@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
-from driftq.core.model.replies import PublishedReply, Rejected, StagedReply
 from driftq.server.access.identity import require_stream, require_topic
-from driftq.server.handlers.codec import json_response, number, read_json, refusal
+from driftq.server.handlers.codec import json_response, number, read_json
 from driftq.server.http import Answer, BadRequest, Request, Response
-from driftq.server.produced_message import read_packed
+from driftq.server.packed_batch import PackedBatch, PackedReader
 from driftq.wire import streams as w
 from driftq.wire.fields import ID_LENGTH_MAX, to_rfc3339
 from driftq.wire.grants import APPEND, PRODUCE
@@ -25,6 +24,7 @@ from driftq.wire.stages import (
 )
 
 if TYPE_CHECKING:
+    from driftq.core.model.replies import PublishedReply, StagedReply
     from driftq.server.handlers.context import Context
 
 
@@ -33,6 +33,8 @@ class StagesHandlers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        bytes_max = context.settings.limits.batch_bytes
+        self._reader = PackedReader(bytes_max, bytes_max)
 
     def stage(self, request: Request) -> Answer:
         """`?writer=&handle=&topic=&partition=` (or `&path=` of a stream) and a packed batch as the body."""
@@ -45,11 +47,11 @@ class StagesHandlers:
             require_topic(request, PRODUCE, topic)
         else:
             require_stream(request, APPEND, path)
-        bytes_max = self._context.settings.limits.batch_bytes
-        batch = read_packed(request.body, bytes_max, bytes_max)
-        if isinstance(batch, Rejected):
-            return refusal(batch)
-        header = batch.header
+        return self._reader.read(request.body, handle, lambda batch: self._store(request, writer, handle, batch))
+
+    def _store(self, request: Request, writer: str, handle: str, batch: PackedBatch) -> Answer:
+        query, header = request.query, batch.header
+        topic, path = query.get("topic", ""), query.get("path", "")
         if path:
             self._check_json(path, request.body, header)
         if any(

@@ -24,8 +24,19 @@ from driftq.server.access.identity import (
     require_stream,
     require_topic,
 )
+from driftq.server.element_count import check_elements, may_have_too_many
 from driftq.server.handlers.context import Context, responder
-from driftq.server.http import Answer, BadRequest, Deferred, LazyReply, Request, Response, Streaming, query_pairs
+from driftq.server.http import (
+    Answer,
+    BadRequest,
+    Deferred,
+    LazyReply,
+    Request,
+    Response,
+    Streaming,
+    query_pairs,
+    reply_of,
+)
 from driftq.server.http import Reply as HttpReply
 from driftq.server.streams import responses
 from driftq.server.streams.live_readers import EventReader, LongPoll
@@ -95,7 +106,17 @@ class StreamHandlers:
             path = path_of(rest)
             if is_reserved(path):
                 return self._partition(request, path)
+            if may_have_too_many(request.body) and w.is_json(request.headers.get("content-type", "")):
+                return self._after_count(request, path, method)
             return method(request, path)
+        except BadRequest as error:
+            return failure(error.status, error.message)
+
+    async def _after_count(self, request: Request, path: str, method: Callable[[Request, str], Answer]) -> HttpReply:
+        """A message may be any JSON, so only the messages are counted."""
+        try:
+            await check_elements(request.body, depth_max=1, status=413)
+            return await reply_of(method(request, path))
         except BadRequest as error:
             return failure(error.status, error.message)
 

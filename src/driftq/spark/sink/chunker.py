@@ -24,12 +24,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from google_crc32c import value as crc32c
 
-from driftq.spark.sink.envelope import BadRow, heads_of
+from driftq.spark.sink.envelope import ENVELOPE_COLUMNS, BadRow, heads_of
 from driftq.spark.sink.options import CHUNK_BYTES_MAX, WriteOptions
 from driftq.wire.partitions import fnv1a
 from driftq.wire.records import HEADS, KEYS, NO_EPOCH, pack_body
 
 LANE_BYTES_MIN = 64 << 10
+ENVELOPE_NAMES = frozenset(("head", *ENVELOPE_COLUMNS))
+ENVELOPE_ROWS_MAX = 10_000  # of a chunk whose rows may have a time, a label or a tenant: the broker takes no more
 ROW_BYTES = 12  # the size of a row's entries in the ends of three columns
 LONG_KEY_BYTES = 128  # longer keys are hashed one by one
 DIGEST_MASK = (1 << 64) - 1
@@ -102,6 +104,7 @@ class Chunker:
 
     def __init__(self, options: WriteOptions, partitions_of: Callable[[str], int], task: int) -> None:
         self._options = options
+        self._chunk_rows = options.chunk_rows
         self._partitions_of = partitions_of
         self._task = task
         self._counts: dict[str, int] = {}
@@ -113,6 +116,8 @@ class Chunker:
         if not batch.num_rows:
             return
         names = batch.schema.names
+        if not self._options.staged and not ENVELOPE_NAMES.isdisjoint(names):
+            self._chunk_rows = min(self._options.chunk_rows, ENVELOPE_ROWS_MAX)
         values = batch.column("value")
         if values.null_count:
             index = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
@@ -208,7 +213,7 @@ class Chunker:
         first, taken_bytes = 0, 0
         while first < len(sizes):
             fit = int(np.searchsorted(ends, taken_bytes + lane_bytes - lane.size_bytes, side="right"))
-            end = min(max(fit, first), first + self._options.chunk_rows - lane.rows)
+            end = min(max(fit, first), first + self._chunk_rows - lane.rows)
             if end == first and not lane.rows:
                 end = first + 1  # a row that is larger than a chunk is sent alone
             if end > first:
@@ -216,7 +221,7 @@ class Chunker:
                 lane.rows += end - first
                 lane.size_bytes += int(ends[end - 1]) - taken_bytes
                 first, taken_bytes = end, int(ends[end - 1])
-            if first < len(sizes) or lane.rows >= self._options.chunk_rows or lane.size_bytes >= lane_bytes:
+            if first < len(sizes) or lane.rows >= self._chunk_rows or lane.size_bytes >= lane_bytes:
                 yield self._seal(topic, partition, lane)
 
     def _lane_bytes(self, topic: str, partition: int) -> int:

@@ -162,6 +162,20 @@ def test_rows_without_a_key_go_round_the_partitions_chunk_by_chunk() -> None:
     ]
 
 
+def test_a_chunk_of_direct_rows_with_envelopes_is_one_that_the_broker_takes() -> None:
+    rows = 25_000
+    labelled = pa.record_batch({"value": ["v"] * rows, "tenant_id": ["t"] * rows})
+    plain = pa.record_batch({"value": ["v"] * rows})
+
+    def chunks(batch: pa.RecordBatch, options: WriteOptions) -> list[int]:
+        packer = Chunker(options, lambda _: 1, 0)
+        return [chunk.rows for chunk in [*packer.add(batch), *packer.finish()]]
+
+    assert chunks(labelled, DIRECT) == [10_000, 10_000, 5_000]
+    assert chunks(plain, DIRECT) == [25_000]
+    assert chunks(labelled, STAGED) == [25_000]
+
+
 def digest(*batches: pa.RecordBatch, options: WriteOptions = STAGED, partitions: int = 1, task: int = 0) -> int:
     packer = Chunker(options, lambda _: partitions, task)
     chunks = [chunk for batch in batches for chunk in packer.add(batch)]
