@@ -49,3 +49,16 @@ def test_a_timer_queue_is_a_sorted_list_of_unique_items(block_items, steps, firs
         queue.remove((99, 99))
     queue.clear()
     check(queue, [], block_items)
+
+
+@given(batches=st.lists(st.sets(items), max_size=4), until_ms=st.integers(-1, 13))
+def test_many_items_are_added_and_removed_like_single_ones(block_items, batches, until_ms):
+    queue: TimerQueue[tuple[int, int]] = TimerQueue()
+    expected: list[tuple[int, int]] = []
+    for batch in batches:
+        new = [item for item in batch if item not in expected]
+        queue.extend(new)
+        expected = sorted([*expected, *new])
+        check(queue, expected, block_items)
+    queue.remove_until(until_ms)
+    check(queue, [item for item in expected if item[0] > until_ms], block_items)

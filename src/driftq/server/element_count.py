@@ -38,8 +38,8 @@ async def check_elements(
 ) -> None:
     """Raises `BadRequest` if a container of the first `depth_max` levels has more elements."""
     looks = _looks(body, elements_max, depth_max)
-    while (found := next_slice(looks)) is not None:
-        if found:
+    while (too_many := next_slice(looks)) is not None:
+        if too_many:
             raise BadRequest(f"an array or object in this body has more than {elements_max} elements", status)
         await asyncio.sleep(0)
 

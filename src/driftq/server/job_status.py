@@ -9,6 +9,7 @@ A job without an id of its own is named `topic:partition:offset`.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, Raw
@@ -192,7 +193,7 @@ def job_summary(view: StateView, log: Log, offset: int) -> JobSummary:
             owner = lease.owner
     overall = next((name for name in _STATE_ORDER if name in names), None)
     if overall is None:
-        is_delayed = offset not in log.made_due and any(at == offset for _, at in log.delayed[:DELAYED_MAX])
+        is_delayed = offset not in log.made_due and any(at == offset for _, at in islice(log.delayed, DELAYED_MAX))
         overall = "cancelled" if offset in log.cancelled else "scheduled" if is_delayed else "ready"
     return JobSummary(overall, attempts, error, owner, due_ms)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from driftq.core.model import effect_facts as e
 from driftq.core.model import facts as f
 from driftq.core.model import stream_facts as s
+from driftq.core.model.facts import LaneKey
 from driftq.core.state import lanes
 from driftq.core.state.deadlines import timer_folds
 from driftq.core.state.effects import CHECKED_PER_BEGIN
@@ -24,7 +25,6 @@ from driftq.core.state.progress import Progress
 from driftq.core.state.streams import StreamRecord
 
 if TYPE_CHECKING:
-    from driftq.core.state.groups import Topic
     from driftq.core.state.logs import Log
     from driftq.core.state.state import State
 
@@ -110,7 +110,8 @@ class Fold:
             for group in topic.groups.values():
                 del self.groups[group.group_id]
                 self.tenants.count_group(name, -1)
-                self._forget_jobs(group.group_id, topic)
+                self.results.drop_group(group.group_id)
+                self.reports.drop_group(group.group_id)
             for log_id in topic.log_ids:
                 self.keys.forget_log(log_id)
                 del self.logs[log_id]
@@ -135,12 +136,7 @@ class Fold:
             self._remember_keys(log, fact, along)
         if along.marks:
             log.mark(along.marks, fact.first_offset, fact.at_ms)
-            for mark in along.marks:
-                if mark.not_before_ms > fact.at_ms:
-                    for group_id in log.readers:
-                        self._delay(
-                            self.state.progress_of(group_id, log.log_id), log, fact.first_offset + mark.index, mark
-                        )
+            self._delay(log, fact.first_offset, fact.at_ms, along.marks)
 
     def _remember_keys(self, log: Log, fact: f.Appended, along: f.AppendMetadata) -> None:
         produced = (log.log_id, fact.first_offset, fact.count, along.key_digest)
@@ -153,10 +149,19 @@ class Fold:
             self.keys.remember(along.job, job)
         self.deadlines.push(("keys", 0, 0), self.keys.next_ms())
 
-    def _delay(self, progress: Progress, log: Log, offset: int, mark: f.RecordSchedule) -> None:
-        progress.delay(offset, mark.not_before_ms)
-        lanes.pass_delayed(progress, log, mark)
-        self.state.schedule(progress)
+    def _delay(self, log: Log, first_offset: int, at_ms: int, marks: tuple[f.RecordSchedule, ...]) -> None:
+        """The messages of an append that must wait for their time, in every group."""
+        waiting = [mark for mark in marks if mark.not_before_ms > at_ms]
+        if not waiting:
+            return
+        delayed = [(mark.not_before_ms, first_offset + mark.index) for mark in waiting]
+        keys = {LaneKey(mark.priority, mark.task, mark.label, mark.tenant): None for mark in waiting}
+        for group_id in log.readers:
+            progress = self.state.progress_of(group_id, log.log_id)
+            progress.delay_all(delayed, at_ms)
+            for key in keys:
+                lanes.pass_lane(progress, log, key)
+            self.state.schedule(progress)
 
     def _trimmed(self, fact: f.Trimmed) -> None:
         log = self.logs[fact.log_id]
@@ -224,16 +229,11 @@ class Fold:
         self.tenants.count_group(group.topic, -1)
         topic = self.topics[group.topic]
         del topic.groups[group.name]
-        self._forget_jobs(fact.group_id, topic)
+        self.results.drop_group(fact.group_id)
+        self.reports.drop_group(fact.group_id)
         for log_id in topic.log_ids:
             self.logs[log_id].readers.remove(fact.group_id)
             self.logs[log_id].ended_ms = self.state.last_ms
-
-    def _forget_jobs(self, group_id: int, topic: Topic) -> None:
-        """A group is gone, and with it the results and reports of its jobs."""
-        for log_id in topic.log_ids:
-            self.results.seek(group_id, log_id, 0)
-            self.reports.seek(group_id, log_id)
 
     def _filter_noted(self, fact: f.FilterNoted) -> None:
         self._note_time(fact.at_ms)

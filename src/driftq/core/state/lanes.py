@@ -13,9 +13,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING
 
-from driftq.core.model.facts import ACKED, LaneKey, Leased, RecordSchedule, Settled
+from driftq.core.model.facts import ACKED, LaneKey, Leased, Settled
 from driftq.core.model.ranges import RangeSet
 from driftq.core.model.snapshot_facts import LaneState
 
@@ -53,14 +54,16 @@ class LaneIndex:
         self.tenants: set[str] = set()  # tenants that have a lane
         self.withdrawn = array("q")  # offsets of the default lane that are cancelled or directed
 
-    def add(self, key: LaneKey, offset: int, at_ms: int) -> None:
-        """Add a record, above all others, to an explicit lane."""
+    def add(self, key: LaneKey, first: int, end: int, at_ms: int) -> None:
+        """Add the records [first, end), above all others, to an explicit lane."""
         lane = self.by_key.get(key) or self._add_lane(key)
-        lane.offsets.append(offset)
-        lane.times.append(at_ms)
-        self.marked.add(offset, offset + 1)
-        self.offsets.append(offset)
-        self.numbers.append(lane.number)
+        count = end - first
+        offsets = range(first, end)
+        lane.offsets.extend(offsets)
+        lane.times.extend(repeat(at_ms, count))
+        self.marked.add(first, end)
+        self.offsets.extend(offsets)
+        self.numbers.extend(repeat(lane.number, count))
 
     def key_of(self, offset: int) -> LaneKey | None:
         """The explicit lane of an offset, or None for the default lane."""
@@ -147,10 +150,6 @@ def pass_lane(progress: Progress, log: Log, key: LaneKey) -> None:
         index += 1
     if index > first:
         progress.lane_cursors[key] = offsets[index - 1] + 1
-
-
-def pass_delayed(progress: Progress, log: Log, mark: RecordSchedule) -> None:
-    pass_lane(progress, log, LaneKey(mark.priority, mark.task, mark.label, mark.tenant))
 
 
 def pass_leased(progress: Progress, log: Log, fact: Leased) -> None:

@@ -21,7 +21,6 @@ share and none changes; it gets a table of its own with the first entry.
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -32,6 +31,7 @@ from driftq.core.model.ranges import Range, RangeSet
 from driftq.core.model.snapshot_facts import LogState
 from driftq.core.state.lanes import LaneIndex
 from driftq.core.state.producers import ProducerTable
+from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import ProducerSequence, RecordSchedule
@@ -44,7 +44,7 @@ NO_PRODUCERS = ProducerTable()
 NO_RANGES = RangeSet()
 NO_NUMBERS = array("q")
 NO_READERS: list[int] = []
-NO_DELAYS: list[tuple[int, int]] = []
+NO_DELAYS: TimerQueue[tuple[int, int]] = TimerQueue()
 NO_DIRECTED: dict[int, str] = {}
 
 
@@ -69,7 +69,7 @@ class Log:
         self.lanes = NO_LANES  # which records belong to explicit lanes
         self.tracked = NO_RANGES  # jobs whose attempts are recorded
         self.fair_from = start  # in a fair topic tenants take turns from this offset on
-        self.delayed = NO_DELAYS  # heap of (not_before_ms, offset) that were ahead at the last append
+        self.delayed = NO_DELAYS  # (not_before_ms, offset) of those that were ahead at the last append
         self.deadline_offsets = NO_NUMBERS  # records with a deadline, ascending, and ...
         self.deadlines_ms = NO_NUMBERS  # ... their deadlines
         self.timeout_offsets = NO_NUMBERS  # records with an execution timeout, ascending, and ...
@@ -117,8 +117,8 @@ class Log:
         for first, end in ranges:
             self.made_due.add(first, end)
 
-    def delays(self) -> list[tuple[int, int]]:
-        """Messages with a delay that was not ended early, as (time, offset), in any order."""
+    def delays(self) -> Iterable[tuple[int, int]]:
+        """Messages with a delay that was not ended early, as (time, offset), in this order."""
         if not self.made_due:
             return self.delayed
         return [item for item in self.delayed if item[1] not in self.made_due]
@@ -180,8 +180,8 @@ class Log:
 
     def mark(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
         """Add the records that are not plain to their lanes, and note their deadlines, delays and timeouts."""
-        while self.delayed and self.delayed[0][0] <= at_ms:
-            heapq.heappop(self.delayed)
+        self.delayed.remove_until(at_ms)
+        delayed: list[tuple[int, int]] = []
         for mark in marks:
             offset = first_offset + mark.index
             if mark.tracked:
@@ -197,14 +197,31 @@ class Log:
                 self.timeout_offsets.append(offset)
                 self.timeouts_ms.append(mark.timeout_ms)
             if mark.not_before_ms > at_ms:
-                if self.delayed is NO_DELAYS:
-                    self.delayed = []
-                heapq.heappush(self.delayed, (mark.not_before_ms, offset))
-            if mark.not_before_ms > at_ms or mark.priority or mark.task or mark.label or mark.tenant:
-                key = LaneKey(mark.priority, mark.task, mark.label, mark.tenant)
-                self._own_lanes().add(key, offset, at_ms)
+                delayed.append((mark.not_before_ms, offset))
+        self._add_to_lanes(marks, first_offset, at_ms)
+        for mark in marks:
             if mark.group:
-                self.direct(offset, mark.group)
+                self.direct(first_offset + mark.index, mark.group)
+        if delayed:
+            if self.delayed is NO_DELAYS:
+                self.delayed = TimerQueue()
+            self.delayed.extend(delayed)
+
+    def _add_to_lanes(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
+        """Records of one lane that follow each other are added together."""
+        run: tuple[LaneKey, int, int] | None = None
+        for mark in marks:
+            if not (mark.not_before_ms > at_ms or mark.priority or mark.task or mark.label or mark.tenant):
+                continue
+            key, offset = LaneKey(mark.priority, mark.task, mark.label, mark.tenant), first_offset + mark.index
+            if run is not None and run[0] == key and run[2] == offset:
+                run = key, run[1], offset + 1
+                continue
+            if run is not None:
+                self._own_lanes().add(*run, at_ms)
+            run = key, offset, offset + 1
+        if run is not None:
+            self._own_lanes().add(*run, at_ms)
 
     def _track(self, first: int, end: int) -> None:
         if self.tracked is NO_RANGES:
@@ -247,8 +264,7 @@ class Log:
         cut = bisect_left(self.timeout_offsets, start)
         del self.timeout_offsets[:cut], self.timeouts_ms[:cut]
         if self.delayed:
-            self.delayed = [item for item in self.delayed if item[1] >= start]
-            heapq.heapify(self.delayed)
+            self.delayed = TimerQueue(item for item in self.delayed if item[1] >= start)
         self.low_floor = max(self.low_floor, start)
 
     def is_plain(self) -> bool:
@@ -277,7 +293,7 @@ class Log:
             self.payload_bytes,
             self.last_ms,
             self.lanes.snapshot(),
-            tuple(sorted(self.delayed)),
+            tuple(self.delayed),
             self.deadline_offsets.tobytes(),
             self.deadlines_ms.tobytes(),
             self.size_offsets.tobytes(),
@@ -299,7 +315,7 @@ class Log:
         self.payload_bytes, self.last_ms = fact.payload_bytes, fact.last_ms
         if fact.lanes:
             self._own_lanes().restore(fact.lanes)
-        self.delayed = list(fact.delayed) or NO_DELAYS
+        self.delayed = TimerQueue(fact.delayed) if fact.delayed else NO_DELAYS
         self.deadline_offsets, self.deadlines_ms = _numbers(fact.deadline_offsets), _numbers(fact.deadlines_ms)
         self.timeout_offsets, self.timeouts_ms = _numbers(fact.timeout_offsets), _numbers(fact.timeouts_ms)
         if self.topic:

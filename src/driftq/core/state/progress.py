@@ -272,15 +272,14 @@ class Progress:
             if end > self.floor:
                 self.settle(max(first, self.floor), end)
 
-    def delay(self, offset: int, not_before_ms: int) -> None:
-        """A new message must not be delivered before a time."""
-        self._rest(offset, Entry(0, self.fresh_version - 1), not_before_ms)
-
-    def delay_all(self, delayed: list[tuple[int, int]], now_ms: int) -> None:
-        """The group starts while some messages, given as (time, offset), are still delayed."""
-        for not_before_ms, offset in sorted(delayed):
-            if offset >= self.floor and not_before_ms > now_ms:
-                self.delay(offset, not_before_ms)
+    def delay_all(self, delayed: Iterable[tuple[int, int]], now_ms: int) -> None:
+        """New messages, or those that a group meets at its start, must not be delivered before their time. They are
+        given as (time, offset)."""
+        waiting = [item for item in delayed if item[0] > now_ms and item[1] >= self.floor]
+        entries, version = self.entries, self.fresh_version - 1
+        for not_before_ms, offset in waiting:
+            entries[offset] = Entry(0, version, retry_at_ms=not_before_ms)
+        self.retry_timers.extend(waiting)
 
     def seek(self, offset: int) -> None:
         """Start over at an offset. Lease versions keep rising, so that earlier holders stay fenced off."""

@@ -38,7 +38,7 @@ class _Entries(Generic[Stored]):
 
     def __init__(self) -> None:
         self._in_order: OrderedDict[Key, Stored] = OrderedDict()
-        self._by_group: dict[tuple[int, int], dict[int, None]] = {}  # (group, log): the offsets that have an entry
+        self._by_group: dict[int, dict[int, dict[int, None]]] = {}  # by group and log: the offsets that have an entry
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -56,21 +56,29 @@ class _Entries(Generic[Stored]):
         """Add an entry as the newest. Returns the one that it replaces."""
         replaced = self.pop((fact.group_id, fact.log_id, fact.offset))
         self._in_order[fact.group_id, fact.log_id, fact.offset] = fact
-        self._by_group.setdefault((fact.group_id, fact.log_id), {})[fact.offset] = None
+        logs = self._by_group.setdefault(fact.group_id, {})
+        logs.setdefault(fact.log_id, {})[fact.offset] = None
         return replaced
 
     def pop(self, key: Key) -> Stored | None:
         entry = self._in_order.pop(key, None)
         if entry is not None:
-            offsets = self._by_group[key[:2]]
-            del offsets[key[2]]
-            if not offsets:
-                del self._by_group[key[:2]]
+            group_id, log_id, offset = key
+            logs = self._by_group[group_id]
+            del logs[log_id][offset]
+            if not logs[log_id]:
+                del logs[log_id]
+                if not logs:
+                    del self._by_group[group_id]
         return entry
+
+    def logs_of(self, group_id: int) -> list[int]:
+        """The logs of which a group has entries."""
+        return list(self._by_group.get(group_id, ()))
 
     def pop_within(self, group_id: int, log_id: int, first: int, end: int) -> Iterator[Stored]:
         """Remove the entries of a range. Costs as much as the smaller one: the range, or what the log has."""
-        offsets = self._by_group.get((group_id, log_id))
+        offsets = self._by_group.get(group_id, {}).get(log_id)
         if offsets is None:
             return
         candidates = range(first, end) if end - first < len(offsets) else sorted(offsets)
@@ -142,6 +150,11 @@ class ResultTable:
         for result in self._entries.pop_within(group_id, log_id, offset, _END):
             self.size_bytes -= _result_bytes(result)
 
+    def drop_group(self, group_id: int) -> None:
+        """The group is gone."""
+        for log_id in self._entries.logs_of(group_id):
+            self.seek(group_id, log_id, 0)
+
     def snapshot(self) -> Iterator[Fact]:
         if self.forgotten_ms:
             yield ResultsForgotten(0, self.forgotten_ms)
@@ -184,6 +197,11 @@ class ReportTable:
     def seek(self, group_id: int, log_id: int) -> None:
         """A group starts over in a log."""
         self.settle(group_id, log_id, ((0, _END),))
+
+    def drop_group(self, group_id: int) -> None:
+        """The group is gone."""
+        for log_id in self._entries.logs_of(group_id):
+            self.seek(group_id, log_id)
 
     def snapshot(self) -> Iterator[Fact]:
         yield from self._entries

@@ -30,8 +30,7 @@ class TimerQueue(Generic[Item]):
         self._blocks: list[list[Item]] = []
         self._tops: list[Item] = []  # the last item of each block
         self.count = 0
-        for item in sorted(items):
-            self.add(item)
+        self.extend(list(items))
 
     def __bool__(self) -> bool:
         return self.count > 0
@@ -82,6 +81,39 @@ class TimerQueue(Generic[Item]):
             tops.insert(at + 1, block[-1])
             del block[keep:]
             tops[at] = block[-1]
+
+    def extend(self, items: list[Item]) -> None:
+        """Add many, block by block."""
+        items = sorted(items)
+        at = first = 0
+        while first < len(items):
+            at = bisect_right(self._tops, items[first], at)
+            if at == len(self._tops):
+                self._append(items[first:])
+                return
+            end = bisect_left(items, self._tops[at], first)
+            self._merge(at, items[first:end])
+            first = end
+
+    def _append(self, items: list[Item]) -> None:
+        """Add items above all others."""
+        self.count += len(items)
+        for start in range(0, len(items), BLOCK_ITEMS):
+            self._blocks.append(items[start : start + BLOCK_ITEMS])
+            self._tops.append(self._blocks[-1][-1])
+
+    def _merge(self, at: int, items: list[Item]) -> None:
+        """Add items below the top of a block, to this block."""
+        self.count += len(items)
+        block = sorted(self._blocks[at] + items)  # two runs in order: they are merged
+        parts = [block[start : start + BLOCK_ITEMS] for start in range(0, len(block), BLOCK_ITEMS)]
+        self._blocks[at : at + 1] = parts
+        self._tops[at : at + 1] = [part[-1] for part in parts]
+
+    def remove_until(self, now_ms: int) -> None:
+        """Remove the items up to a time."""
+        while self._blocks and self._blocks[0][0][0] <= now_ms:
+            self.remove(self._blocks[0][0])
 
     def remove(self, item: Item) -> None:
         """Remove an item that is in the queue."""

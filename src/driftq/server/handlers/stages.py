@@ -47,9 +47,9 @@ class StagesHandlers:
             require_topic(request, PRODUCE, topic)
         else:
             require_stream(request, APPEND, path)
-        return self._reader.read(request.body, handle, lambda batch: self._store(request, writer, handle, batch))
+        return self._reader.read(request.body, handle, lambda batch: self._stage(request, writer, handle, batch))
 
-    def _store(self, request: Request, writer: str, handle: str, batch: PackedBatch) -> Answer:
+    def _stage(self, request: Request, writer: str, handle: str, batch: PackedBatch) -> Answer:
         query, header = request.query, batch.header
         topic, path = query.get("topic", ""), query.get("path", "")
         if path:

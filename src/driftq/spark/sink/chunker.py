@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from google_crc32c import value as crc32c
 
-from driftq.spark.sink.envelope import ENVELOPE_COLUMNS, BadRow, heads_of
-from driftq.spark.sink.options import CHUNK_BYTES_MAX, WriteOptions
+from driftq.spark.sink.envelope import BadRow, heads_of
+from driftq.spark.sink.options import CHUNK_BYTES_MAX, ENVELOPE_COLUMNS, WriteOptions
 from driftq.wire.partitions import fnv1a
 from driftq.wire.records import HEADS, KEYS, NO_EPOCH, pack_body
 

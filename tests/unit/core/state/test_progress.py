@@ -145,7 +145,7 @@ def test_retention_settles_what_it_takes():
 
 def test_a_delayed_message_has_no_attempt_and_no_holder():
     progress = Progress(1, 1, 0)
-    progress.delay(4, 900)
+    progress.delay_all([(900, 4)], 0)
     place, lease, entry = progress.state_of(4)
     assert (place, lease, entry.attempts, entry.version) == (MessageState.RESTING, None, 0, 0)  # type: ignore[union-attr]
     leased(progress, (4, 5))
