@@ -97,20 +97,24 @@ class RequestParser:
     def feed(self, data: memoryview) -> int:
         """Read `data`. Returns how many bytes were used: all of them, unless `paused` or `ended` was set."""
         position, size = 0, len(data)
-        if self.phase == IDLE and size <= PIECE_BYTES:
-            lookup = self._lookup
-            lookup.misses = misses = lookup.misses + 1
-            if misses <= CACHE_MISSES_MAX:
-                position = self._deliver_cached(data, size)
-            elif misses > CACHE_SKIPPED_REQUESTS:
-                lookup.misses = 0
         while position < size and not self.paused and not self.ended:
             if self.body.remaining:
                 position += self._take_body(data[position:])
-            else:
-                piece = data[position : position + PIECE_BYTES]
-                position += self._parse(piece, len(piece))
+                continue
+            piece = data[position : position + PIECE_BYTES]
+            used = self._deliver_cached(piece, len(piece)) if self.phase == IDLE and self._may_be_cached() else 0
+            position += used or self._parse(piece, len(piece))
         return position
+
+    def _may_be_cached(self) -> bool:
+        """Whether to look the next head up in the cache."""
+        lookup = self._lookup
+        lookup.misses += 1
+        if lookup.misses <= CACHE_MISSES_MAX:
+            return True
+        if lookup.misses > CACHE_SKIPPED_REQUESTS:
+            lookup.misses = 0
+        return False
 
     def _deliver_cached(self, data: memoryview, size: int) -> int:
         """Deliver complete requests whose heads are cached, up to the first that is not. Returns the bytes used."""

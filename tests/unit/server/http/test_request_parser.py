@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from driftq.server.http import HttpLimits, Request
-from driftq.server.http.limits import BODY, HEAD, IDLE
+from driftq.server.http.limits import BODY, HEAD, IDLE, PIECE_BYTES
 from driftq.server.http.request_body import BodyBudget
 from driftq.server.http.request_head import HEADS_MAX, HeadCache
 from driftq.server.http.request_parser import RequestParser
@@ -72,6 +72,17 @@ def test_the_head_cache_is_used_and_bounded():
     for number in range(HEADS_MAX + 10):
         read([get(f"/{number}")], cache=cache)
     assert len(cache.by_bytes) <= HEADS_MAX
+
+
+def test_pipelined_requests_are_looked_up_however_many_arrive_at_once():
+    cache = HeadCache()
+    messages = [post("/p", b"%04d" % number) for number in range(1_000)]
+    read([messages[0]], cache=cache)
+    requests, parser = read([b"".join(messages)], cache=cache)
+    assert len(b"".join(messages)) > 2 * PIECE_BYTES
+    assert [request.body for request in requests] == [b"%04d" % number for number in range(1_000)]
+    assert len({id(request.head) for request in requests}) == 1
+    assert parser.phase == IDLE
 
 
 @pytest.mark.parametrize(
