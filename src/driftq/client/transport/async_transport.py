@@ -286,7 +286,7 @@ class AsyncTransport:
 
     async def _advance(self, flow: Flow[Any], step: Step) -> Step | FlowResult:
         try:
-            result = await self._perform(step)
+            result = await (self._exchange(*step) if type(step) is Exchange else self._perform(step))
         except (NotConnected, OutcomeUnknown) as error:
             return throw(flow, error)
         return resume(flow, result)
@@ -316,30 +316,31 @@ class AsyncTransport:
         return None
 
     async def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
+        request = request_bytes(self.address, call)
         if call.lane:
-            return await self._exchange_shared(call, timeout_s)
+            shared = self._shared.get(call.lane)
+            if shared is None or not shared.has_room() or self._loop is not asyncio.get_running_loop():
+                shared = self._shared[call.lane] = SharedConnection(await self._acquire(timeout_s))
+            waiter = shared.send(request, timeout_s)
+            try:
+                return await waiter
+            finally:
+                shared.ended(waiter)
+                if not shared.calls:
+                    self._release_shared(call.lane, shared)
         connection = await self._acquire(timeout_s)
         try:
-            request = request_bytes(self.address, call)
             return await connection.exchange(request, timeout_s, bodiless=call.method == "HEAD")
         finally:
             self._release(connection)
 
-    async def _exchange_shared(self, call: Call[Any], timeout_s: float) -> HttpReply:
-        """On the connection of the call's lane, which goes back to the pool after the last call on it."""
-        shared = self._shared.get(call.lane)
-        if shared is None or not shared.has_room() or self._loop is not asyncio.get_running_loop():
-            shared = SharedConnection(await self._acquire(timeout_s))
-            self._shared[call.lane] = shared
-        try:
-            return await shared.exchange(request_bytes(self.address, call), timeout_s)
-        finally:
-            if not shared.calls:
-                if self._shared.get(call.lane) is shared:
-                    del self._shared[call.lane]
-                if shared.connection.is_waiting():  # for the reply to a caller that was cancelled
-                    shared.connection.close()
-                self._release(shared.connection)
+    def _release_shared(self, lane: str, shared: SharedConnection) -> None:
+        """The last call of a lane has ended: its connection goes back to the pool."""
+        if self._shared.get(lane) is shared:
+            del self._shared[lane]
+        if shared.connection.is_waiting():  # for the reply to a caller that was cancelled
+            shared.connection.close()
+        self._release(shared.connection)
 
     # --- the pool ---
 

@@ -14,6 +14,7 @@ received straight into its final buffer: see `body_buffer`. Knows nothing of soc
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from driftq.client.errors import OutcomeUnknown
 from driftq.client.transport.http import HttpReply
@@ -25,11 +26,26 @@ LINE_BYTES_MAX = 4 * 1024  # the line before a chunk, or a trailer
 _NO_BODY = (204, 304)
 
 
+class _Head(NamedTuple):
+    """The head of a reply, as bytes and parsed. Replies with equal heads share it, and so its headers."""
+
+    text: bytes
+    status: int
+    headers: dict[str, str]
+    keep_alive: bool
+    is_chunked: bool
+    length: int | None  # as declared; -1 if that is no number
+
+
+_NO_HEAD = _Head(b"\r\n", 0, {}, keep_alive=False, is_chunked=False, length=None)
+
+
 class ReplyReader:
     """Parses replies one after the other. The `on_…` methods are for subclasses."""
 
     def __init__(self) -> None:
         self._unparsed = b""  # the beginning of a head, or of the line before a chunk
+        self._head = _NO_HEAD  # the last one that was parsed
         self.reset()
 
     def reset(self, *, bodiless: bool = False, in_place: bool = False) -> None:
@@ -116,42 +132,35 @@ class ReplyReader:
             if not b"HTTP/1.".startswith(data[position : position + 7]):
                 raise _not_http(f"it begins with {data[position : position + 16]!r}")
             return position
-        first, *lines = data[position:end].decode("latin-1").split("\r\n")
-        status = _status(first)
-        if status < 200:
-            return end + 4
-        self._status = status
-        headers = self._headers
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if not colon:
-                raise _not_http(f"{line[:40]!r} is not a header")
-            headers[name.lower()] = value.strip(" \t")
-        self._begin_body(is_old=first.startswith("HTTP/1.0"))
+        text = data[position:end]
+        if text != self._head.text:  # replies to calls of one kind usually repeat the head of the one before
+            head = _parse_head(text)
+            if head.status < 200:
+                return end + 4
+            self._head = head
+        self._begin_body(self._head)
         return end + 4
 
-    def _begin_body(self, *, is_old: bool) -> None:
-        headers = self._headers
+    def _begin_body(self, head: _Head) -> None:
+        self._status, self._headers = head.status, head.headers
         self.has_head = True
-        connection = headers.get("connection", "").lower()
-        self.keep_alive = "keep-alive" in connection if is_old else "close" not in connection
-        length = headers.get("content-length")
-        if self._bodiless or self._status in _NO_BODY:
+        self.keep_alive = head.keep_alive
+        if self._bodiless or head.status in _NO_BODY:
             self.on_head()
             self.on_complete()
             return
-        if "chunked" in headers.get("transfer-encoding", "").lower():
+        if head.is_chunked:
             self._phase = ReplyReader._read_chunk_size
-        elif length is None:
+        elif head.length is None:
             self.keep_alive = False
             self._phase = ReplyReader._read_to_end
-        elif length.isascii() and length.isdigit():
-            self._left = int(length)
+        elif head.length < 0:
+            raise _not_http(f"its length is {head.headers['content-length'][:40]!r}")
+        else:
+            self._left = head.length
             self._phase = ReplyReader._read_length
             if self._in_place and self._left in IN_PLACE_BYTES:
                 self._long = bytearray(self._left)
-        else:
-            raise _not_http(f"its length is {length[:40]!r}")
         self.on_head()
         if self._phase is ReplyReader._read_length and not self._left:
             self.on_complete()
@@ -203,6 +212,25 @@ class ReplyReader:
         if end == position:
             self.on_complete()
         return end + 2
+
+
+def _parse_head(text: bytes) -> _Head:
+    first, *lines = text.decode("latin-1").split("\r\n")
+    status = _status(first)
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise _not_http(f"{line[:40]!r} is not a header")
+        headers[name.lower()] = value.strip(" \t")
+    connection = headers.get("connection", "").lower()
+    keep_alive = "keep-alive" in connection if first.startswith("HTTP/1.0") else "close" not in connection
+    is_chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+    length = headers.get("content-length")
+    length_bytes = None
+    if length is not None:
+        length_bytes = int(length) if length.isascii() and length.isdigit() else -1
+    return _Head(text, status, headers, keep_alive, is_chunked, length_bytes)
 
 
 def _status(line: str) -> int:

@@ -40,7 +40,8 @@ class SharedConnection:
     def has_room(self) -> bool:
         return self.connection.usable and self.calls < CALLS_MAX
 
-    async def exchange(self, request: bytes, timeout_s: float) -> HttpReply:
+    def send(self, request: bytes, timeout_s: float) -> asyncio.Future[HttpReply]:
+        """The reply to a request; call `ended` when it has arrived or nobody waits for it."""
         waiter = self.connection.expect_reply()
         if not self._unwritten:
             self._loop.call_soon(self._write)
@@ -49,14 +50,14 @@ class SharedConnection:
         self._deadlines_s[waiter] = self._loop.time() + timeout_s
         if self._timer is None:
             self._timer = self._loop.call_later(timeout_s, self._check)
-        try:
-            return await waiter
-        finally:
-            self.calls -= 1
-            del self._deadlines_s[waiter]
-            if not self._deadlines_s and self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        return waiter
+
+    def ended(self, waiter: asyncio.Future[HttpReply]) -> None:
+        self.calls -= 1
+        del self._deadlines_s[waiter]
+        if not self._deadlines_s and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _write(self) -> None:
         requests, self._unwritten = self._unwritten, []
