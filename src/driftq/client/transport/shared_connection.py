@@ -41,7 +41,7 @@ class SharedConnection:
         return self.connection.usable and self.calls < CALLS_MAX
 
     def send(self, request: bytes, timeout_s: float) -> asyncio.Future[HttpReply]:
-        """The reply to a request; call `ended` when it has arrived or nobody waits for it."""
+        """The reply to a request; call `ended` when it has arrived, or its caller was cancelled."""
         waiter = self.connection.expect_reply()
         if not self._unwritten:
             self._loop.call_soon(self._write)
