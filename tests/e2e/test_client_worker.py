@@ -14,6 +14,7 @@ import threading
 import pytest
 
 import driftq
+from driftq.client.transport.async_transport import AsyncTransport
 from tests.support.server import Server
 from tests.support.wait import until, until_now
 
@@ -102,6 +103,69 @@ def test_leases_are_kept_alive_while_the_work_takes_longer(broker, topic):
     counts = slow.run(broker, drain=True)
     assert (counts.acked, counts.lost) == (6, 0)
     assert sorted(calls) == list("012345"), "nothing was delivered twice"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_a_busy_worker_makes_one_call_for_many_messages(broker, topic, is_async, concurrency, monkeypatch):
+    """Acks travel with claims, and claims take more while the calls are quick."""
+    broker.send_many(topic, [str(number) for number in range(2_000)])
+    calls: list[str] = []
+    execute = AsyncTransport.execute
+
+    async def counted(self, call, *options):
+        calls.append(getattr(call, "path", "claim"))
+        return await execute(self, call, *options)
+
+    monkeypatch.setattr(AsyncTransport, "execute", counted)
+    seen: list[str] = []
+    if is_async:
+
+        async def handle(message):
+            seen.append(message.text)
+    else:
+
+        def handle(message):
+            seen.append(message.text)
+
+    counts = driftq.worker(topic, group="g", concurrency=concurrency)(handle).run(broker, drain=True)
+    assert counts.acked == 2_000
+    assert sorted(seen, key=int) == [str(number) for number in range(2_000)]
+    assert concurrency > 1 or seen == sorted(seen, key=int), "one call at a time keeps the order"
+    assert len(calls) < 2_000 / (8 if concurrency == 1 else 16)
+
+
+def test_a_worker_whose_calls_turn_slow_gives_back_what_waits(broker, topic):
+    """Many messages wait in a worker of quick calls. If one of them blocks, the others go to another worker."""
+    broker.send_many(topic, ["quick"] * 4_000 + ["slow"] * 400)
+    broker.claim(topic, "g", max=1, lease_ms=100)  # the group begins here
+    is_blocked, release = threading.Event(), threading.Event()
+    slow_elsewhere: list[str] = []
+
+    @driftq.worker(topic, group="g", concurrency=2)
+    def first(message):
+        if message.text == "slow":
+            is_blocked.set()
+            release.wait(30)
+
+    async def both() -> None:
+        stop = asyncio.Event()
+        running = asyncio.create_task(first.run_async(broker, stop=stop))
+        await asyncio.to_thread(is_blocked.wait, 30)
+
+        @driftq.worker(topic, group="g", concurrency=2)
+        async def second(message):
+            slow_elsewhere.append(message.text)
+            if len(slow_elsewhere) >= 396:  # all but what the first one runs, and as many that wait there
+                stop.set()
+
+        async with asyncio.timeout(30):
+            await second.run_async(broker, stop=stop)
+        release.set()
+        await running
+
+    asyncio.run(both())
+    assert len(slow_elsewhere) >= 396
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from driftq.client.claims import Reject
 from driftq.client.errors import InvalidCall
 from driftq.client.message import AsyncMessage, Message
 from driftq.client.pending_call import current
-from driftq.client.worker.hooks import current_context_or_new, enter_context
 
 if TYPE_CHECKING:
     from driftq.client.worker.options import Handler
@@ -36,11 +34,11 @@ def current_message() -> Any:
 
 
 class RunningAttempt:
-    """A message whose handler is running."""
+    """A message whose handler is running. `task` is that of an async handler."""
 
-    __slots__ = ("started_s", "aborted_as", "message", "task")
+    __slots__ = ("aborted_as", "message", "started_s", "task")
 
-    def __init__(self, message: AnyMessage, task: asyncio.Task[None]) -> None:
+    def __init__(self, message: AnyMessage, task: asyncio.Task[None] | None = None) -> None:
         self.message = message
         self.task = task
         self.started_s = time.monotonic()
@@ -54,44 +52,25 @@ class AttemptResult(NamedTuple):
     error: BaseException | None = None
 
 
-class HandlerCaller:
-    """Calls the handler of a worker: an async one is awaited, a plain one runs on a thread."""
-
-    def __init__(self, handler: Handler, concurrency: int, *, is_async: bool) -> None:
-        self._handler = handler
-        self._threads: ThreadPoolExecutor | None = None
-        if not is_async:
-            context = current_context_or_new()  # a thread does not inherit it
-            self._threads = ThreadPoolExecutor(concurrency, "driftq-worker", enter_context, (context,))
-
-    @property
-    def is_async(self) -> bool:
-        return self._threads is None
-
-    async def call(self, message: AnyMessage) -> AttemptResult:
-        """Never raises, unless this task is cancelled. An exit that a handler asks for ends its attempt, not the
-        process."""
-        if self._threads is not None:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, _call_on_thread, self._handler, message
-            )
-        current.set(message)
-        try:
-            value = await self._handler(message)
-            return AttemptResult(value, message.forgotten)
-        except (Exception, SystemExit) as error:
-            return AttemptResult(None, error)
-
-    def close(self) -> None:
-        """Threads that still run are left alone: they cannot be stopped."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+async def awaited(handler: Handler, message: AnyMessage) -> AttemptResult:
+    """Call an async handler. Raises nothing, unless the task is cancelled: an exit that a handler asks for ends its
+    attempt, not the process."""
+    if damage := message.damage:
+        return AttemptResult(None, Reject(damage))
+    current.set(message)
+    try:
+        value = await handler(message)
+        return AttemptResult(value, message.forgotten)
+    except (Exception, SystemExit) as error:
+        return AttemptResult(None, error)
 
 
-def _call_on_thread(handler: Callable[[Any], Any], message: AnyMessage) -> AttemptResult:
-    """The error is returned: a future would replace a `TimeoutError` with a new one that has no traceback."""
+def called(handler: Handler, message: AnyMessage) -> AttemptResult:
+    """Call a plain handler. Raises nothing."""
+    if damage := message.damage:  # its head cannot be decoded: no handler can process it
+        return AttemptResult(None, Reject(damage))
     current.set(message)
     try:
         return AttemptResult(handler(message))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # no error may end the thread
         return AttemptResult(None, error)

@@ -3,6 +3,9 @@
     runners ──add──▶ _waiting ──run──▶ one call for each kind of settlement ──▶ on_settled
                         └──take_acks──▶ the next claim, which acks them in its own call
 
+If a claim is about to follow (`claims_next`), acks are left to it. Otherwise they are sent at once: a caller may wait
+for the result.
+
 A busy worker makes few calls per message. A call that fails is not repeated without end: its
 messages are delivered again.
 """
@@ -39,18 +42,21 @@ SETTLE_MAX = 5_000  # messages in one call that settles or extends
 
 
 class SettleQueue:
-    """Settles the messages of one worker. `on_settled` is called for each of them when it is no longer held."""
+    """Settles the messages of one worker. `on_settled` is called for each of them when it is no longer held. While
+    `claims_next` is true, acks are left to the next claim."""
 
     def __init__(
         self,
         transport: AsyncTransport,
         counts: WorkerCounts,
         on_settled: Callable[[AnyMessage], None],
+        claims_next: Callable[[], bool],
         hooks: HookChain | None = None,
     ) -> None:
         self._transport = transport
         self._counts = counts
         self._on_settled = on_settled
+        self._claims_next = claims_next
         self._hooks = hooks if hooks is not None and hooks.on_dead else None
         self._waiting: list[tuple[AnyMessage, SettleAction]] = []
         self._added = asyncio.Event()  # `_waiting` is not empty
@@ -59,12 +65,22 @@ class SettleQueue:
         self._waiting.append((message, settlement))
         self._added.set()
 
+    @property
+    def acks(self) -> int:
+        """How many messages wait for their ack alone."""
+        return sum(settlement is ACK for _, settlement in self._waiting)
+
+    def wake(self) -> None:
+        """Look again at what waits."""
+        if self._waiting:
+            self._added.set()
+
     async def run(self) -> None:
         """Until it is cancelled."""
         while True:
             await self._added.wait()
             self._added.clear()
-            while self._waiting:
+            while self._waiting and not (self.acks == len(self._waiting) and self._claims_next()):
                 handled, self._waiting = self._waiting, []
                 for settlement, messages in by_settlement(handled):
                     for part in settle_parts(messages, SETTLE_MAX):
@@ -122,6 +138,7 @@ class SettleQueue:
             taken = set(done)
             self._waiting = [item for item in self._waiting if item[0] not in taken]
             done.sort(key=position)
+            self.wake()  # for those that are too many or too large for one claim
         return done
 
     def put_back(self, messages: list[AnyMessage]) -> None:

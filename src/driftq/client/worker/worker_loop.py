@@ -8,13 +8,15 @@
                               aborts what is lost or has run for too long
 
 The tasks run on one event loop. `_held` is every message that is claimed and not settled; the claim loop claims when a
-quarter of its limit (`held_max`) is free, so that claims are few and large. A claim also acks what is done by then.
+part of its window (`prefetch_window`) is free, so that claims are few and large. A claim also acks what is done by
+then, and what is done counts as free: a busy worker makes one call for many messages.
 
 **A message** is in exactly one of `_ready` (it waits for a runner), `_running` and `_to_settle` (it waits for a call,
 or is part of the current one).
 
-**An async handler** is awaited. **A plain one** runs on a thread pool and gets a blocking `Message` (`attempt`). A
-thread cannot be stopped: if its message is lost or times out, the thread runs on and its result is ignored.
+**An async handler** is awaited by a runner. **A plain one** gets a blocking `Message`, and its runners are threads
+(`handler_threads`). A thread cannot be stopped: if its message is lost or times out, it runs on and its result is
+ignored.
 
 **Losing a lease**: an extend names the messages that are lost, because the lease ran out or the job was cancelled. They
 are dropped from `_ready`, or their handler is aborted. They are not settled: another worker holds them now.
@@ -22,8 +24,6 @@ are dropped from `_ready`, or their handler is aborted. They are not settled: an
 **Draining** (`stop` is set, or with `drain` nothing is left): no more claims; `_ready` is released without counting an
 attempt; running handlers get `drain_ms`, then they are aborted and released; the last settlements get `LAST_SETTLE_S`.
 `abort` ends the wait for running handlers.
-
-Nothing here knows signals or decorators; see `worker`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -48,11 +49,14 @@ from driftq.client.claims import (
     settlement_for,
     token_ranges,
 )
-from driftq.client.errors import DriftQError, NotFound, Refused
+from driftq.client.errors import DriftQError
 from driftq.client.message import async_messages, sync_messages
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.attempt import AnyMessage, AttemptResult, HandlerCaller, RunningAttempt
+from driftq.client.worker.attempt import AnyMessage, AttemptResult, RunningAttempt, awaited
+from driftq.client.worker.claim_errors import ClaimErrors
+from driftq.client.worker.handler_threads import HandlerThreads
 from driftq.client.worker.options import WorkerCounts
+from driftq.client.worker.prefetch_window import PrefetchWindow
 from driftq.client.worker.settle_queue import SETTLE_MAX, SettleQueue, position
 
 if TYPE_CHECKING:
@@ -66,7 +70,6 @@ logger = logging.getLogger("driftq.worker")
 CLAIM_WAIT_MS = 20_000  # long poll of a claim
 CLAIM_MAX = 10_000  # messages in one claim
 RETRY_S = 1.0  # after a claim that failed
-WARNING_S = 30.0  # how often a topic that does not exist, or a broker that does not answer, is reported
 TICK_S = 0.1  # how often time limits are checked
 LAST_SETTLE_S = 5.0
 YIELD_EVERY = 100
@@ -93,18 +96,23 @@ class WorkerLoop:
         self._hooks = hooks  # None: the handler is called directly
         if hooks is not None:
             handler = hooks.wrapped(handler, is_async=is_async)
-        self._caller = HandlerCaller(handler, options.concurrency, is_async=is_async)
+        self._handler = handler
         self._sync_transport = None if is_async else Transport(self._transport.address, self._transport.retry)
         self._ready: deque[AnyMessage] = deque()  # claimed, waiting for a runner
         self._running: set[RunningAttempt] = set()
-        self._to_settle = SettleQueue(self._transport, self.counts, self._release_slot, hooks)  # handled
-        self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by `held_max`
+        self._taking = threading.Lock()  # held while a thread moves a message from `_ready` to `_running`
+        self._to_settle = SettleQueue(self._transport, self.counts, self._release_slot, self._claims_next, hooks)
+        self._held: set[AnyMessage] = set()  # claimed and not settled: bounded by the window
+        self._window = PrefetchWindow(options, time.monotonic())
+        self._threads: HandlerThreads | None = None  # of a plain handler
+        if not is_async:
+            waiting = (self._ready, self._running, self._taking)
+            self._threads = HandlerThreads(handler, options.concurrency, *waiting, self._on_done)
         self._ready_event = asyncio.Event()  # `_ready` is not empty
         self._room_event = asyncio.Event()  # `_held` has shrunk; `_running` is polled
+        self._waits_for_room = False
         self._abort_event = asyncio.Event()  # handlers that run get no more time
-        self._waits_for_topic = False
-        self._no_topic_warning_s = float("-inf")  # when it was last logged
-        self._lost_warning_s = float("-inf")
+        self._claim_errors = ClaimErrors(subscription.topic, self._transport.peer)
 
     @property
     def busy(self) -> int:
@@ -127,8 +135,9 @@ class WorkerLoop:
         """Until `stop`, or with `drain` until nothing is left to claim. With `waits_for_topic`, a topic that does not
         exist is waited for instead of an error."""
         self._abort_event = abort or self._abort_event
-        self._waits_for_topic = waits_for_topic
-        runners = [asyncio.create_task(self._run_handlers(stop)) for _ in range(self._options.concurrency)]
+        self._claim_errors.waits_for_topic = waits_for_topic
+        count = self._options.concurrency if self._threads is None else 0
+        runners = [asyncio.create_task(self._run_handlers(stop)) for _ in range(count)]
         others = [asyncio.create_task(self._to_settle.run()), asyncio.create_task(self._lease_loop())]
         try:
             try:
@@ -141,7 +150,8 @@ class WorkerLoop:
             await asyncio.gather(*runners, *others, return_exceptions=True)
             if self._hooks is not None:
                 await self._hooks.finish()
-            self._caller.close()
+            if self._threads is not None:
+                self._threads.close()
             if self._sync_transport is not None:
                 self._sync_transport.close()
         return self.counts
@@ -150,11 +160,11 @@ class WorkerLoop:
 
     async def _claim_loop(self, stop: asyncio.Event, drain: bool) -> None:
         stopping = asyncio.create_task(stop.wait())
-        claim_min = max(1, self._options.held_max // 4)
         try:
             while not stop.is_set():
-                room = self._options.held_max - len(self._held)
-                if room < claim_min:
+                self._window.measure(time.monotonic())
+                room = self._room()
+                if room < self._window.claim_min:
                     await self._wait_for_room(stopping)
                     continue
                 claimed = await self._claim(min(room, CLAIM_MAX), drain, stopping)
@@ -166,22 +176,37 @@ class WorkerLoop:
         finally:
             stopping.cancel()
 
+    def _room(self) -> int:
+        """How many messages fit into the window. The claim acks those that are done."""
+        return self._window.size - len(self._held) + self._to_settle.acks
+
+    def _claims_next(self) -> bool:
+        """Acks wait: whether they go with a claim, which then follows at once."""
+        follows = self._waits_for_room and self._room() >= self._window.claim_min
+        if follows:
+            self._room_event.set()
+        return follows
+
     async def _wait_for_room(self, stopping: asyncio.Task[Any]) -> None:
         self._room_event.clear()
+        self._waits_for_room = True
+        self._to_settle.wake()  # acks that were left to this claim
         room = asyncio.create_task(self._room_event.wait())
-        await asyncio.wait((room, stopping), return_when=asyncio.FIRST_COMPLETED)
-        room.cancel()
+        try:
+            await asyncio.wait((room, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waits_for_room = False
+            room.cancel()
 
     async def _claim(self, room: int, drain: bool, stopping: asyncio.Task[Any]) -> list[AnyMessage]:
         """Claim messages, and ack those that are done, in one call. Returns none if the worker is to stop, or the
         broker cannot be reached."""
-        subscription, transport = self._subscription, self._transport
-        _, _, task, label, start = subscription
+        transport = self._transport
+        _, _, task, label, start = self._subscription
         claiming = Claiming(self._holder, room, self._options.lease_ms, start, task, label)
         done = self._to_settle.take_acks()
-        flow = claim_flow(
-            claiming, 0 if drain else CLAIM_WAIT_MS, token_ranges(done, ACK.verb), transport.retry, transport.peer
-        )
+        acks, wait_ms = token_ranges(done, ACK.verb), 0 if drain else CLAIM_WAIT_MS
+        flow = claim_flow(claiming, wait_ms, acks, transport.retry, transport.peer)
         claim_task = asyncio.create_task(transport.execute(flow))
         # Cancelling a claim closes its connection; the broker then takes back what it may have delivered on it.
         await asyncio.wait((claim_task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -194,27 +219,13 @@ class WorkerLoop:
         if error is None:
             if done:
                 self._to_settle.settled(ACK, done, claim_task.result().refused)
-            self._lost_warning_s = float("-inf")
+            self._claim_errors.on_success()
             return self._messages(claim_task.result())
         self._to_settle.put_back(done)
-        if self._waits_for_topic and isinstance(error, NotFound):
-            self._warn_of_no_topic()
-        elif not isinstance(error, DriftQError) or (isinstance(error, Refused) and not error.retryable):
-            raise error
-        elif drain and not transport.peer.ever_connected:
-            raise error  # the address is probably wrong
-        elif time.monotonic() >= self._lost_warning_s + WARNING_S:
-            self._lost_warning_s = time.monotonic()
-            logger.warning("cannot claim from %s, retrying: %s", subscription.topic, error)
+        self._claim_errors.check(error, drain=drain)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(stopping), RETRY_S)
         return []
-
-    def _warn_of_no_topic(self) -> None:
-        if time.monotonic() >= self._no_topic_warning_s + WARNING_S:
-            self._no_topic_warning_s = time.monotonic()
-            topic = self._subscription.topic
-            logger.warning("topic %s does not exist; waiting for it. Create it: driftq topics create %s", topic, topic)
 
     def _messages(self, result: ClaimResult, holder: LeaseHolder | None = None) -> list[AnyMessage]:
         if self._sync_transport is not None:
@@ -224,7 +235,9 @@ class WorkerLoop:
     def _enqueue(self, messages: list[AnyMessage]) -> None:
         self._held.update(messages)
         self._ready.extend(messages)
-        if messages:
+        if messages and self._threads is not None:
+            self._threads.wake()
+        elif messages:
             self._ready_event.set()
 
     # --- running ---
@@ -249,20 +262,23 @@ class WorkerLoop:
                 await asyncio.sleep(0)  # a handler that never awaits must not starve the other tasks
 
     async def _handle(self, running: RunningAttempt) -> None:
-        message = running.message
-        if damage := message.damage:  # its head cannot be decoded: no handler can process it
-            self._queue_settlement(message, SettleAction("reject", damage))
-            return
         result = AttemptResult()
         try:
-            result = await self._caller.call(message)
+            result = await awaited(self._handler, running.message)
         except asyncio.CancelledError as cancelled:
+            assert running.task is not None
             if running.aborted_as is not None:
                 running.task.uncancel()
             elif running.task.cancelling():
                 raise
             else:  # what the handler waited for was cancelled
                 result = AttemptResult(None, cancelled)
+        self._on_done(running, result)
+
+    def _on_done(self, running: RunningAttempt, result: AttemptResult) -> None:
+        """A handler has returned or raised, or was aborted."""
+        message = running.message
+        self._window.on_handled()
         if running.aborted_as is not None or message.lost:
             return  # settled when it was aborted, or another worker holds it now
         if message.settled:
@@ -276,7 +292,7 @@ class WorkerLoop:
         self._queue_settlement(message, settlement)
 
     def _queue_settlement(self, message: AnyMessage, settlement: SettleAction) -> None:
-        self._to_settle.add(message, settlement)
+        self._to_settle.add(message, settlement)  # overridden by the tests of users, see `testing.chaos`
 
     def _release_slot(self, message: AnyMessage) -> None:
         self._held.discard(message)
@@ -293,6 +309,8 @@ class WorkerLoop:
                 await asyncio.sleep(min(TICK_S, renew_s))
                 now_s = time.monotonic()
                 self._check_time_limits(now_s)
+                with self._taking:
+                    self._give_back(self._window.excess(len(self._ready), now_s))
                 if renewal is not None and renewal.done():
                     renewal.result()
                     renewal = None
@@ -323,13 +341,15 @@ class WorkerLoop:
             self.counts.lost += 1
             self._release_slot(message)
         else:
-            message.lost = not self._caller.is_async
+            message.lost = self._threads is not None
             self._queue_settlement(message, settlement)
-        if self._caller.is_async:
+        if running.task is not None:
             running.task.cancel()
 
     async def _extend(self) -> None:
-        held = [*self._ready, *(running.message for running in self._running if running.aborted_as is None)]
+        with self._taking:
+            running = list(self._running)
+            held = [*self._ready, *(attempt.message for attempt in running if attempt.aborted_as is None)]
         held.sort(key=position)
         for at in range(0, len(held), SETTLE_MAX):
             part = held[at : at + SETTLE_MAX]
@@ -349,16 +369,23 @@ class WorkerLoop:
             if message in lost and running.aborted_as is None:
                 logger.warning("%r was lost while it ran", message)
                 self._abort(running, None)
-        for message in [waiting for waiting in self._ready if waiting in lost]:
-            self._ready.remove(message)
-            self.counts.lost += 1
-            self._release_slot(message)
+        with self._taking:
+            for message in [waiting for waiting in self._ready if waiting in lost]:
+                self._ready.remove(message)
+                self.counts.lost += 1
+                self._release_slot(message)
+
+    def _give_back(self, count: int) -> None:
+        """The messages that came last go to other workers. `_taking` is held."""
+        for _ in range(count):
+            self._queue_settlement(self._ready.pop(), RELEASE)
 
     # --- stopping ---
 
     async def _shut_down(self) -> None:
-        while self._ready:
-            self._queue_settlement(self._ready.popleft(), RELEASE)
+        with self._taking:
+            self._give_back(len(self._ready))
+        self._to_settle.wake()
         await self._wait_until(lambda: not self._running or self._abort_event.is_set(), self._options.drain_ms / 1_000)
         for running in list(self._running):
             if running.aborted_as is None:
