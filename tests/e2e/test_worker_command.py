@@ -17,6 +17,7 @@ import pytest
 
 from driftq.client.worker.presence import TIMEOUT_MS
 from driftq.wire.workers import HEARTBEAT_MS
+from tests.support.access import TOKENS, first_token
 from tests.support.server import Server
 from tests.support.wait import until_now
 
@@ -235,7 +236,12 @@ def often(): ...
         (["app", "--queues", "job"], 2, "driftq: no worker takes topic 'job': did you mean jobs?"),
         (["app", "--burst", "--reload"], 2, "--burst ends by itself"),
         (["broken"], 65, "driftq: broken cannot be imported: NameError: name 'undefined' is not defined"),
-        (["often", "--burst"], 1, "the schedule of often.often is refused: invalid cron expression '61 * * * *'"),
+        (["often", "--burst"], 1, "driftq: the schedule of often.often is refused: invalid cron expression '61 * * *"),
+        (
+            ["often", "-p", "2"],
+            1,
+            "driftq: the schedule of often.often is refused: invalid cron expression '61 * * * *",
+        ),
     ],
 )
 def test_what_cannot_run_ends_with_a_sentence_and_a_code(server, tmp_path, arguments, code, sentence):
@@ -292,3 +298,38 @@ def test_the_broker_asks_workers_to_drain_and_to_stop(broker, server, topics, tm
     assert run.log.count("has ended as it was asked to") == 2
     assert broker.workers.list() == []
     assert broker.groups.describe("jobs", "workers").in_flight == 0
+
+
+SCHEDULED = """
+import driftq
+
+
+@driftq.task("first.v1", topic="not-there", cron="0 9 * * *")
+def first(): ...
+
+
+@driftq.task("second.v1", topic="jobs", cron="0 9 * * *")
+def second(): ...
+"""
+
+
+def test_a_schedule_that_waits_for_its_topic_delays_no_other(broker, server, topics, tmp_path):
+    (tmp_path / "scheduled.py").write_text(SCHEDULED)
+    with command(tmp_path, server.url, "scheduled") as run:
+        run.until(lambda: [schedule.name for schedule in broker.schedules.list()] == ["second.v1"], "the second")
+        broker.topics.create("not-there")
+        run.until(lambda: len([*broker.schedules.list()]) == 2, "the first, when its topic is there")
+    for name in ("first.v1", "second.v1"):
+        broker.schedules.delete(name)
+
+
+def test_a_token_that_is_refused_ends_the_command(tmp_path):
+    first_token(str(tmp_path / "data"))
+    server = Server(str(tmp_path / "data"), TOKENS)
+    try:
+        with command(tmp_path, server.url, "app", "-p", "2") as run:  # it has none
+            assert run.process.wait(60) == 1
+        assert "Clients read DRIFTQ_TOKEN" in run.log
+        assert "starting another one" not in run.log
+    finally:
+        server.stop()

@@ -158,7 +158,8 @@ def redrive(
 ) -> None:
     """Redrive dead letters, each to the group in which it died: all, those of a filter, or the named ones.
 
-    Each is produced again and settled in one write, so this can be stopped and repeated without duplicates.
+    Each is produced again and settled in one write, so this can be stopped and repeated without duplicates. Exit code
+    66 if a named one is not there; the others are redriven.
 
     \b
     Examples:
@@ -167,13 +168,14 @@ def redrive(
       driftq dlq redrive orders 0:3 --value '{"id": 7}'
       driftq dlq redrive orders --reason rejected --to orders.review
     """
-    offsets = [(run.partition, offset) for run in letters for offset in range(run.offset, run.end)]
+    offsets = _named(letters)
     options["offsets"] = offsets or None
     matched = int(invocation.broker.dead_letters.redrive(topic, dry_run=True, limit=limit, **options)["matched"])
     if dry_run:
         _report(invocation, {"status": "dry run", "matched": matched, "redriven": 0, "failed": []})
-        return
-    _report(invocation, _in_slices(invocation, topic, min(matched, limit), rate_per_s or 0, options))
+    else:
+        _report(invocation, _in_slices(invocation, topic, min(matched, limit), rate_per_s or 0, options))
+    _refuse_missing(invocation, min(len(offsets), limit) - matched)
 
 
 @command.command(short_help="Delete dead letters.")
@@ -188,12 +190,15 @@ def delete(
 ) -> None:
     """Delete dead letters: all, those of a filter, or the named ones. They are not listed or redriven any more.
 
+    Exit code 66 if a named one is not there: it was deleted or redriven, does not fit the filter, or never was. The
+    others are deleted.
+
     \b
     Examples:
       driftq dlq delete orders --reason rejected --until 30d --dry-run
       driftq dlq delete orders 0:3 0:7-9 --yes
     """
-    offsets = [(run.partition, offset) for run in letters for offset in range(run.offset, run.end)]
+    offsets = _named(letters)
     calls = functools.partial(invocation.broker.dead_letters.delete, topic, offsets=offsets or None, **filters)
     matched = calls(dry_run=True, limit=DELETED_MAX).matched
     if not dry_run:
@@ -212,6 +217,7 @@ def delete(
         click.echo(f"{matched} would be deleted; nothing was changed")
     else:
         click.echo(f"{deleted} of {matched} deleted")
+    _refuse_missing(invocation, len(offsets) - matched)
 
 
 @command.command(short_help="Write dead letters as NDJSON.")
@@ -242,6 +248,19 @@ def export(invocation: Invocation, topic: str, file: IO[bytes], **filters: Any) 
         output.document({"topic": topic, "file": name, "exported": count})
     else:
         click.echo(f"{count} dead letters of {topic} written to {name}")
+
+
+def _named(letters: tuple[OffsetRun, ...]) -> list[tuple[int, int]]:
+    """The letters that were named, each once."""
+    return [*dict.fromkeys((run.partition, offset) for run in letters for offset in range(run.offset, run.end))]
+
+
+def _refuse_missing(invocation: Invocation, missing: int) -> None:
+    """A letter that was named and is not there is a mistake; a filter may well find none."""
+    if missing > 0:
+        letters = "letter is" if missing == 1 else "letters are"
+        fail(Exit.NOTHING_THERE, f"{missing} named {letters} not there, or already deleted or redriven",
+             "List what is there: driftq dlq list TOPIC", as_json=invocation.as_json)  # fmt: skip
 
 
 def _in_slices(

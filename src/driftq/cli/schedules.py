@@ -31,7 +31,9 @@ def command() -> None:
 @topic_argument
 @click.argument("value")
 @click.option("--cron", default="", help="Five fields, like '0 9 * * MON-FRI'; six with seconds in front.")
-@click.option("--timezone", default="UTC", show_default=True, help="Zone of --cron, like Europe/Paris.")
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="Zone of --cron, like Europe/Paris; not for --every."
+)
 @click.option("--every", type=DURATION, default=0, help="An interval instead of --cron, like 15m.")
 @click.option("--jitter", type=DURATION, default=0, help="Fire later by up to this much.")
 @click.option(

@@ -79,6 +79,7 @@ def command(
       driftq worker app --reload
       driftq worker app --queues emails,reports --burst
     """
+    _check(burst=burst, reload=reload_, trace=trace, as_json=as_json)
     import asyncio
 
     import msgspec
@@ -88,7 +89,6 @@ def command(
     from driftq.client.worker.supervisor import Supervisor, SupervisorOptions
     from driftq.settings.log_lines import capture_all, configure
 
-    _check(burst=burst, reload=reload_, trace=trace, as_json=as_json)
     with exit_cleanly(as_json):
         address = _address(url, context_name, ca, token_file)
         log = LogFormat(log_level, "json" if as_json else "text")

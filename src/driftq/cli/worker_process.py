@@ -69,7 +69,7 @@ def main() -> None:
         detail = error.detail if isinstance(error, LoadError) else ""
         end = Exit.BAD_INPUT if detail else Exit.USAGE
         files = [*(error.files if isinstance(error, LoadError) else ()), *_files(order)]
-        _report(control, "failed", message=str(error), detail=detail, code=end, files=files)
+        _report(control, "failed", message=str(error), detail=detail, code=end, files=files, is_permanent=False)
         sys.exit(end)
     _report(control, "loaded", workers=[_description(loaded) for loaded in workers], files=_files(order))
     code = _traced(order, workers, control) if order.trace else _run(order, workers, control)
@@ -98,7 +98,8 @@ def _run(order: WorkerOrder, workers: list[LoadedWorker], control: socket.socket
         code = Exit.REFUSED
         if isinstance(error, NotFound | NotConnected):
             code = Exit.NOTHING_THERE if isinstance(error, NotFound) else Exit.UNREACHABLE
-        _report(control, "failed", message=getattr(error, "message", str(error)), detail="", code=code, files=[])
+        message, is_permanent = getattr(error, "message", str(error)), isinstance(error, InvalidCall)
+        _report(control, "failed", message=message, detail="", code=code, files=[], is_permanent=is_permanent)
         return code
     _report(control, "ended")
     for loaded, count in zip(workers, counts, strict=True):

@@ -11,6 +11,7 @@ from driftq.wire.produce import ProduceItem
 
 SCHEDULE_NAME_LENGTH_MAX = 200  # an id of a firing has a time behind it
 EVERY_MS_MIN = 1_000
+UTC = "UTC"
 JITTER_MS_MAX = 86_400_000
 WINDOW_MS_MIN, WINDOW_MS_MAX = 1_000, 366 * 86_400_000
 MESSAGE_BYTES_MAX = 64 << 10  # of a schedule: all of them are in memory
@@ -32,7 +33,8 @@ def requested_id(schedule: str, request_id: str) -> str:
 
 
 class ScheduleRequest(Body, frozen=True, omit_defaults=True):
-    """A schedule: its name, what it produces and when. Either `cron` or `every_ms` is required.
+    """A schedule: its name, what it produces and when. Either `cron` or `every_ms` is required. `timezone` is the zone
+    of `cron`; an interval has none.
 
     `message` is what a produce takes, without an id, a delay and an idempotency key. `catch_up` decides what happens
     with times that passed while the broker was down: "none" fires only one that passed less than a minute ago, "last"
@@ -44,7 +46,7 @@ class ScheduleRequest(Body, frozen=True, omit_defaults=True):
     topic: str
     message: ProduceItem
     cron: Annotated[str, Meta(max_length=256)] = ""
-    timezone: Annotated[str, Meta(max_length=64)] = "UTC"
+    timezone: Annotated[str, Meta(max_length=64)] = UTC
     every_ms: Natural = 0
     jitter_ms: Natural = 0
     catch_up: CatchUpPolicy = "last"

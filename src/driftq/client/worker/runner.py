@@ -136,30 +136,33 @@ async def _register_schedules(
 ) -> None:
     """Register the schedules of tasks: each is created, changed if its decorator has changed, or left as it is. One
     whose decorator is gone stays until it is deleted by hand, since other versions of the program may still run. A
-    broker that is away is tried again; a refusal is raised, except for a missing topic that is waited for."""
-    for worker in workers:
-        if worker.registration() is not None:
-            await _register(client, worker, stop, waits_for_topics=waits_for_topics)
+    broker that is away is tried again; a refusal is raised, except for a missing topic that is waited for. One that
+    has to wait does not delay the others."""
+    left = [worker for worker in workers if worker.registration() is not None]
+    while left and not stop.is_set():
+        left = [worker for worker in left if not await _is_registered(client, worker, waits_for_topics)]
+        if left:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), RETRY_S)
 
 
-async def _register(
-    client: AsyncDriftQ, worker: Worker[Any, Any], stop: asyncio.Event, *, waits_for_topics: bool
-) -> None:
-    while not stop.is_set() and (call := worker.registration()) is not None:
-        try:
-            await client._transport.execute(call)
-        except NotFound:
-            if not waits_for_topics:
-                raise
-        except DriftQError as error:
-            if isinstance(error, Refused) and not error.retryable:
-                logger.error("the schedule of %s is refused: %s", worker.full_name, error)
-                raise
-            logger.warning("cannot register the schedule of %s, retrying: %s", worker.full_name, error)
-        else:
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), RETRY_S)
+async def _is_registered(client: AsyncDriftQ, worker: Worker[Any, Any], waits_for_topics: bool) -> bool:
+    """Try to register the schedule of a worker. False if it has to be tried again."""
+    call = worker.registration()
+    assert call is not None
+    try:
+        await client._transport.execute(call)
+    except NotFound:
+        if not waits_for_topics:
+            raise
+        return False  # the worker reports that it waits for its topic
+    except DriftQError as error:
+        if isinstance(error, Refused) and not error.retryable:
+            error.message = f"the schedule of {worker.full_name} is refused: {error.message}"
+            raise
+        logger.warning("cannot register the schedule of %s, retrying: %s", worker.full_name, error)
+        return False
+    return True
 
 
 def _client(broker: Broker) -> AsyncDriftQ:

@@ -5,6 +5,7 @@
     start ───────────────────────────────────────────▶  import the modules, find the workers
     the first one: banner        ◀── loaded, files ───  run them
     none can be loaded: end            ◀── failed ────
+    none can run them: end       ◀── failed ────        (the broker refuses a schedule, or the token)
     dies: log, back off, start again                    (a signal, a crash, out of memory)
     SIGTERM, SIGINT: all ── SIGTERM ─────────────────▶  claim nothing more, finish what runs ── ended ──▶
     a second signal: all ── SIGINT ──────────────────▶  release what runs, end at once
@@ -61,6 +62,7 @@ class LoadFailure(NamedTuple):
     detail: str
     code: int
     files: list[str]  # that were loaded before it failed
+    is_permanent: bool = False  # the next process would meet the same, whenever it starts
 
 
 class WorkerProcess:
@@ -98,7 +100,9 @@ class WorkerProcess:
                 self.loaded = report
                 self.is_loaded.set()
             case "failed":
-                self.failure = LoadFailure(report["message"], report["detail"], report["code"], report["files"])
+                self.failure = LoadFailure(
+                    report["message"], report["detail"], report["code"], report["files"], report["is_permanent"]
+                )
             case "ended":
                 self.has_ended_itself = True
 
@@ -129,7 +133,7 @@ class Supervisor:
         self._watch = FileWatch() if options.reload else None
         self._stop = asyncio.Event()
         self._turn = asyncio.Lock()  # processes load one after the other
-        self._ever_loaded = False  # one process was loaded, since the start or the last change of a file
+        self._loaded_s: float | None = None  # when the first process was, since the start or the last change of a file
         self._changed = asyncio.Event()  # set when files change, and then replaced
         self._failure: LoadFailure | None = None
         self._forced = False
@@ -179,7 +183,7 @@ class Supervisor:
             elif process.has_ended_itself:
                 logger.info("process %d (pid %d) has ended as it was asked to", number, process.pid)
                 return
-            elif process.failure is not None and (self._options.burst or not self._ever_loaded):
+            elif process.failure is not None and self._ends_all(process.failure):
                 if self._watch is None:
                     self._failure = process.failure
                     self._end_all()
@@ -190,6 +194,12 @@ class Supervisor:
             else:
                 failures = 1 if time.monotonic() - process.started_s > STEADY_S else failures + 1
                 await self._back_off(process, code, failures, changed)
+
+    def _ends_all(self, failure: LoadFailure) -> bool:
+        """Whether other processes would fail as well. What the broker refuses in the first minute was wrong from the
+        start, such as a token; what it refuses later may be mended while the processes are started again."""
+        is_early = self._loaded_s is None or time.monotonic() - self._loaded_s < STEADY_S
+        return is_early or self._options.burst or failure.is_permanent
 
     async def _start(self, number: int) -> WorkerProcess:
         ours, theirs = socket.socketpair()
@@ -210,8 +220,8 @@ class Supervisor:
             return
         if self._watch is not None:
             self._watch.add(process.loaded["files"])
-        if not self._ever_loaded:
-            self._ever_loaded = True
+        if self._loaded_s is None:
+            self._loaded_s = time.monotonic()
             self._on_loaded(process.loaded)
         logger.info("process %d runs with pid %d", process.number, process.pid)
 
@@ -232,7 +242,7 @@ class Supervisor:
         while True:
             names = await self._watch.wait()
             logger.warning("%s changed: loading it again, after what runs has ended", ", ".join(names))
-            self._ever_loaded = False
+            self._loaded_s = None
             self._changed.set()
             self._changed = asyncio.Event()
             for process in self._running.values():

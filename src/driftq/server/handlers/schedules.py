@@ -37,6 +37,7 @@ from driftq.wire.schedules import (
     MESSAGE_BYTES_MAX,
     RECENT_MS,
     TIMES_SHOWN,
+    UTC,
     WINDOW_MS_MAX,
     WINDOW_MS_MIN,
     FiringInfo,
@@ -188,6 +189,8 @@ def _message(topic: str, item: ProduceItem, now_ms: int) -> ScheduledMessage:
 
 def _spec(body: ScheduleRequest, message: ScheduledMessage, known: Schedule | None, now_ms: int) -> ScheduleSpec:
     start_ms, end_ms = _time("start", body.start), _time("end", body.end)
+    if body.every_ms and not body.cron and body.timezone != UTC:
+        raise BadRequest("timezone is the zone of cron: an interval counts real time and knows no zones")
     timezone = body.timezone if body.cron else ""
     times = ScheduleTimes(body.cron, body.every_ms, timezone, 0, start_ms, end_ms, body.jitter_ms)
     if body.every_ms:
