@@ -84,7 +84,7 @@ def measure(framework: Framework, variant: Variant, folder: Path, seconds: float
 def installed(names: list[str], *, download: bool) -> tuple[dict[str, Framework], dict[str, str], Path | None]:
     """The frameworks that can run, why others cannot, and where their packages are."""
     packages: Path | None = None
-    found: dict[str, Framework] = {}
+    usable: dict[str, Framework] = {}
     missing: dict[str, str] = {}
     try:
         packages = python_packages(download=download)
@@ -99,8 +99,8 @@ def installed(names: list[str], *, download: bool) -> tuple[dict[str, Framework]
             except MissingError as error:
                 missing[name] = str(error)
             else:
-                found[name] = framework
-    return found, missing, packages
+                usable[name] = framework
+    return usable, missing, packages
 
 
 def run(names: list[str], rounds: int, seconds: float, folder: str | None, *, download: bool) -> dict[str, Any]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from driftq.client.claims import Reject
 from driftq.client.errors import InvalidCall
-from driftq.client.message import AsyncMessage, Message
 from driftq.client.pending_call import current
 
 if TYPE_CHECKING:
+    from driftq.client.message import AsyncMessage, Message
     from driftq.client.worker.options import Handler
 
-AnyMessage = Message | AsyncMessage
+AnyMessage: TypeAlias = "Message | AsyncMessage"
 
 
 def current_message() -> Any:

@@ -7,7 +7,7 @@
     on_done(attempt, result) ◀── one call ─── ended.append(…)
       for all that have ended
 
-A thread takes its messages by itself, and the loop hears of many calls at once: handing each over and back would cost
+A thread takes its messages by itself, and reports many calls at once: a hand-over of each message, and back, would cost
 more than a short handler. `ready` and `running` belong to the loop of the worker, which holds `taking` when it must see
 every message in one of the two.
 """

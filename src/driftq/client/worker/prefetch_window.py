@@ -6,7 +6,7 @@ to leave them to other workers. The window follows the calls: it is what they ha
     concurrency + prefetch            the least, and all if the worker names its `prefetch`
     HELD_PER_CALL_MAX × concurrency   the most
 
-Calls may turn slow while many messages wait: `excess` is how many to give back, to whoever is free. A worker that runs
+Calls may turn slow while many messages wait: `excess` is how many to give back to other workers. A worker that runs
 one call at a time gives nothing back: what it gives back could be overtaken, and it may be the only worker of its group
 because its messages have an order.
 """
