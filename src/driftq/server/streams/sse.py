@@ -6,23 +6,16 @@ Pure. Text and JSON are sent as they are, one `data:` line per line; other bytes
 from __future__ import annotations
 
 import base64
-import re
 
 from msgspec import json
 
 from driftq.wire.streams import token
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
-
 
 def data_event(payload: bytes, *, as_base64: bool) -> bytes:
     if as_base64:
         return b"event: data\ndata:%b\n\n" % base64.b64encode(payload)
-    if b"\n" not in payload and b"\r" not in payload:
-        return b"event: data\n%b\n" % _line(payload)
-    # Everything that a client could take for a line end is one here, so that a payload cannot inject events.
-    lines = [_line(line) for line in _LINE_END.split(payload)]
-    return b"event: data\n%b\n" % b"".join(lines)
+    return b"event: data\ndata:%b%b\n\n" % (_second_space(payload, 0), _lines(payload))
 
 
 def data_event_piece(payload: bytes | memoryview, position: int, size: int, *, as_base64: bool) -> tuple[bytes, int]:
@@ -34,23 +27,28 @@ def data_event_piece(payload: bytes | memoryview, position: int, size: int, *, a
     else:
         if payload[end - 1 : end + 1] == b"\r\n":
             end += 1
-
-        def next_line(line_end: re.Match[bytes]) -> bytes:
-            return b"\ndata:" + _second_space(payload, position + line_end.end())
-
-        piece = _LINE_END.sub(next_line, bytes(payload[position:end]))
+        piece = _lines(bytes(payload[position:end]))
+        if payload[end - 1 : end] in (b"\r", b"\n"):
+            piece += _second_space(payload, end)
     if position == 0:
         piece = b"event: data\ndata:" + (b"" if as_base64 else _second_space(payload, 0)) + piece
     return (piece + b"\n\n" if end == len(payload) else piece), end
 
 
+def _lines(text: bytes) -> bytes:
+    """A `data:` before each line but the first. Everything that a client could take for a line end is one here, so that
+    a payload cannot inject events. Streams of events are much of what a server sends, so nothing looks at single
+    lines."""
+    if b"\r" in text:
+        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    if b"\n" in text:
+        text = text.replace(b"\n", b"\ndata:").replace(b"\ndata: ", b"\ndata:  ")
+    return text
+
+
 def _second_space(payload: bytes | memoryview, position: int) -> bytes:
-    return b" " if payload[position : position + 1] == b" " else b""
-
-
-def _line(text: bytes) -> bytes:
     """A client drops one space after the colon, so a line that begins with a space gets another one."""
-    return b"data: %b\n" % text if text[:1] == b" " else b"data:%b\n" % text
+    return b" " if payload[position : position + 1] == b" " else b""
 
 
 def control_event(next_offset: int, cursor: str, *, up_to_date: bool, closed: bool) -> bytes:
