@@ -250,11 +250,12 @@ def retrying_call(
     start_s = now_s()
     timeout_s = (retry.timeout_ms + call.wait_ms) / 1_000
     deadline_s = start_s + (retry.deadline_ms + call.wait_ms) / 1_000
+    attempt_s = max(0.001, min(timeout_s, deadline_s - start_s))
     failures = 0
-    warning = BackoffWarning(now_s)
+    warning: BackoffWarning | None = None
     while True:
         try:
-            reply: HttpReply = yield Exchange(call, max(0.001, min(timeout_s, deadline_s - now_s())))
+            reply: HttpReply = yield Exchange(call, attempt_s)
             peer.ever_connected = True
             if reply.status < 300 or reply.status == 304:
                 return call.read(reply)
@@ -270,8 +271,10 @@ def retrying_call(
             give_up_s = min(deadline_s, start_s + retry.first_contact_ms / 1_000)
         if not may_retry(call, error) or now_s() + backoff_s > give_up_s:
             raise error
+        warning = warning or BackoffWarning(now_s)
         warning.backing_off(error)
         yield Sleep(backoff_s)
+        attempt_s = max(0.001, min(timeout_s, deadline_s - now_s()))
 
 
 def _reported(
