@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.commit import bare_sync_ms
-from bench.named_run import place, save_part
+from bench.named_run import load, place, save_part
 from bench.peers.cases import CASES
 from bench.peers.catalog import PEERS
 from bench.peers.installation import ROOT, MissingError, python_packages
@@ -137,7 +137,7 @@ def summary(results: Results) -> list[dict[str, Any]]:
                 continue
             values = [run["value"] for run in runs]
             row: dict[str, Any] = {"case": case, "peer": name, "value": median(values), "unit": info.unit}
-            row |= {"rounds": values}
+            row |= {"rounds": values, "runs": runs}
             for field, spent in (("cpu_us_per_op", "cpu_s"), ("server_cpu_us_per_op", "server_cpu_s")):
                 row[field] = median([1e6 * run[spent] / run["operations"] for run in runs])
             if "p99_ms" in runs[0]:
@@ -150,7 +150,7 @@ def summary(results: Results) -> list[dict[str, Any]]:
 
 def report(bench: Bench, rows: list[dict[str, Any]]) -> None:
     for row in rows:
-        fields = {name: value for name, value in row.items() if name not in ("case", "peer", "value", "unit")}
+        fields = {name: value for name, value in row.items() if name not in ("case", "peer", "value", "unit", "runs")}
         emit("peers", f"{CASES[row['case']].title}: {row['peer']}", row["value"], row["unit"], **fields)
     for name, reason in bench.missing.items():
         emit("peers", f"missing: {name}", 0, "missing", reason=reason, cpu_us_per_op=0.0)
@@ -183,6 +183,7 @@ def main() -> int:
     parser.add_argument("--folder", help="where the data goes; the disk under it is what is measured")
     parser.add_argument("--no-install", action="store_true", help="measure only the peers that are already here")
     parser.add_argument("--save", metavar="NAME", help="also write bench/results/NAME.json")
+    parser.add_argument("--more", action="store_true", help="add the rounds to those that --save NAME has already")
     options = parser.parse_args()
     header = place()
     chosen = {"DriftQ", *options.only.split(",")}
@@ -195,12 +196,18 @@ def main() -> int:
     cases = [case for case in CASES if case in options.cases.split(",")]
     with tempfile.TemporaryDirectory(prefix="bench-peers-", dir=options.folder) as folder:
         sync_ms = median(bare_sync_ms(folder))
-    for number in range(options.rounds):
+    first = 0
+    if options.more:
+        saved = load(options.save)["peers"]
+        first, sync_ms = saved["rounds"], saved["bare_sync_ms"]
+        header = {name: saved[name] for name in header}
+        bench.results = {(row["case"], row["peer"]): row["runs"] for row in saved["results"]}
+    for number in range(first, first + options.rounds):
         bench.round(number, cases)
     rows = summary(bench.results)
     report(bench, rows)
     if options.save:
-        fields = {"rounds": options.rounds, "seconds": options.seconds, "bare_sync_ms": sync_ms}
+        fields = {"rounds": first + options.rounds, "seconds": options.seconds, "bare_sync_ms": sync_ms}
         save_part(options.save, "peers", document(bench, rows, header, **fields))
     return 1 if bench.failed else 0
 

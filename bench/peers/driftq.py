@@ -11,7 +11,7 @@ import driftq
 from bench.peers.peer import GROUP, LIVE, QUEUE, Peer, PeerClient, Send
 from bench.peers.server_process import ServerProcess, accepts, free_port
 
-CLAIMS_AHEAD = 2
+CLAIMS_AHEAD = 8
 SETTINGS = ("limits.partition_messages=100000000", "limits.partition_bytes=100000000000")
 
 
