@@ -20,7 +20,9 @@ def test_every_test_of_the_published_suite_passes(tmp_path, profile):
     folder = node.packages(profile)
     shutil.copy(node.PINS / "suite.test.mjs", folder)
     report = tmp_path / "report.json"
-    with running(str(tmp_path / "data"), "streams.long_poll_ms=500") as server:
+    # A producer's batches are in flight on several connections and may overtake each other. How long one waits for its
+    # predecessor is 100 ms by default; on a busy machine that is not enough to start a thread.
+    with running(str(tmp_path / "data"), "streams.long_poll_ms=500", "streams.park_ms=2000") as server:
         url = f"http://127.0.0.1:{server.port}"
         # On a busy machine a test may need more than vitest's default of five seconds.
         patience = [f"--testTimeout={TEST_MS}", f"--hookTimeout={TEST_MS}"]

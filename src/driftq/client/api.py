@@ -212,8 +212,8 @@ class DriftQ(BrokerMethods, SyncApi):
         out. After `break` or an error the last batch is not acked: ack or release it, or it is delivered again when its
         lease ends. The handling of a batch has to fit into a lease. With `drain` it ends when nothing is left.
 
-        With `ahead`, that many batches are claimed while you work on one (2 are enough; 16 at most): you and the broker
-        work at the same time, and its claims share syncs. These batches are held for you, so all of them together have
+        With `ahead`, that many batches are claimed while you work on one (2 are enough to overlap your work with the
+        broker's, with 8 its claims also share syncs; 16 at most). These batches are held for you, so all of them have
         to fit into a lease. Those that you have not seen are released when you leave.
         """
         check_ahead(ahead)

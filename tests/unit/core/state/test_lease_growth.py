@@ -20,6 +20,8 @@ from tests.support.broker_fixture import SeededChance
 from tests.unit.core.state.test_state_size import NO_LIMITS, Bench
 
 FEW, MANY = 1_000, 100_000
+# What other programs push out of the caches costs more with many: on a busy machine only some attempts are undisturbed.
+ATTEMPTS_MIN, ATTEMPTS_MAX = 8, 100
 HOUR_MS = 3_600_000
 GROUP, LOG = 1, 1
 
@@ -101,9 +103,11 @@ def test_many_pending_messages_make_nothing_slower(pending: Callable[[int], Benc
     for bench in (few, many):
         bench.produce(20_000)
     for act in (acked, nacked, extended, expired):
-        few_us, many_us = best_us(few, act), best_us(many, act)
-        for _ in range(8):
+        few_us = many_us = float("inf")
+        for attempt in range(ATTEMPTS_MAX):
             few_us, many_us = min(few_us, best_us(few, act)), min(many_us, best_us(many, act))
+            if attempt >= ATTEMPTS_MIN and many_us < 1.5 * few_us + 2:
+                break
         print(f"\n{act.__name__}, {pending.__name__}: {few_us:.1f} us with {FEW}, {many_us:.1f} us with {MANY}", end="")
         assert many_us < 1.5 * few_us + 2
 
@@ -131,7 +135,10 @@ def test_a_restart_takes_as_long_for_each_of_many_pending_messages(pending: Call
         return took_s / count * 1e6
 
     few, many = pending(MANY // 10), pending(MANY)
-    pairs = [(cost_us(few, MANY // 10), cost_us(many, MANY)) for _ in range(3)]
-    few_us, many_us = min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
+    few_us = many_us = float("inf")
+    for attempt in range(12):
+        few_us, many_us = min(few_us, cost_us(few, MANY // 10)), min(many_us, cost_us(many, MANY))
+        if attempt >= 2 and many_us < 1.5 * few_us + 1:
+            break
     print(f"\nrestart, {pending.__name__}: {few_us:.1f} us each with {MANY // 10}, {many_us:.1f} us with {MANY}")
     assert many_us < 1.5 * few_us + 1
