@@ -7,9 +7,9 @@ the others, which are a process of their own:
 
     pipelined   200 connections with 16 small produces under way on each
     large       16 connections that produce messages of 1 MB
-    events      300 event streams that nobody reads, of a stream that gets appends of 100 kB
-    claims      100 claims of 30 MB that nobody reads
-    consumers   300 consumers that nobody reads
+    events      300 unread event streams, of a stream that gets appends of 100 kB
+    claims      100 unread claims of 30 MB
+    consumers   300 unread consumers
 
 Printed are the 99th percentile beside them, its limit (twice that of the client alone, and 20 ms), how many calls of
 the client were refused, and the memory of the server.

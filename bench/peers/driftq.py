@@ -19,7 +19,7 @@ class DriftQPeer(Peer):
     name = "DriftQ"
     client_package = "driftq"
     durability = "default: fdatasync of the journal before every reply"
-    notes = "limits of a partition raised; batches by `send_many` of a producer; `claims(ahead=8)` acks with a later claim"
+    notes = "partition limits raised; batches by `send_many` of a producer; `claims(ahead=8)` acks with a later claim"
 
     def version(self) -> str:
         return driftq.__version__
