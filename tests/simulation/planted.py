@@ -324,7 +324,7 @@ BUGS: dict[str, tuple[Bug, ...]] = {
         Bug("core.rules.claim:_without_overdue", "if not share.log.deadline_offsets or", "if 1 or"),
         Bug("core.rules.claim:_take_due", "overdue = 0 < deadline_ms <= ctx.now_ms", "overdue = False"),
     ),
-    "delay_ignored": (Bug("core.state.progress:Progress.delay", "not_before_ms)", "0)"),),
+    "delay_ignored": (Bug("core.state.progress:Progress.delay_all", "item[0] > now_ms", "False"),),
     "pause_ignored": (Bug("core.rules.claim:claim", "if group.paused:", "if 0:"),),
     "dead_letter_without_settle": (
         Bug("core.transitions.dead_letter:dead_letter", "ctx.facts.append(Settled(", "bool(Settled("),
