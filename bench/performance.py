@@ -262,6 +262,27 @@ def steady_section(run: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def soak_section(run: dict[str, Any]) -> list[str]:
+    if "soak" not in run:
+        return []
+    part = run["soak"]
+    lines = ["### The same load for longer", ""]
+    lines += paragraph(
+        f"{part['per_s']:,} requests a second for {part['seconds'] / 60:.0f} minutes. `python -m bench.steady --soak`;",
+        f"{where(part)}. p99.9 of all requests: {part['latency']['p999_ms']:.2f} ms. In that time: {part['events']}.",
+    )
+    shown = part["uses"][:: max(1, len(part["uses"]) // 7)]
+    lines += table(
+        ["after", *(f"{use['at_s'] / 60:.0f} min" for use in shown)],
+        [
+            ["memory of the server", *(f"{use['resident_mb']:.0f} MB" for use in shown)],
+            ["its open descriptors", *(str(use["descriptors"]) for use in shown)],
+            ["its data folder", *(f"{use['data_mb']:.0f} MB" for use in shown)],
+        ],
+    )
+    return [*lines, ""]
+
+
 def page(run: dict[str, Any]) -> str:
     lines = ["# Performance", ""]
     lines += paragraph(
@@ -271,7 +292,7 @@ def page(run: dict[str, Any]) -> str:
         "above all on its disk; ratios within one run and CPU per message depend on it less. How each bench measures",
         "is in [bench/README.md](../bench/README.md).",
     )
-    for section in (peers_section, growth_section, steady_section, method_section):
+    for section in (peers_section, growth_section, steady_section, soak_section, method_section):
         lines += section(run)
     return "\n".join(lines).rstrip("\n") + "\n"
 

@@ -1,6 +1,7 @@
 """A steady mixed load on a real server: the latency of its requests through checkpoints, retention and expiries.
 
     python -m bench.steady [--seconds 60] [--per-s 2000] [--folder DIR] [--save NAME]
+    python -m bench.steady --soak --seconds 1140 --save NAME      memory and descriptors of the server over time
 
 Requests start on schedule, whether or not earlier ones were answered, so a pause delays all that are due in it; a late
 start counts as latency. Segments are small, so that the journal rolls and is folded every few seconds. The longest
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -21,7 +24,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
@@ -48,6 +51,7 @@ CONNECTIONS = 64
 CLAIM_MAX = 50
 LEASE_MS = 300
 PAUSES = 8
+USES = 20  # how often memory and descriptors are noted
 VALUE = "v" * 100
 WAIT_S = 30.0
 # Twenty requests; what cannot be sent because nothing is claimed becomes a produce.
@@ -136,13 +140,43 @@ async def run_schedule(load: Load, per_s: int, seconds: float) -> float:
     return began_s
 
 
-async def measure(server: Server, per_s: int, seconds: float, observer: Observer) -> tuple[Load, float]:
+class Use(NamedTuple):
+    """What the server uses at a time."""
+
+    at_s: float
+    resident_mb: float
+    descriptors: int
+    data_mb: float  # in its folder
+
+
+def use_of(pid: int, folder: Path, at_s: float) -> Use:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    stored = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            stored += path.stat().st_size
+    descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return Use(at_s, pages * os.sysconf("SC_PAGE_SIZE") / 1e6, descriptors, stored / 1e6)
+
+
+async def watch(pid: int, folder: Path, every_s: float, uses: list[Use]) -> None:
+    began_s = time.perf_counter()
+    while True:
+        uses.append(use_of(pid, folder, time.perf_counter() - began_s))
+        await asyncio.sleep(every_s)
+
+
+async def measure(
+    server: Server, per_s: int, seconds: float, observer: Observer, folder: Path, uses: list[Use]
+) -> tuple[Load, float]:
     clients = [await LoadClient.connect(server.port) for _ in range(CONNECTIONS)]
     load = Load(clients)
     await run_schedule(load, per_s, min(1.0, seconds / 4))  # connections, caches and the first claims
     load.waits.clear()
+    watching = asyncio.ensure_future(watch(server.process.pid, folder, seconds / USES, uses))
     with observer:
         began_s = await run_schedule(load, per_s, seconds)
+    watching.cancel()
     for client in clients:
         client.close()
     return load, began_s
@@ -214,8 +248,10 @@ def main() -> int:
     parser.add_argument("--per-s", type=int, default=2_000)
     parser.add_argument("--folder", help="where the data goes; the disk under it is what is measured")
     parser.add_argument("--save", metavar="NAME", help="add the results to bench/results/NAME.json")
+    parser.add_argument("--soak", action="store_true", help="save memory and descriptors over time instead")
     options = parser.parse_args()
     header = place()
+    uses: list[Use] = []
     folder = Path(tempfile.mkdtemp(prefix="bench-steady-", dir=options.folder))
     server = Server(str(folder / "data"), *SETTINGS)
     try:
@@ -224,7 +260,7 @@ def main() -> int:
         assert server.call("PUT", "/v1/stream/steady", None, {"Content-Type": "text/plain"}).status == 201
         events = Events(server, folder / "data")
         observer = Observer(server.process.pid, folder)
-        load, began_s = uvloop.run(measure(server, options.per_s, options.seconds, observer))
+        load, began_s = uvloop.run(measure(server, options.per_s, options.seconds, observer, folder / "data", uses))
         counts, stalls = events.since(), events.stalls()
     finally:
         server.kill()  # the data is not kept
@@ -233,7 +269,17 @@ def main() -> int:
     longest = pauses(load.waits, observer.looks, observer.probes, began_s, PAUSES)
     cpu_s = observer.looks[-1].cpu_s - observer.looks[0].cpu_s
     report(load, counts, stalls, longest, 1e6 * cpu_s / len(load.waits))
-    if options.save:
+    for use in uses:
+        emit("steady", f"memory after {use.at_s:.0f} s", use.resident_mb, "MB", descriptors=use.descriptors,
+             data_mb=use.data_mb)  # fmt: skip
+    if options.save and options.soak:
+        results = {
+            **header, "per_s": options.per_s, "seconds": options.seconds, "requests": len(load.waits),
+            "latency": figures(load.waits), "uses": [use._asdict() for use in uses],
+            "events": ", ".join(f"{count:,} {name}" for name, count in counts.items()),
+        }  # fmt: skip
+        save_part(options.save, "soak", results)
+    elif options.save:
         results = {
             **header, "per_s": options.per_s, "seconds": options.seconds,
             "latency": {"all requests": figures(load.waits)},

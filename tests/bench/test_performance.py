@@ -114,6 +114,16 @@ def test_parts_that_were_not_measured_say_how_to_measure_them():
     assert "`python -m bench.steady --save example`" in text
 
 
+def test_memory_over_time_is_shown_if_it_was_measured():
+    uses = [{"at_s": 60.0 * at, "resident_mb": 90.0 + at, "descriptors": 400, "data_mb": 12.0} for at in range(20)]
+    soak = {**PLACE, "per_s": 1_000, "seconds": 1_200.0, "latency": FIGURES, "uses": uses, "events": "9 checkpoints"}
+    text = page({**RUN, "soak": soak})
+    assert "1,000 requests a second for 20 minutes" in text
+    assert "| after | 0 min | 2 min |" in text
+    assert "| memory of the server | 90 MB | 92 MB |" in text
+    assert "for longer" not in page(RUN)
+
+
 def test_growth_and_the_steady_load_are_shown():
     text = page({**RUN, "growth": GROWTH, "steady": STEADY})
     assert "| streams | 1.00 | 100 ms | 400 ms |" in text
