@@ -5,5 +5,5 @@
     python -m bench.workers --save NAME              also bench/results/NAME.json, for docs/performance.md
 
 `comparison` runs the frameworks of `frameworks`, each with its own worker command and the task of a module in
-`programs`. `latency` and `own_cost` measure DriftQ alone.
+`programs`. `figures` measures DriftQ alone.
 """

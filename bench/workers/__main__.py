@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 from bench.named_run import place, save_part
-from bench.workers import comparison
+from bench.workers import comparison, figures
 from bench.workers.frameworks import FRAMEWORKS
 
-PARTS = ("comparison",)
+PARTS = ("comparison", "figures")
 
 
 def main() -> int:
@@ -25,9 +25,13 @@ def main() -> int:
     options = parser.parse_args()
     document: dict[str, Any] = place()
     names = [name for name in FRAMEWORKS if name in options.only.split(",")]
-    document["comparison"] = comparison.run(
-        names, options.rounds, options.seconds, options.folder, download=not options.no_install
-    )
+    parts = options.part or PARTS
+    if "comparison" in parts:
+        document["comparison"] = comparison.run(
+            names, options.rounds, options.seconds, options.folder, download=not options.no_install
+        )
+    if "figures" in parts:
+        document["figures"] = figures.run(options.rounds, options.seconds, options.folder)
     if options.save:
         save_part(options.save, "workers", document)
     return 0

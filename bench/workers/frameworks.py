@@ -42,7 +42,7 @@ class Framework:
     package: ClassVar[str]  # as pip knows it
     durability: ClassVar[str]
     variants: ClassVar[Sequence[Variant]]
-    jobs_per_s: ClassVar[int]  # enough jobs for each second of a variant
+    jobs_per_s: int  # enough jobs for each second of a variant
 
     def install(self, *, download: bool) -> None:
         """Find or bring its server; raises MissingError."""
@@ -86,7 +86,7 @@ class DriftQTasks(Framework):
         self.url = self._peer.start(folder)
         self._broker = driftq.connect(self.url)
         self.program = importlib.import_module(f"{PROGRAMS}.driftq_tasks")
-        for task in (self.program.plain, self.program.awaited, self.program.busy):
+        for task in self.program.TASKS:
             self._broker.topics.create(task.name)
             self._broker.claim(task.name, task.subscription.group, task=task.name)  # the group begins here
 

@@ -28,6 +28,7 @@ FAILED = 2  # a dead letter; of a batch: not all of its members succeeded
 CANCELLED = 3
 DROPPED = 4  # never run: retention, a deleted topic, or a group that was moved past it
 WAITING = 5  # a step of a chain whose turn has not come
+STATE_NAMES = {SUCCEEDED: "succeeded", FAILED: "failed", CANCELLED: "cancelled", DROPPED: "dropped"}
 
 
 class JobTemplate(Struct, frozen=True, array_like=True, gc=False, tag="job"):

@@ -28,6 +28,7 @@ from driftq.core.transitions.lookups import (
     id_is_taken,
     is_movable,
     no_such_topic,
+    purge_of,
 )
 from driftq.wire.errors import Code
 from driftq.wire.namespaces import own_name
@@ -87,22 +88,13 @@ def _delayed(log: Log, offsets: dict[int, None], now_ms: int) -> dict[int, None]
 
 
 def purge(ctx: DecisionContext, command: PurgeTopic) -> Reply:
-    topic = ctx.state.topics.get(command.topic)
-    if topic is None:
-        return no_such_topic(command.topic)
-    refused = audit_refusal(command.topic)
-    if refused is not None:
-        return refused
-    messages = in_flight = waiting = 0
-    for log_id in topic.log_ids:
-        log = ctx.state.logs[log_id]
-        messages += log.end - log.start
-        for group in topic.groups.values():
-            in_flight += group.progress[log.partition].in_flight
-            waiting += group.progress[log.partition].resting
-        if log.end > log.start:
-            ctx.facts.append(f.Trimmed(log_id, log.end, ctx.now_ms))
-    return PurgeResult(messages, in_flight, waiting)
+    result = purge_of(ctx.state, command.topic)
+    if isinstance(result, PurgeResult):
+        for log_id in ctx.state.topics[command.topic].log_ids:
+            log = ctx.state.logs[log_id]
+            if log.end > log.start:
+                ctx.facts.append(f.Trimmed(log_id, log.end, ctx.now_ms))
+    return result
 
 
 # --- move ---

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from driftq.core.model.replies import Produced
     from driftq.core.state.job_batches import JobBatch
 
-STATE_NAMES = {b.SUCCEEDED: "succeeded", b.FAILED: "failed", b.CANCELLED: "cancelled"}
 _HOW = {f.ACKED: b.SUCCEEDED, f.SKIPPED: b.SUCCEEDED, f.DEAD: b.FAILED, f.CANCELLED: b.CANCELLED}
 _EVERY_OFFSET = 1 << 62
 
@@ -300,7 +299,7 @@ class _Ends:
         ctx, created = self._ctx, view.created
         view.ended, how = True, view.how()
         callbacks: list[b.JobBatchCallback] = []
-        part = JobBatchPart(own_name(created.created.batch_id), state=STATE_NAMES[how])
+        part = JobBatchPart(own_name(created.created.batch_id), state=b.STATE_NAMES[how])
         for role, template in callbacks_of(created.created):
             if role == "on_complete" or (role == "on_success") == (how == b.SUCCEEDED):
                 produced = self._produce(template, replace(part, role=role))

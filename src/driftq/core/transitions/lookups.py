@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from driftq.core.model.facts import GroupCreated, ProducerSequence
-from driftq.core.model.replies import Produced, Rejected
+from driftq.core.model.replies import Produced, PurgeResult, Rejected
 from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.core.state.producers import SequenceJudgement, SequenceVerdict
 from driftq.wire.audit import AUDIT_TOPIC
@@ -34,6 +34,21 @@ _SCHEDULE_NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{SCHEDULE_NAME_LENGTH_MAX}}}",
 
 
 # --- topics and groups ---
+
+
+def purge_of(state: State, name: str) -> PurgeResult | Rejected:
+    """What a purge of a topic drops, or why it cannot."""
+    topic = state.topics.get(name)
+    refused = audit_refusal(name) if topic is not None else no_such_topic(name)
+    if refused is not None or topic is None:
+        return refused or no_such_topic(name)
+    logs = [state.logs[log_id] for log_id in topic.log_ids]
+    progress = [progress for group in topic.groups.values() for progress in group.progress]
+    return PurgeResult(
+        sum(log.end - log.start for log in logs),
+        sum(part.in_flight for part in progress),
+        sum(part.resting for part in progress),
+    )
 
 
 def no_such_topic(topic: str) -> Rejected:

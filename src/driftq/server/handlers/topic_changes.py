@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driftq.core.model import interventions as v
-from driftq.core.model.replies import PurgeResult, Rejected
+from driftq.core.model.replies import PurgeResult, Rejected, Reply
 from driftq.core.state.groups import DEAD_PREFIX
-from driftq.core.transitions.lookups import bad_partition, no_such_topic
+from driftq.core.transitions.lookups import bad_partition, no_such_topic, purge_of
 from driftq.server.access.identity import require_topic
 from driftq.server.dead_letter_scan import BEFORE_ALL
 from driftq.server.handlers.codec import json_response, read_json, refusal, refused
 from driftq.server.handlers.dead_letters import damaged, place_of
 from driftq.server.http import BadRequest
 from driftq.server.move_run import MoveFilter, MoveRun, MoveTarget
+from driftq.server.topic_end import end_most_members
 from driftq.storage.corruption import CorruptLog
 from driftq.wire.errors import Code
 from driftq.wire.fields import from_rfc3339
@@ -39,15 +40,17 @@ class TopicChangeHandlers:
     async def purge(self, request: Request, name: str) -> Response:
         body = read_json(request.body or b"{}", PurgeRequest)
         command = v.PurgeTopic(name)
-        if body.dry_run:
-            reply = await self._engine.queries.result(lambda view: view.decide(command))
-        else:
-            reply = await self._engine.submit(self._context.audited(request, command, name))
-        if isinstance(reply, Rejected):
-            return refusal(reply)
-        assert isinstance(reply, PurgeResult)
+        result: Reply = await self._engine.queries.result(lambda view: purge_of(view.state, name))
+        if not body.dry_run and not isinstance(result, Rejected):
+            dropped = await end_most_members(self._engine, name)
+            purged = await self._engine.submit(self._context.audited(request, command, name))
+            if isinstance(purged, Rejected) or not dropped:
+                result = purged
+        if isinstance(result, Rejected):
+            return refusal(result)
+        assert isinstance(result, PurgeResult)
         status = "dry run" if body.dry_run else "purged"
-        return json_response(PurgeReply(status, name, reply.messages, reply.in_flight, reply.waiting))
+        return json_response(PurgeReply(status, name, result.messages, result.in_flight, result.waiting))
 
     async def move(self, request: Request, name: str) -> Response:
         body = read_json(request.body, MoveRequest)

@@ -29,6 +29,7 @@ from driftq.server.handlers.codec import (
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.observation.sorted_lists import Order, sorted_topics, topic_figures
 from driftq.server.slices import collected
+from driftq.server.topic_end import end_most_members
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import MANAGE
 from driftq.wire.topics import (
@@ -145,8 +146,10 @@ class TopicsHandlers:
             return json_response(info)
         return refusal(no_such_topic(name))
 
-    def delete(self, request: Request, name: str) -> Answer:
-        return self._context.ask(self._context.audited(request, c.DeleteTopic(name), name), no_content)
+    async def delete(self, request: Request, name: str) -> Response:
+        await end_most_members(self._engine, name)
+        reply = await self._engine.submit(self._context.audited(request, c.DeleteTopic(name), name))
+        return refusal(reply) if isinstance(reply, Rejected) else no_content(reply)
 
 
 def _topic_rows(view: StateView, name: str) -> Iterator[TopicInfo | None]:

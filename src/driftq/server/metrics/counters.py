@@ -15,6 +15,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.model.effect_facts import KeyBegun, KeyCommitted, KeyFailed, Published
 from driftq.core.model.facts import GroupCaughtUp, GroupIdled
+from driftq.core.model.job_batch_facts import STATE_NAMES, JobBatchEnded, JobBatchMembersEnded
 from driftq.core.model.replies import Claimed, Produced, RedriveResult, Rejected, Reply, Settlement
 from driftq.core.model.schedule_facts import ScheduleFired, ScheduleMissed, SchedulePlan, SchedulePlanned
 from driftq.core.model.stream_facts import StreamCreated, StreamDeleted
@@ -75,6 +76,8 @@ class Counters:
         self.duplicates = 0
         self.firings = 0  # of schedules
         self.missed_firings = 0
+        self.job_batches: defaultdict[str, int] = defaultdict(int)  # that have ended, by state
+        self.job_batch_members: defaultdict[str, int] = defaultdict(int)
         self.commit_seconds = Histogram()
         self.fsync_seconds = Histogram()
         self.stalls: dict[str, Histogram] = {}  # of the event loop, by cause
@@ -96,6 +99,8 @@ class Counters:
             f.GroupDeleted: self._group_deleted,
             GroupIdled: lambda _: self._count_kind("groups_idle"),
             GroupCaughtUp: lambda _: self._count_kind("groups_caught_up"),
+            JobBatchEnded: self._job_batch_ended,
+            JobBatchMembersEnded: self._job_batch_members_ended,
             ScheduleFired: self._fired,
             ScheduleMissed: self._missed,
             SchedulePlanned: lambda fact: self._missed(fact.plan),
@@ -159,6 +164,12 @@ class Counters:
 
     def _missed(self, fact: ScheduleMissed | SchedulePlan) -> None:
         self.missed_firings += fact.missed
+
+    def _job_batch_ended(self, fact: JobBatchEnded) -> None:
+        self.job_batches[STATE_NAMES[fact.state]] += 1
+
+    def _job_batch_members_ended(self, fact: JobBatchMembersEnded) -> None:
+        self.job_batch_members[STATE_NAMES[fact.state]] += sum(end - first for first, end in fact.indexes)
 
     def _count_kind(self, name: str) -> None:
         self.facts[name] += 1

@@ -122,6 +122,19 @@ METRICS: tuple[MetricDefinition, ...] = (
     MetricDefinition(
         "driftq_schedule_missed_total", "counter", (), "Times of schedules that passed without a message."
     ),
+    MetricDefinition("driftq_job_batches", "gauge", (), "Job batches that have not ended, also those that are nested."),
+    MetricDefinition(
+        "driftq_job_batches_ended_total",
+        "counter",
+        ("state",),
+        "Job batches that have ended: succeeded, failed or cancelled.",
+    ),
+    MetricDefinition(
+        "driftq_job_batch_members_ended_total",
+        "counter",
+        ("state",),
+        "Members of job batches that have ended: succeeded, failed, cancelled, or dropped without a run.",
+    ),
     MetricDefinition("driftq_idempotency_keys", "gauge", (), "Idempotency keys of produces that are remembered."),
     MetricDefinition("driftq_effect_keys", "gauge", (), "Keys of effects that are remembered."),
     MetricDefinition("driftq_backlog_messages", "gauge", ("topic",), "Messages that a topic holds."),

@@ -181,6 +181,7 @@ def _counts(view: StateView) -> dict[str, int]:
         "driftq_idle_groups": 0,  # counted in slices
         "driftq_streams": len(state.streams.by_path),
         "driftq_schedules": len(state.schedules),
+        "driftq_job_batches": state.job_batches.unended,
         "driftq_idempotency_keys": state.keys.live(view.now_ms),
         "driftq_effect_keys": len(state.effects),
     }

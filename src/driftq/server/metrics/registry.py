@@ -142,6 +142,10 @@ class Metrics:
         yield _one("driftq_stream_bytes_total", counts.streams.payload_bytes)
         yield _one("driftq_schedule_firings_total", counts.firings)
         yield _one("driftq_schedule_missed_total", counts.missed_firings)
+        yield _samples("driftq_job_batches_ended_total", (((state,), n) for state, n in counts.job_batches.items()))
+        yield _samples(
+            "driftq_job_batch_members_ended_total", (((state,), n) for state, n in counts.job_batch_members.items())
+        )
         yield _samples("driftq_events_total", (((name,), n) for name, n in counts.facts.items()))
 
     def _consume(self) -> Iterator[Family]:
