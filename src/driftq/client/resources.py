@@ -72,7 +72,7 @@ class JobMethods:
     cancel = endpoint(jobs.cancel_job)
     list = listing(observation.list_jobs)
     count = endpoint(observation.count_jobs)
-    cancel_many = endpoint(observation.cancel_jobs)
+    cancel_many = endpoint(interventions.cancel_jobs)
     retry = endpoint(interventions.retry_job)
     retry_many = endpoint(interventions.retry_jobs)
 
@@ -118,7 +118,7 @@ class DeadLetterMethods:
     iterate = iterating(admin.list_letters)
     errors = endpoint(admin.letter_errors)
     iterate_errors = iterating(admin.each_error)
-    redrive = endpoint(admin.redrive)
+    redrive = endpoint(interventions.redrive)
     counts = listing(observation.letter_counts)
     delete = endpoint(interventions.delete_letters)
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from driftq.client import errors
-from driftq.client.calls import admin, queue, streams
+from driftq.client.calls import admin, interventions, queue, streams
 from driftq.client.claims import Claiming, LeaseHolder
 from driftq.client.transport.http import HttpReply
 from driftq.wire.effects import CommitRequest, OutcomeAck
@@ -159,3 +159,32 @@ def test_refusals_of_streams_are_read_from_headers():
     moved = streams.refusal(HttpReply(412, {"stream-next-offset": "0_5"}, b"moved"))
     assert isinstance(moved, errors.TailMoved)
     assert moved.offset == "0_5"
+
+
+# --- filters of calls in bulk ---
+
+SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def test_a_filter_becomes_a_body():
+    call = interventions.retry_jobs("t", ids=("a", "b"), tenant="acme", since=SINCE, limit=5)
+    assert body(call) == {
+        "topic": "t", "ids": ["a", "b"], "tenant_id": "acme", "since": "2026-01-02T03:04:05.000+00:00", "limit": 5,
+    }  # fmt: skip
+    call = interventions.delete_letters("t", offsets=iter([(0, 1)]), reason="rejected", dry_run=True)
+    assert body(call) == {"offsets": [[0, 1]], "reason": "rejected", "dry_run": True}
+    assert interventions.redrive("t", limit=100, rate_per_s=10).wait_ms == 10_000
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: interventions.retry_jobs("t", reason="x"),
+        lambda: interventions.move_messages("t", "u", state="x"),
+        lambda: interventions.delete_letters("t", task="x"),
+        lambda: admin.list_letters("t", dry_run=True),
+    ],
+)
+def test_an_unknown_filter_is_a_type_error(call):
+    with pytest.raises(TypeError):
+        call()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
+from driftq.client.calls.filters import LetterFilter, query_of
 from driftq.client.calls.queue import (
     Value,
     bodyless_call,
@@ -25,7 +26,7 @@ from driftq.client.endpoint import Page, Pages
 from driftq.client.errors import InvalidCall
 from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import Call, Flow, Open, ReadMore, Yield
-from driftq.wire.dead_letters import LettersReply, RedriveRequest
+from driftq.wire.dead_letters import LettersReply
 from driftq.wire.groups import CommitOffsetsRequest, GroupInfo, GroupsReply, SeekRequest
 from driftq.wire.message import Envelope, StoredMessage, read_head
 from driftq.wire.server_info import ClockInfo
@@ -208,22 +209,16 @@ def commit_offsets(group: str, offsets: Mapping[str, Mapping[int, int]]) -> Call
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def list_letters(
-    topic: str,
-    *,
-    group: str = "",
-    error: str = "",
-    reason: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    limit: int | None = 100,
-) -> Pages[StoredMessage]:
-    """Dead letters of a topic that were not redriven; all of them with `limit=None`."""
-    query = {
-        "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
-    }  # fmt: skip
+def list_letters(topic: str, *, limit: int | None = 100, **letters: Unpack[LetterFilter]) -> Pages[StoredMessage]:
+    """Dead letters of a topic that were not redriven; all of them with `limit=None`.
+
+    Parameters:
+        topic: The topic in which they died.
+        limit: How many at most.
+        letters: `group`, `error` (a part of it), `reason`, `since` and `until`; all of them must fit.
+    """
     path = f"/v1/dlq/{segment(topic)}"
-    return pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query, limit)
+    return pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query_of(letters), limit)
 
 
 def letter_errors(topic: str) -> Call[dict[str, Any]]:
@@ -235,36 +230,6 @@ def each_error(topic: str) -> Pages[dict[str, Any]]:
     """How many letters there are of each kind of error, the most frequent first."""
     path = f"/v1/dlq/{segment(topic)}/errors"
     return pages(path, dict[str, Any], lambda reply: Page(reply["errors"], reply.get("after")), {})
-
-
-def redrive(
-    topic: str,
-    *,
-    group: str = "",
-    error: str = "",
-    reason: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    offsets: Sequence[tuple[int, int]] | None = None,
-    dry_run: bool = False,
-    limit: int = 1_000,
-    rate_per_s: int = 0,
-    value: str | None = None,
-    key: str | None = None,
-    all_groups: bool = False,
-    keep_deadline: bool = False,
-    to_topic: str = "",
-    after: str = "",
-) -> Call[dict[str, Any]]:
-    """Redrive dead letters, each to the group in which it died, to all groups of its topic, or to another topic. No
-    letter is redriven twice. A deadline that has passed is removed unless `keep_deadline` is set."""
-    body = RedriveRequest(
-        group, error, reason, time_text(since), time_text(until), list(offsets) if offsets is not None else None,
-        dry_run, limit, rate_per_s, value, key, all_groups, keep_deadline, to_topic, after,
-    )  # fmt: skip
-    wait_ms = 1_000 * limit // rate_per_s if rate_per_s else 60_000
-    path = f"/v1/dlq/{segment(topic)}/redrive"
-    return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
 
 
 # --- reading without a claim: explain, route, fetch -------------------------------------------------------------------

@@ -1,20 +1,27 @@
-"""Calls of an operator as pure functions: retry jobs now, purge and move topics, delete and export dead letters.
+"""Calls of an operator as pure functions: retry and cancel jobs, purge and move topics, redrive, delete and export dead
+letters.
 
 Calls in bulk work through a part and return a cursor, `after`, while there is more. They are safe to repeat.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlencode
 
-from driftq.client.calls.queue import json_reader, post, refusal, segment, time_text
+from driftq.client.calls.filters import (
+    JobFilter,
+    LetterBulk,
+    LetterFilter,
+    MessageFilter,
+    body_fields,
+    query_of,
+)
+from driftq.client.calls.queue import json_reader, post, refusal, segment
 from driftq.client.transport.http import HttpReply
 from driftq.client.transport.sansio import Call, Flow, Open, ReadMore, Yield
-from driftq.wire.dead_letters import DeleteLettersReply, DeleteLettersRequest
-from driftq.wire.job_lists import RetryJobsReply, RetryJobsRequest
+from driftq.wire.dead_letters import DeleteLettersReply, DeleteLettersRequest, RedriveRequest
+from driftq.wire.job_lists import CancelJobsReply, CancelJobsRequest, RetryJobsReply, RetryJobsRequest
 from driftq.wire.jobs import RetryReply
 from driftq.wire.topics import MoveReply, MoveRequest, PurgeReply, PurgeRequest
 
@@ -29,26 +36,27 @@ def retry_job(topic: str, id: str, *, tenant: str = "") -> Call[RetryReply]:
     return post(path, {}, json_reader(RetryReply), idempotent=True)
 
 
-def retry_jobs(
-    topic: str,
-    *,
-    ids: Sequence[str] | None = None,
-    state: str = "",
-    task: str = "",
-    tenant: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    dry_run: bool = False,
-    limit: int = 1_000,
-    after: str = "",
-) -> Call[RetryJobsReply]:
-    """Retry jobs with these ids, or those that fit, if they wait (`retrying`, `scheduled`) or are `dead`. `dry_run`
-    only counts."""
-    body = RetryJobsRequest(
-        topic, list(ids) if ids is not None else None, state, task, tenant, time_text(since), time_text(until),
-        dry_run, limit, after,
-    )  # fmt: skip
+def retry_jobs(topic: str, **jobs: Unpack[JobFilter]) -> Call[RetryJobsReply]:
+    """Retry jobs, if they wait (`retrying`, `scheduled`) or are `dead`: those with these ids, or those that fit.
+
+    Parameters:
+        topic: The topic of the jobs.
+        jobs: `ids`, or `state`, `task`, `tenant`, `since` and `until`; all of them must fit. `limit` jobs at most,
+            `after` the cursor of the call before. `dry_run` only counts.
+    """
+    body = RetryJobsRequest(topic, **body_fields(jobs))
     return post("/v1/jobs/retry", body, json_reader(RetryJobsReply), idempotent=True, wait_ms=BULK_MS)
+
+
+def cancel_jobs(topic: str, **jobs: Unpack[JobFilter]) -> Call[CancelJobsReply]:
+    """Cancel jobs that have not ended: those with these ids, or those that fit.
+
+    Parameters:
+        topic: The topic of the jobs.
+        jobs: As for `retry_many`.
+    """
+    body = CancelJobsRequest(topic, **body_fields(jobs))
+    return post("/v1/jobs/cancel", body, json_reader(CancelJobsReply), idempotent=True)
 
 
 def purge_topic(name: str, *, dry_run: bool = False) -> Call[PurgeReply]:
@@ -58,61 +66,68 @@ def purge_topic(name: str, *, dry_run: bool = False) -> Call[PurgeReply]:
     return post(f"/v1/topics/{segment(name)}/purge", body, json_reader(PurgeReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def move_messages(
-    topic: str,
-    to: str,
-    *,
-    partition: int | None = None,
-    task: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    dry_run: bool = False,
-    limit: int = 1_000,
-    after: str = "",
-) -> Call[MoveReply]:
+def move_messages(topic: str, to: str, **messages: Unpack[MessageFilter]) -> Call[MoveReply]:
     """Move messages that are not finished to another topic: each is produced there and settled here in one write. Those
-    that a worker holds stay. `dry_run` only counts."""
-    body = MoveRequest(to, partition, task, time_text(since), time_text(until), dry_run, limit, after)
+    that a worker holds stay.
+
+    Parameters:
+        topic, to: From where, and to where.
+        messages: `partition`, `task`, `since` and `until`; all of them must fit. `limit` messages at most, `after` the
+            cursor of the call before. `dry_run` only counts.
+    """
+    body = MoveRequest(to, **body_fields(messages))
     return post(f"/v1/topics/{segment(topic)}/move", body, json_reader(MoveReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def delete_letters(
+def redrive(
     topic: str,
     *,
-    group: str = "",
-    error: str = "",
-    reason: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    offsets: Sequence[tuple[int, int]] | None = None,
-    dry_run: bool = False,
-    limit: int = 1_000,
-    after: str = "",
-) -> Call[DeleteLettersReply]:
-    """Delete dead letters: they are neither listed nor redriven any more. `dry_run` only counts."""
-    body = DeleteLettersRequest(
-        group, error, reason, time_text(since), time_text(until), list(offsets) if offsets is not None else None,
-        dry_run, limit, after,
+    rate_per_s: int = 0,
+    value: str | None = None,
+    key: str | None = None,
+    all_groups: bool = False,
+    keep_deadline: bool = False,
+    to_topic: str = "",
+    **letters: Unpack[LetterBulk],
+) -> Call[dict[str, Any]]:
+    """Redrive dead letters, each to the group in which it died, to all groups of its topic, or to another topic. No
+    letter is redriven twice.
+
+    Parameters:
+        topic: The topic in which they died.
+        rate_per_s: At most so many in a second.
+        value, key: Replace those of each letter.
+        all_groups: Deliver to every group, not only to the one in which it died.
+        keep_deadline: A deadline that has passed is removed unless this is set.
+        to_topic: Send them to another topic.
+        letters: As for `delete`.
+    """
+    body = RedriveRequest(
+        rate_per_s=rate_per_s, value=value, key=key, all_groups=all_groups, keep_deadline=keep_deadline,
+        to_topic=to_topic, **body_fields(letters),
     )  # fmt: skip
+    wait_ms = 1_000 * body.limit // rate_per_s if rate_per_s else BULK_MS
+    path = f"/v1/dlq/{segment(topic)}/redrive"
+    return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
+
+
+def delete_letters(topic: str, **letters: Unpack[LetterBulk]) -> Call[DeleteLettersReply]:
+    """Delete dead letters: they are neither listed nor redriven any more.
+
+    Parameters:
+        topic: The topic in which they died.
+        letters: `offsets` (pairs of partition and offset), or `group`, `error`, `reason`, `since` and `until`; all of
+            them must fit. `limit` letters at most, `after` the cursor of the call before. `dry_run` only counts.
+    """
+    body = DeleteLettersRequest(**body_fields(letters))
     path = f"/v1/dlq/{segment(topic)}/delete"
     return post(path, body, json_reader(DeleteLettersReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def export_letters(
-    topic: str,
-    *,
-    group: str = "",
-    error: str = "",
-    reason: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-) -> Flow[None]:
+def export_letters(topic: str, **letters: Unpack[LetterFilter]) -> Flow[None]:
     """Yields lines of JSON, each with its line end: the dead letters of a topic that were not redriven. `driftq produce
     --ndjson` reads them."""
-    query: dict[str, Any] = {
-        "group": group, "error": error, "reason": reason, "since": time_text(since), "until": time_text(until),
-    }  # fmt: skip
-    given = urlencode({name: value for name, value in query.items() if value})
+    given = urlencode({name: value for name, value in query_of(letters).items() if value})
     path = f"/v1/dlq/{segment(topic)}/export" + (f"?{given}" if given else "")
     call = Call("GET", path, lambda reply: reply, refusal=refusal, idempotent=True)
     reply = yield Open(call, EXPORT_S)

@@ -12,8 +12,6 @@ from driftq.wire.audit import AuditEntry, AuditReply
 from driftq.wire.dead_letters import DeadLetterCount, DeadLetterCounts
 from driftq.wire.groups import GroupInfo, GroupsReply
 from driftq.wire.job_lists import (
-    CancelJobsReply,
-    CancelJobsRequest,
     JobCounts,
     JobsReply,
     ListedJob,
@@ -26,8 +24,6 @@ from driftq.wire.subscriptions import ListedProducer, ListedSubscription, Produc
 from driftq.wire.topics import TopicFigures, TopicsReply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from driftq.client.transport.sansio import Call
     from driftq.wire.message import StoredMessage
     from driftq.wire.pipelines import PipelineReport
@@ -183,27 +179,6 @@ def list_jobs(
 def count_jobs(topic: str = "", *, task: str = "", tenant: str = "") -> Call[JobCounts]:
     """How many jobs are in each state, in all and for each task."""
     return get("/v1/jobs/counts", JobCounts, {"topic": topic, "task": task, "tenant_id": tenant})
-
-
-def cancel_jobs(
-    topic: str,
-    *,
-    ids: Sequence[str] | None = None,
-    state: str = "",
-    task: str = "",
-    tenant: str = "",
-    since: datetime | str | None = None,
-    until: datetime | str | None = None,
-    dry_run: bool = False,
-    limit: int = 1_000,
-    after: str = "",
-) -> Call[CancelJobsReply]:
-    """Cancel jobs with these ids, or those that fit and have not ended. `dry_run` only counts."""
-    body = CancelJobsRequest(
-        topic, list(ids) if ids is not None else None, state, task, tenant, time_text(since), time_text(until),
-        dry_run, limit, after,
-    )  # fmt: skip
-    return post("/v1/jobs/cancel", body, json_reader(CancelJobsReply), idempotent=True)
 
 
 def list_runs(*, state: str = "", limit: int | None = 100) -> Pages[RunSummary]:

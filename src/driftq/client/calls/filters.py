@@ -1,0 +1,77 @@
+"""Which jobs, messages or dead letters a call in bulk is for: the keyword arguments that such calls share.
+
+A filter becomes the fields of a request body by `body_fields`, and a query by `query_of`. An argument that a call does
+not take raises TypeError, like one that a function does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from driftq.client.calls.queue import time_text
+
+_TIMES = ("since", "until")
+_LISTS = ("ids", "offsets")
+_RENAMED = {"tenant": "tenant_id"}
+
+
+class TimeRange(TypedDict, total=False):
+    """From a time on, and before one: a datetime or RFC 3339."""
+
+    since: datetime | str | None
+    until: datetime | str | None
+
+
+class BulkOptions(TimeRange, total=False):
+    """A call in bulk: `limit` of what fits, `after` the cursor of the call before. `dry_run` only counts."""
+
+    dry_run: bool
+    limit: int
+    after: str
+
+
+class JobFilter(BulkOptions, total=False):
+    """Jobs with these ids, or those that fit."""
+
+    ids: Sequence[str] | None
+    state: str
+    task: str
+    tenant: str
+
+
+class MessageFilter(BulkOptions, total=False):
+    """Messages of a topic that are not finished."""
+
+    partition: int | None
+    task: str
+
+
+class LetterFilter(TimeRange, total=False):
+    """Dead letters of a group, with a part of an error, with a reason."""
+
+    group: str
+    error: str
+    reason: str
+
+
+class LetterBulk(LetterFilter, BulkOptions, total=False):
+    """Dead letters at these places (pairs of partition and offset), or those that fit."""
+
+    offsets: Sequence[tuple[int, int]] | None
+
+
+def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a call as the fields of its body."""
+    fields = {_RENAMED.get(name, name): value for name, value in options.items()}
+    fields |= {name: time_text(fields[name]) for name in _TIMES if name in fields}
+    return fields | {name: list(fields[name]) for name in _LISTS if fields.get(name) is not None}
+
+
+def query_of(options: LetterFilter) -> dict[str, Any]:
+    """A filter of letters as a query."""
+    unknown = set(options) - {*LetterFilter.__annotations__, *TimeRange.__annotations__}
+    if unknown:
+        raise TypeError(f"not a filter of dead letters: {', '.join(sorted(unknown))}")
+    return body_fields(options)
