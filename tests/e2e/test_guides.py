@@ -48,7 +48,7 @@ def test_every_block_of_a_guide_runs_and_prints_what_the_page_shows(name):
 
 @pytest.mark.parametrize("path", sorted(GUIDES.glob("from-*.md")), ids=lambda path: path.stem)
 def test_the_program_before_compiles_and_each_page_has_its_names(path):
-    """What ran elsewhere is not installed here; that it is Python is checked."""
+    """`test_guides_before` runs them where the other can be installed."""
     text = path.read_text(encoding="utf-8")
     (before,) = re.findall(r"^```python before\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     compile(before, path.name, "exec")
