@@ -1,4 +1,4 @@
-"""The programs "before" of the pages for those who come from elsewhere run against the real thing, where it can be
+"""The programs "before" of the pages that lead over from another queue run against that queue, where it can be
 installed, and print what the programs "after" print. There is no package of Kafka for that."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def write(folder: Path, name: str, before: str, *addresses: tuple[str, str]) -> 
     return program
 
 
-def test_celery(tmp_path: Path, profile: str) -> None:
+def test_the_program_of_celery_prints_what_ours_prints(tmp_path: Path, profile: str) -> None:
     before, printed = blocks("from-celery")
     with started(RedisPeer(), tmp_path, profile) as (port, env):
         program = write(tmp_path, "shop.py", before, ("redis://localhost", f"redis://localhost:{port}"))
@@ -93,14 +93,14 @@ def test_celery(tmp_path: Path, profile: str) -> None:
             worker.stop()
 
 
-def test_redis_streams(tmp_path: Path, profile: str) -> None:
+def test_the_program_of_redis_streams_prints_what_ours_prints(tmp_path: Path, profile: str) -> None:
     before, printed = blocks("from-redis-streams")
     with started(RedisPeer(), tmp_path, profile) as (port, env):
         program = write(tmp_path, "program.py", before, ("redis.Redis()", f"redis.Redis(port={port})"))
         assert printed_by(program, env) == printed
 
 
-def test_rabbitmq(tmp_path: Path, profile: str) -> None:
+def test_the_program_of_rabbitmq_prints_what_ours_prints(tmp_path: Path, profile: str) -> None:
     before, printed = blocks("from-rabbitmq")
     with started(RabbitPeer(), tmp_path, profile) as (port, env):
         here = f"pika.BlockingConnection(pika.ConnectionParameters(port={port}))"

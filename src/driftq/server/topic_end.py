@@ -47,5 +47,5 @@ def _cut(view: StateView, name: str, partition: int, end: int) -> int | None:
     topic, batches = view.state.topics.get(name), view.state.job_batches
     if topic is None or not batches.has_many_in(topic.log_ids[partition], MEMBERS_AT_ONCE):
         return None
-    cut = batches.first_in(topic.log_ids[partition]) + MEMBERS_AT_ONCE
+    cut = min(batches.jobs[topic.log_ids[partition]]) + MEMBERS_AT_ONCE
     return cut if cut < end else None

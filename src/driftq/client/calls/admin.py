@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
-from driftq.client.calls.filters import LetterFilter, query_of
+from driftq.client.calls.filters import LetterFilterOptions, query_of, time_text
 from driftq.client.calls.queue import (
     Value,
     bodyless_call,
@@ -19,7 +19,6 @@ from driftq.client.calls.queue import (
     post,
     refusal,
     segment,
-    time_text,
     to_topic,
 )
 from driftq.client.endpoint import Page, Pages
@@ -209,7 +208,9 @@ def commit_offsets(group: str, offsets: Mapping[str, Mapping[int, int]]) -> Call
 # --- dead letters -----------------------------------------------------------------------------------------------------
 
 
-def list_letters(topic: str, *, limit: int | None = 100, **letters: Unpack[LetterFilter]) -> Pages[StoredMessage]:
+def list_letters(
+    topic: str, *, limit: int | None = 100, **letters: Unpack[LetterFilterOptions]
+) -> Pages[StoredMessage]:
     """Dead letters of a topic that were not redriven; all of them with `limit=None`.
 
     Parameters:

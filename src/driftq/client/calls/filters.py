@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 
-from driftq.client.calls.queue import time_text
+from driftq.client.errors import InvalidCall
 
 _TIMES = ("since", "until")
 _LISTS = ("ids", "offsets")
@@ -32,7 +32,7 @@ class BulkOptions(TimeRange, total=False):
     after: str
 
 
-class JobFilter(BulkOptions, total=False):
+class JobFilterOptions(BulkOptions, total=False):
     """Jobs with these ids, or those that fit."""
 
     ids: Sequence[str] | None
@@ -41,14 +41,14 @@ class JobFilter(BulkOptions, total=False):
     tenant: str
 
 
-class MessageFilter(BulkOptions, total=False):
+class MessageFilterOptions(BulkOptions, total=False):
     """Messages of a topic that are not finished."""
 
     partition: int | None
     task: str
 
 
-class LetterFilter(TimeRange, total=False):
+class LetterFilterOptions(TimeRange, total=False):
     """Dead letters of a group, with a part of an error, with a reason."""
 
     group: str
@@ -56,10 +56,18 @@ class LetterFilter(TimeRange, total=False):
     reason: str
 
 
-class LetterBulk(LetterFilter, BulkOptions, total=False):
+class LetterBulkOptions(LetterFilterOptions, BulkOptions, total=False):
     """Dead letters at these places (pairs of partition and offset), or those that fit."""
 
     offsets: Sequence[tuple[int, int]] | None
+
+
+def time_text(at: datetime | str | None) -> str:
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise InvalidCall(f"{at} has no time zone; use datetime.now(UTC) or the like")
+        return at.isoformat(timespec="milliseconds")
+    return at or ""
 
 
 def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +77,9 @@ def body_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {name: list(fields[name]) for name in _LISTS if fields.get(name) is not None}
 
 
-def query_of(options: LetterFilter) -> dict[str, Any]:
+def query_of(options: LetterFilterOptions) -> dict[str, Any]:
     """A filter of letters as a query."""
-    unknown = set(options) - {*LetterFilter.__annotations__, *TimeRange.__annotations__}
+    unknown = set(options) - {*LetterFilterOptions.__annotations__, *TimeRange.__annotations__}
     if unknown:
         raise TypeError(f"not a filter of dead letters: {', '.join(sorted(unknown))}")
     return body_fields(options)

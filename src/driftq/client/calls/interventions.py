@@ -10,10 +10,10 @@ from typing import Any, Unpack
 from urllib.parse import urlencode
 
 from driftq.client.calls.filters import (
-    JobFilter,
-    LetterBulk,
-    LetterFilter,
-    MessageFilter,
+    JobFilterOptions,
+    LetterBulkOptions,
+    LetterFilterOptions,
+    MessageFilterOptions,
     body_fields,
     query_of,
 )
@@ -36,7 +36,7 @@ def retry_job(topic: str, id: str, *, tenant: str = "") -> Call[RetryReply]:
     return post(path, {}, json_reader(RetryReply), idempotent=True)
 
 
-def retry_jobs(topic: str, **jobs: Unpack[JobFilter]) -> Call[RetryJobsReply]:
+def retry_jobs(topic: str, **jobs: Unpack[JobFilterOptions]) -> Call[RetryJobsReply]:
     """Retry jobs, if they wait (`retrying`, `scheduled`) or are `dead`: those with these ids, or those that fit.
 
     Parameters:
@@ -48,7 +48,7 @@ def retry_jobs(topic: str, **jobs: Unpack[JobFilter]) -> Call[RetryJobsReply]:
     return post("/v1/jobs/retry", body, json_reader(RetryJobsReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def cancel_jobs(topic: str, **jobs: Unpack[JobFilter]) -> Call[CancelJobsReply]:
+def cancel_jobs(topic: str, **jobs: Unpack[JobFilterOptions]) -> Call[CancelJobsReply]:
     """Cancel jobs that have not ended: those with these ids, or those that fit.
 
     Parameters:
@@ -66,7 +66,7 @@ def purge_topic(name: str, *, dry_run: bool = False) -> Call[PurgeReply]:
     return post(f"/v1/topics/{segment(name)}/purge", body, json_reader(PurgeReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def move_messages(topic: str, to: str, **messages: Unpack[MessageFilter]) -> Call[MoveReply]:
+def move_messages(topic: str, to: str, **messages: Unpack[MessageFilterOptions]) -> Call[MoveReply]:
     """Move messages that are not finished to another topic: each is produced there and settled here in one write. Those
     that a worker holds stay.
 
@@ -88,7 +88,7 @@ def redrive(
     all_groups: bool = False,
     keep_deadline: bool = False,
     to_topic: str = "",
-    **letters: Unpack[LetterBulk],
+    **letters: Unpack[LetterBulkOptions],
 ) -> Call[dict[str, Any]]:
     """Redrive dead letters, each to the group in which it died, to all groups of its topic, or to another topic. No
     letter is redriven twice.
@@ -111,7 +111,7 @@ def redrive(
     return post(path, body, json_reader(dict[str, Any]), idempotent=True, wait_ms=wait_ms)
 
 
-def delete_letters(topic: str, **letters: Unpack[LetterBulk]) -> Call[DeleteLettersReply]:
+def delete_letters(topic: str, **letters: Unpack[LetterBulkOptions]) -> Call[DeleteLettersReply]:
     """Delete dead letters: they are neither listed nor redriven any more.
 
     Parameters:
@@ -124,7 +124,7 @@ def delete_letters(topic: str, **letters: Unpack[LetterBulk]) -> Call[DeleteLett
     return post(path, body, json_reader(DeleteLettersReply), idempotent=True, wait_ms=BULK_MS)
 
 
-def export_letters(topic: str, **letters: Unpack[LetterFilter]) -> Flow[None]:
+def export_letters(topic: str, **letters: Unpack[LetterFilterOptions]) -> Flow[None]:
     """Yields lines of JSON, each with its line end: the dead letters of a topic that were not redriven. `driftq produce
     --ndjson` reads them."""
     given = urlencode({name: value for name, value in query_of(letters).items() if value})

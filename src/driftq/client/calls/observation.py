@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from driftq.client.calls.admin import pages
-from driftq.client.calls.queue import get, json_reader, no_body, post, segment, time_text
+from driftq.client.calls.filters import time_text
+from driftq.client.calls.queue import get, json_reader, no_body, post, segment
 from driftq.client.endpoint import Page, Pages
 from driftq.wire.audit import AuditEntry, AuditReply
 from driftq.wire.dead_letters import DeadLetterCount, DeadLetterCounts

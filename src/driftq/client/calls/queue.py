@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from driftq.client import trace
-from driftq.client.errors import InvalidCall, Refused, refused
+from driftq.client.calls.filters import time_text
+from driftq.client.errors import Refused, refused
 from driftq.client.transport.sansio import Call
 from driftq.wire.claims import HeldItem, SettleReply, SettleRequest
 from driftq.wire.effects import (
@@ -149,14 +150,6 @@ def raw_bytes(value: Value) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return bytes(value) if isinstance(value, bytearray | memoryview) else encode(value)
-
-
-def time_text(at: datetime | str | None) -> str:
-    if isinstance(at, datetime):
-        if at.tzinfo is None:
-            raise InvalidCall(f"{at} has no time zone; use datetime.now(UTC) or the like")
-        return at.isoformat(timespec="milliseconds")
-    return at or ""
 
 
 def item(

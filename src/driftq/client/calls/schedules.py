@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from driftq.client.calls.admin import pages
-from driftq.client.calls.queue import Value, bodyless_call, get, item, json_reader, post, segment, time_text
+from driftq.client.calls.filters import time_text
+from driftq.client.calls.queue import Value, bodyless_call, get, item, json_reader, post, segment
 from driftq.client.endpoint import Page, Pages
 from driftq.wire.produce import ProduceItem
 from driftq.wire.schedules import (

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from driftq.client.calls.queue import Value, encode, get, json_reader, post, raw_bytes, retry_after_ms, time_text
+from driftq.client.calls.filters import time_text
+from driftq.client.calls.queue import Value, encode, get, json_reader, post, raw_bytes, retry_after_ms
 from driftq.client.endpoint import Page, Pages
 from driftq.client.errors import Refused, refused
 from driftq.client.transport.sansio import Call

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from driftq.client.calls.admin import pages
+from driftq.client.calls.filters import time_text
 from driftq.client.calls.queue import (
     bodyless_call,
     encode,
@@ -16,7 +17,6 @@ from driftq.client.calls.queue import (
     post,
     refusal,
     segment,
-    time_text,
 )
 from driftq.client.endpoint import Page, Pages
 from driftq.client.transport.sansio import Call

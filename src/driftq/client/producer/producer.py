@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from driftq.client import trace
 from driftq.client.calls import queue
 from driftq.client.calls.admin import describe_topic
+from driftq.client.calls.filters import time_text
 from driftq.client.errors import InvalidCall
 from driftq.client.pending_call import Pending
 from driftq.client.producer.accumulator import ANY_PARTITION
@@ -93,7 +94,7 @@ def head_of(
     """The head of a message that has more than a value and a key."""
     if envelope is not None and (envelope.target_topic or envelope.partition_override is not None):
         raise InvalidCall("a producer writes to its own topic; use `send` for target_topic and partition_override")
-    not_before_ms = from_rfc3339(queue.time_text(not_before)) if not_before else 0
+    not_before_ms = from_rfc3339(time_text(not_before)) if not_before else 0
     if delay_ms:
         not_before_ms = int(time.time() * 1_000) + delay_ms
     job = Job(id, task, priority, not_before_ms, timeout_ms)

@@ -12,7 +12,7 @@ may end long after the results of its first members would expire.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model import job_batch_facts as b
@@ -138,20 +138,14 @@ class JobBatchTable:
         """Whether more than `count` jobs of a log belong to a batch and have not ended."""
         return bool(self.jobs) and len(self.jobs.get(log_id, ())) > count
 
-    def first_in(self, log_id: int) -> int:
-        """The first offset of a member in a log that has one."""
-        return min(self.jobs[log_id])
-
     def within(self, log_id: int, first: int, end: int) -> Iterator[tuple[JobBatch, int]]:
         """The members in a range of a log that have not ended. Costs as much as the smaller one: the range, or what the
         log has."""
         jobs = self.jobs.get(log_id)
         if jobs is None:
             return
-        offsets: Iterable[int] = range(first, end)
-        if end - first >= len(jobs):
-            offsets = sorted(offset for offset in jobs if first <= offset < end)
-        for offset in offsets:
+        few = end - first < len(jobs)
+        for offset in range(first, end) if few else sorted(offset for offset in jobs if first <= offset < end):
             if (member := jobs.get(offset)) is not None:
                 yield member
 
