@@ -137,6 +137,23 @@ def test_an_earlier_point_is_restored_by_lsn_and_by_time_and_becomes_a_branch(pl
     assert driftq("archive", "verify", url).returncode == 0
 
 
+def test_a_time_before_the_archive_begins_is_refused_with_the_first_one_that_works(place, start):
+    server = start("one")
+    server.call("POST", "/v1/topics", {"name": "t"})
+    wait_shipped(server)
+    assert server.stop() == 0
+    url, folder = str(place / "archive"), str(place / "past")
+    done = driftq("restore", url, folder, "--time", "2020-01-01T00:00:00Z")
+    assert done.returncode == 66
+    assert "does not reach back to this point" in done.stderr
+    first = re.search(r"it begins with lsn 1, at (\S+)", done.stderr)
+    assert first is not None, done.stderr
+    # Nothing of it is left in the way.
+    done = driftq("restore", url, folder, "--time", first[1])
+    assert done.returncode == 0, done.stderr
+    assert not driftq("restore", url, str(place / "late"), "--time", "2120-01-01T00:00:00Z").returncode
+
+
 def test_a_second_broker_on_the_same_prefix_is_refused_and_serves(place, start):
     first = start("one")
     first.call("POST", "/v1/topics", {"name": "t"})
@@ -177,6 +194,7 @@ def test_in_mode_sync_a_broker_does_not_start_without_its_archive(place):
                   "listen.port=0")  # fmt: skip
     assert done.returncode == 69
     assert "there is no such bucket, container or folder" in done.stderr
+    assert f"mkdir -p {url}" in done.stderr
 
 
 def test_a_store_that_goes_away_and_returns_costs_nothing_and_is_reported(place, start):

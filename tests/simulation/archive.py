@@ -9,6 +9,7 @@ it, continues to write.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from random import Random
 
@@ -19,7 +20,7 @@ from driftq.engine.folder_storage import Opened, open_folder
 from driftq.engine.projection import StoreReader, project
 from driftq.engine.sequencer import Sequencer
 from driftq.repair.restore import RestorePoint, restore
-from driftq.storage.archive.bases import BaseCopy, FileGone, Inventory, load_inventory
+from driftq.storage.archive.bases import BaseCopy, FileGone, Inventory
 from driftq.storage.archive.history import load_manifest
 from driftq.storage.archive.manifest import Manifest, Owner, bases_of
 from driftq.storage.archive.object_store import MemoryObjects, ObjectStoreError
@@ -29,7 +30,7 @@ from tests.simulation.checks.restarts import NoChance
 from tests.simulation.checks.violation import Violation, demand
 from tests.simulation.run import Result, perform
 from tests.simulation.swarm import Swarm, draw
-from tests.simulation.tiers import Tier
+from tests.simulation.tiers import RETAIN_MS, Tier
 from tests.simulation.trace import Trace
 from tests.simulation.world import FOLDER, World
 from tests.support.faulty_objects import FaultyObjects
@@ -39,6 +40,7 @@ CHUNK_BYTES = 2_000
 OPERATIONS = 800
 HEALED_OPERATIONS = 600
 LAST_OPERATIONS = 200
+LATE_FRAMES = 20  # after a snapshot
 
 
 class ArchiveDisk(SimDisk):
@@ -66,6 +68,7 @@ class ArchivedWorld(World):
         self.is_synced = chance.random() < 0.3
         self.objects = FaultyObjects(MemoryObjects(), swarm.seed, chance.choice((0.0, 0.1, 0.3)))
         self.writer: ArchiveWriter | None = None
+        self.makes_late_bases = has_late_bases(swarm.seed)
         self.processes = 0
         self.shipped_lsn = 0  # everything up to here was stored, as far as the writer knows
         self.inventory: Inventory | None = None
@@ -75,6 +78,7 @@ class ArchivedWorld(World):
     def _begin(self, opened: Opened) -> None:
         self.processes += 1
         self.tier = Tier(self, opened, self.swarm.seed)
+        self.tier.check_start()
         super()._begin(opened)
         self.inventory = None
         owner = Owner("simulated", self.processes, "", "")
@@ -113,7 +117,13 @@ class ArchivedWorld(World):
         elif roll < 0.22:
             self._try(self._beat)
         elif roll < 0.3:
-            self._try(self._base)
+            errors = self.counts["object store errors"]
+            if self.faults.enabled and self.makes_late_bases:
+                self._base_with_late_segments()
+            else:
+                self._try(self._base)
+            if self.counts["object store errors"] > errors and self.archive_random.random() < 0.5:
+                self._try(self._retain)  # it must not delete what was published although the reply was lost
         elif roll < 0.304:
             self.check_restore()
         elif roll < 0.55:
@@ -164,10 +174,21 @@ class ArchivedWorld(World):
             self.tier.advance(self.inventory, self.writer)
             self.tier.check()
 
+    def _base_with_late_segments(self) -> None:
+        """A base of a snapshot that is not new any more has segments that were closed after it. If one of them left the
+        disk now, and the process died before the next checkpoint, the next one would start in the middle of it."""
+        if self.checkpoint.snapshot_lsn + LATE_FRAMES > self.opened.journal.tail_lsn():
+            return
+        bases = self.counts["bases"]
+        self._try(self._base)
+        if self.counts["bases"] > bases:
+            self.move_all()
+            self.die("before a checkpoint, after segments left the disk")
+
     def _retain(self) -> None:
         if self._attached():
             self.tier.finish()
-            self.tier.retain(self.writer, lambda base: load_inventory(self.objects, base))
+            self.tier.retain(self.writer)
 
     def _base(self) -> None:
         if not self._attached():
@@ -193,6 +214,17 @@ class ArchivedWorld(World):
         self.inventory = inventory
         self.counts["bases"] += 1
 
+    def end_two_generations(self) -> None:
+        """Two processes that make no base, and then retention: the history goes through what they wrote, or did not
+        write."""
+        for _ in range(2):
+            self.die("before it makes a base")
+            for _ in range(100):
+                self._try(self._attached)
+        self.now_ms += 2 * RETAIN_MS
+        for _ in range(10):
+            self._try(self._retain)
+
     def move_all(self) -> None:
         """Until everything has left the disk that may."""
         moved = -1
@@ -202,7 +234,9 @@ class ArchivedWorld(World):
                 self._try(self._move)
 
     def make_base(self) -> None:
+        """One that has everything, if the journal can close its segment."""
         count = self.counts["bases"]
+        self.opened.journal.close_segment()
         for _ in range(100):
             self.checkpoint.advance(self)
             self._try(self._ship)
@@ -264,11 +298,9 @@ class ArchivedWorld(World):
             self._try(self._ship)
         self.disk.before_sync = lambda: None
         target = RestorePoint()
-        if self.archive_random.random() < 0.5:
-            first_lsn = _first_point(load_manifest(self.objects.inner))
-            target = RestorePoint(
-                lsn=self.archive_random.randrange(min(first_lsn, self.promised_lsn - 1), self.promised_lsn)
-            )
+        first_lsn = _first_point(load_manifest(self.objects.inner))
+        if self.archive_random.random() < 0.5 and first_lsn < self.promised_lsn:
+            target = RestorePoint(lsn=self.archive_random.randrange(first_lsn, self.promised_lsn))
         opened = self._restored(target)
         frames = self.frames[: opened.journal.tail_lsn()]
         owner = Owner("elsewhere", 1, "", "")
@@ -320,9 +352,17 @@ def _create_topic(opened: Opened, name: str, now_ms: int) -> list[bytes]:
     return batch.frames
 
 
+def has_late_bases(seed: int) -> bool:
+    """Whether bases of this seed are made late, of logs with many segments."""
+    return seed % 4 == 2  # none of those whose disks lie or lose bits: their segments stay
+
+
 def run_archive_seed(seed: int, operations: int = OPERATIONS) -> Result:
     """One seed, whole."""
     swarm = draw(seed, operations)
+    if has_late_bases(seed):
+        options = dataclasses.replace(swarm.options, log_segment_bytes=600, share_bytes=0)
+        swarm = dataclasses.replace(swarm, options=options)
     result = Result(seed, swarm.kind)
     world = ArchivedWorld(swarm, Trace(None))
     try:
@@ -337,6 +377,7 @@ def run_archive_seed(seed: int, operations: int = OPERATIONS) -> Result:
         cast.act(world.operations + LAST_OPERATIONS)
         world.commit_all()
         world.make_base()  # of what is here and of what is not
+        world.end_two_generations()
         world.check_restore()
         world.objects.chance = 0.0
         world.take_over()

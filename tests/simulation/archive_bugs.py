@@ -70,9 +70,9 @@ ARCHIVE_BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "segment_dropped_while_a_start_may_cut_it": (
         Bug(
-            "storage.stored_log:ClosedSegments.note",
-            "self._fresh.append((folder, segment))",
-            "folder.segments.append(segment); self.make_final([(folder, segment)]); folder.segments.pop()",
+            "storage.log_folder:LogFolder._new_segment",
+            "self.segments.append(segment)",
+            "self.segments.append(segment); context.closed.make_final(context.closed.take_fresh())",
         ),
     ),
     "tier_file_not_synced": (Bug("storage.tiers:write_tier", 'file.sync("tier.sync")', "pass"),),
@@ -90,6 +90,12 @@ ARCHIVE_BUGS: dict[str, tuple[Bug, ...]] = {
     ),
     "idle_generation_removed_by_retention": (
         Bug("storage.archive.retention:retained", "generation.name in linked", "generation.name == manifest.head"),
+    ),
+    "base_without_its_generation": (Bug("storage.archive.retention:_linked", "has_base and ", ""),),
+    "deleted_by_a_manifest_that_was_read_before": (
+        Bug("storage.archive.retention:retire", "writer.beat()", "present = writer.present; writer.beat()"),
+        Bug("storage.archive.retention:retire", "retained(writer.present, since_ms)", "retained(present, since_ms)"),
+        Bug("storage.archive.retention:retire", "if kept is not writer.present:", "if kept is not present:"),
     ),
     "lost_reply_taken_for_another_writer": (
         Bug("storage.archive.writer:ArchiveWriter.ship", "if self._objects.get(key) != data:", "if 1:"),

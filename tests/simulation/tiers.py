@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from driftq.engine.folder_storage import Opened
 from driftq.engine.segment_mover import KEPT_HERE
-from driftq.storage import tiers as moves  # by module, so that planted bugs replace its functions
+from driftq.storage import tiers as moves
+from driftq.storage.archive import retention  # by module, so that planted bugs replace its functions
 from driftq.storage.archive.object_store import ObjectMissing, ObjectStoreError
-from driftq.storage.archive.retention import retained, unneeded
-from driftq.storage.cold_segments import ColdRange
+from driftq.storage.cold_segments import SUFFIX, ColdRange, decode_place
 from driftq.storage.data_folder import TIERED_VERSION, finish_folder
 from driftq.storage.disk import DiskFailed, DiskFull
 from driftq.storage.tiers import TierLimits, WrongObject
@@ -65,6 +65,26 @@ class Tier:
         self._read, self._offset_at = opened.store.read, opened.store.offset_at
         opened.store.read = self.read  # type: ignore[method-assign]
         opened.store.offset_at = self.offset_at  # type: ignore[method-assign]
+
+    def check_start(self) -> None:
+        """The replay has appended again what is above the snapshot. So nothing of that may be only in the archive: the
+        log would have it twice."""
+        disk, folder, store = self._opened.disk, self._opened.folder, self._opened.store
+        for log_id, log in store._logs.items():
+            path = f"{folder.logs}/{log_id}"
+            names = disk.list(path)
+            for name in names:
+                if not name.endswith(SUFFIX) or name.replace(SUFFIX, ".log") in names:
+                    continue
+                file = disk.open(f"{path}/{name}")
+                place = decode_place(file.read_at(0, file.size()))
+                demand(place is not None, "tier", f"{path}/{name} is damaged")
+                is_old = place.end_offset <= log.replayed_from
+                demand(
+                    is_old,
+                    "tier",
+                    f"log {log_id}: {name} ends at {place.end_offset}; replayed from {log.replayed_from}",
+                )
 
     # --- reads ---
 
@@ -182,14 +202,7 @@ class Tier:
 
     # --- retention ---
 
-    def retain(self, writer: ArchiveWriter, load: Callable[[object], Inventory]) -> None:
+    def retain(self, writer: ArchiveWriter) -> None:
         """What `BaseArchiver.retain` does."""
-        assert writer.present is not None
-        kept = retained(writer.present, self._world.now_ms - RETAIN_MS)
-        if kept is writer.present:
-            writer.beat()
-        else:
-            writer.retire(kept)
-        for key in unneeded(self._world.objects, kept, [load(base) for base in kept.bases]):
-            self._world.objects.delete(key)
-            self._world.counts["objects deleted"] += 1
+        kept = retention.retire(writer, self._world.now_ms - RETAIN_MS)
+        self._world.counts["objects deleted"] += retention.delete_unneeded(self._world.objects, kept)

@@ -18,7 +18,9 @@ DEFAULT_DATA = "./data"  # of every command that takes a data folder
 @click.option("--listen", "address", metavar="HOST:PORT", help="Address to listen on (default: 127.0.0.1:8080).")
 @click.option("--data", metavar="DIR", default=DEFAULT_DATA, show_default=True, help="Data folder.")
 @click.option(
-    "--archive", metavar="URL", help="Copy everything to s3://bucket/prefix, gs://…, az://… or a folder (archive.url)."
+    "--archive",
+    metavar="URL",
+    help="Copy everything to s3://bucket/prefix, gs://…, az://…, or a folder that exists (archive.url).",
 )
 @click.option("--memory", is_flag=True, help="Keep all data in memory; it is lost when the server stops.")
 @click.option("--config", metavar="FILE", help="Settings in TOML (env: DRIFTQ_CONFIG).")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from driftq.storage.archive.bases import BaseCopy, Inventory, load_inventory
 from driftq.storage.archive.manifest import bases_of
-from driftq.storage.archive.retention import retained, unneeded
+from driftq.storage.archive.retention import delete_unneeded, retire
 
 if TYPE_CHECKING:
     from driftq.storage.archive.manifest import Base
@@ -147,20 +147,9 @@ class BaseArchiver:
         return load_inventory(self._objects, base) if base is not None and not self._writer.is_branch else None
 
     def retain(self) -> None:
-        """Delete what retention has ended: first out of the manifest, then the objects. Raises `Superseded` or
-        `ObjectStoreError`."""
-        manifest = self._writer.present
-        assert manifest is not None
-        kept = retained(manifest, int(time.time() * 1_000) - self._options.retain_ms)
+        """Delete what retention has ended: first out of the manifest, then the objects. Raises `Superseded`,
+        `DamagedArchive` or `ObjectStoreError`."""
         with self._lock:
-            if kept is not manifest:
-                self._writer.retire(kept)
-            else:
-                self._writer.beat()  # it is still this writer's: only then may it delete
-        inventories = [load_inventory(self._objects, base) for base in kept.bases]
-        count = 0
-        for key in unneeded(self._objects, kept, inventories):
-            self._objects.delete(key)
-            count += 1
-        if count:
+            kept = retire(self._writer, int(time.time() * 1_000) - self._options.retain_ms)
+        if count := delete_unneeded(self._objects, kept):
             logger.info("archive: %d objects deleted, its history begins at lsn %d", count, kept.first_lsn)

@@ -38,6 +38,7 @@ from driftq.storage.journal_files import (
     Watermark,
     segment_path,
 )
+from driftq.wire.fields import to_rfc3339
 
 if TYPE_CHECKING:
     from driftq.storage.archive.object_store import ObjectStore
@@ -103,16 +104,21 @@ def restore(
         report.base_bytes, report.files = files.size_bytes, files.count
         journal = _JournalFiles(disk, folder, base.segment if base is not None else 1)
         known_lsn = manifest.next_lsn - 1 if name == manifest.head else 0
-        _restore_journal(objects, journal, stretches, target, report, known_lsn, threads)
-        if base is not None and report.tail_lsn < base.valid_lsn:
-            # Only with --time, if the broker's clock was not the machine's: the base is too new.
+        try:
+            _restore_journal(objects, journal, stretches, target, report, known_lsn, threads)
+        except NotInArchive:
+            files.remove()
+            journal.remove()
+            raise
+        if target.at_ms is not None and report.tail_lsn < (base.valid_lsn if base is not None else 1):
+            # The history begins later. Or the broker's clock was not the machine's, and the base is too new.
             files.remove()
             journal.remove()
             continue
         files.sync()
         finish_folder(disk, folder)
         return report
-    reasons = "; ".join(damaged) or f"it begins with lsn {manifest.first_lsn}"
+    reasons = "; ".join(damaged) or _first_point(objects, manifest, stretches)
     raise NotInArchive(f"{objects.url} does not reach back to this point: {reasons}")
 
 
@@ -126,6 +132,19 @@ def _candidates(manifest: Manifest, stretches: list[Stretch], target: RestorePoi
         yield base
     if stretches[0].first_lsn == 1 == manifest.first_lsn:
         yield None
+
+
+def _first_point(objects: ObjectStore, manifest: Manifest, stretches: list[Stretch]) -> str:
+    """The first point that can be restored, for the message of an error."""
+    if stretches[0].first_lsn == 1 == manifest.first_lsn:
+        for _, run in history_runs(objects, stretches, 0, 1):
+            frames = blocks.scan(run.data, 0, run.segment.seed(), run.prev_crc, run.first_lsn).frames
+            return f"it begins with lsn 1, at {to_rfc3339(_frame_ms(frames[0]))}"
+        return "it has nothing yet"
+    bases = list(bases_of(manifest, stretches[-1].generation))  # newest first
+    if not bases:
+        return "it has no base yet, and the beginning of its history is gone"
+    return f"its first point is lsn {bases[-1].valid_lsn}, at {to_rfc3339(bases[-1].at_ms)}"
 
 
 class _Files:
@@ -186,6 +205,8 @@ class _Files:
     def remove(self) -> None:
         for path in self._written:
             self._disk.remove("restore.remove", path)
+        for folder in sorted(self._folders, reverse=True):  # what is inside of a folder comes first
+            self._disk.remove_folder("restore.remove", folder)
 
     def sync(self) -> None:
         for_each(self._sync, self._written, self._threads)
@@ -244,9 +265,14 @@ def _last_lsn(run: JournalRun, target: RestorePoint) -> int:
     if target.at_ms is not None:
         scan = blocks.scan(run.data, 0, run.segment.seed(), run.prev_crc, run.first_lsn)
         for lsn, frame in enumerate(scan.frames, run.first_lsn):
-            if max((getattr(fact, "at_ms", 0) for fact in decode(frame)), default=0) > target.at_ms:
+            if _frame_ms(frame) > target.at_ms:
                 return lsn - 1
     return run.last_lsn
+
+
+def _frame_ms(frame: bytes) -> int:
+    """When its facts became true; 0 if they do not have a time."""
+    return max((getattr(fact, "at_ms", 0) for fact in decode(frame)), default=0)
 
 
 def find_gap(objects: ObjectStore, stretches: list[Stretch], tail_lsn: int, known_lsn: int) -> tuple[int, int] | None:
@@ -311,8 +337,11 @@ class _JournalFiles:
         self._disk.sync_folder("restore.sync_folder", self._folder.path)
 
     def remove(self) -> None:
-        for name in self._disk.list(self._folder.journal):
-            self._disk.remove("restore.remove", f"{self._folder.journal}/{name}")
+        self._close()
+        if self._disk.exists(self._folder.journal):
+            for name in self._disk.list(self._folder.journal):
+                self._disk.remove("restore.remove", f"{self._folder.journal}/{name}")
+            self._disk.remove_folder("restore.remove", self._folder.journal)
 
     def _begin_after(self, base_lsn: int) -> None:
         """An empty journal that continues the history of the snapshot, and the numbers of its segments."""

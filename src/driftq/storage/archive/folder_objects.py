@@ -177,7 +177,8 @@ def _translated(key: str | None = None) -> Iterator[None]:
     except FileNotFoundError as error:
         if key is not None:
             raise ObjectMissing(key) from None
-        raise ObjectStoreError("no_bucket", f"{error.filename}: {error.strerror}") from error
+        reason = "it is not made here, because a disk that is not mounted must not be taken for an empty archive"
+        raise ObjectStoreError("no_bucket", f"mkdir -p {error.filename}; {reason}") from error
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, "failed")
         raise ObjectStoreError(reason, f"{error.filename or 'write'}: {error.strerror}") from error

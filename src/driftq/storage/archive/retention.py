@@ -14,12 +14,34 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from driftq.storage.archive.bases import Inventory, load_inventory
 from driftq.storage.archive.chunks import key_lsn
 from driftq.storage.archive.manifest import Base, Manifest, bases_of, history
 
 if TYPE_CHECKING:
-    from driftq.storage.archive.bases import Inventory
     from driftq.storage.archive.object_store import ObjectStore
+    from driftq.storage.archive.writer import ArchiveWriter
+
+
+def retire(writer: ArchiveWriter, since_ms: int) -> Manifest:
+    """Take what has ended out of the manifest; returns what is left. Raises `Superseded` or `ObjectStoreError`."""
+    # It is still this writer's: only then may it delete. And it has what got through although the reply was lost.
+    writer.beat()
+    assert writer.present is not None
+    kept = retained(writer.present, since_ms)
+    if kept is not writer.present:
+        writer.retire(kept)
+    return kept
+
+
+def delete_unneeded(objects: ObjectStore, kept: Manifest) -> int:
+    """Delete what a manifest that was just written does not need, while no base is being made; returns how much. Raises
+    `DamagedArchive` or `ObjectStoreError`."""
+    count = 0
+    for key in unneeded(objects, kept, [load_inventory(objects, base) for base in kept.bases]):
+        objects.delete(key)
+        count += 1
+    return count
 
 
 def retained(manifest: Manifest, since_ms: int) -> Manifest:
@@ -28,7 +50,7 @@ def retained(manifest: Manifest, since_ms: int) -> Manifest:
     before = next((base for base in own if base.at_ms <= since_ms), None)
     first_lsn = before.lsn + 1 if before is not None else manifest.first_lsn
     bases = tuple(base for base in manifest.bases if _is_kept(base, before, since_ms))
-    linked = _linked(manifest, first_lsn)
+    linked = _linked(manifest, before, first_lsn)
     generations = []
     for generation in manifest.generations:
         is_recent = generation.started_ms > since_ms or any(base.generation == generation.name for base in bases)
@@ -49,14 +71,15 @@ def _is_kept(base: Base, before: Base | None, since_ms: int) -> bool:
     return base.at_ms > since_ms or base == before
 
 
-def _linked(manifest: Manifest, first_lsn: int) -> set[str]:
-    """The generations that lead from the head back to an lsn, also those that wrote nothing: without one of them, what
-    came before could not be reached."""
+def _linked(manifest: Manifest, base: Base | None, first_lsn: int) -> set[str]:
+    """The generations that lead from the head back to the oldest base and to the first lsn after it, also those that
+    wrote nothing: without one of them, what came before could not be reached."""
     names: set[str] = set()
     generation = manifest.generation(manifest.head)
     while generation is not None:
         names.add(generation.name)
-        if generation.first_lsn <= first_lsn or not generation.parent:
+        has_base = base is None or base.generation in names
+        if has_base and generation.first_lsn <= first_lsn:
             break
         generation = manifest.generation(generation.parent)
     return names

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from msgspec import structs
+
 from driftq.storage.archive import chunks, manifest
 from driftq.storage.archive.chunks import Chunk, chunk_key, journal_prefix, key_lsn
 from driftq.storage.archive.history import boundaries, chunk_at
@@ -193,11 +195,12 @@ class ArchiveWriter:
         upto = min(end_lsn, self._journal.tail_lsn())
         for stretch in reversed(history(present, present.head)):
             first_lsns = [key_lsn(row.key) for row in self._objects.list(journal_prefix(stretch.generation))]
-            for lsn in sorted((lsn for lsn in first_lsns if lsn <= upto), reverse=True)[:1]:
+            # The chunk after it, too, or the seal, knows how the block before it ends.
+            for lsn in sorted((lsn for lsn in first_lsns if lsn <= upto + 1), reverse=True)[:2]:
                 chunk = chunk_at(self._objects, stretch.generation, lsn)
-                if chunk is None or chunk.is_seal:
+                if chunk is None:
                     continue
-                marks = [(lsn - 1, chunk.run.prev_crc), *boundaries(chunk.run)]
+                marks = [(lsn - 1, chunk.run.prev_crc), *(() if chunk.is_seal else boundaries(chunk.run))]
                 last_lsn = upto if stretch.last_lsn is None else min(upto, stretch.last_lsn)
                 for mark_lsn, crc in reversed([mark for mark in marks if mark[0] <= last_lsn]):
                     link = self._link_at(stretch.generation, mark_lsn, crc)
@@ -247,35 +250,38 @@ class ArchiveWriter:
     # --- the manifest ---
 
     def beat(self) -> None:
-        """Show that this writer lives, and note how far it has come."""
-        self._replace()
+        """Show that this writer lives, and note how far it has come. Afterwards `present` is what is there."""
+        self._replace(lambda present: present.replaced())
 
     def publish(self, base: Base) -> None:
         """Let restores begin with a base. Its objects are stored."""
-        assert self.present is not None
-        others = tuple(
-            known for known in self.present.bases if (known.generation, known.lsn) != (base.generation, base.lsn)
-        )
-        self._replace(bases=(*others, base))
+
+        def with_base(present: Manifest) -> Manifest:
+            others = (known for known in present.bases if (known.generation, known.lsn) != (base.generation, base.lsn))
+            return present.replaced(bases=(*others, base))
+
+        self._replace(with_base)
 
     def retire(self, kept: Manifest) -> None:
         """Keep only the bases and generations of `kept`, and the history from its first lsn on."""
-        self._replace(bases=kept.bases, generations=kept.generations, first_lsn=kept.first_lsn)
+        fields = {"bases": kept.bases, "generations": kept.generations, "first_lsn": kept.first_lsn}
+        self._replace(lambda present: present.replaced(**fields))
 
     def release(self) -> None:
         """A clean end: the next writer need not wait."""
-        self._replace(released=True)
+        self._replace(lambda present: present.replaced(released=True))
 
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    def _replace(self, **fields: object) -> None:
-        """Replace the manifest, if it is still this writer's. Raises `Superseded`."""
+    def _replace(self, change: Callable[[Manifest], Manifest]) -> None:
+        """Replace the manifest, if it is still this writer's. Raises `Superseded`. A failed call may have got through:
+        `present` then lacks the change, until the next call finds out."""
         assert self.present is not None, "attach first"
         while True:
-            changed = self.present.replaced(next_lsn=self.shipped_lsn + 1, next_crc=self.shipped_crc, **fields)
+            changed = structs.replace(change(self.present), next_lsn=self.shipped_lsn + 1, next_crc=self.shipped_crc)
             try:
                 self._version = self._objects.replace(MANIFEST, manifest.encode(changed), self._version)
             except VersionChanged:
