@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -55,3 +57,20 @@ def test_the_pieces_of_an_event_are_together_the_event(payload, size, as_base64)
         pieces.append(piece)
         assert len(piece) <= 7 * size + 30
     assert b"".join(pieces) == data_event(payload, as_base64=as_base64)
+
+
+@pytest.mark.serial  # compares times
+@pytest.mark.parametrize("text", [b"x" * 2_000_000, (b"y" * 80 + b"\n") * 25_000], ids=["one line", "lines"])
+def test_text_is_framed_about_as_fast_as_base64(text):
+    """Hundreds of readers that catch up with a stream at once would hold the event loop otherwise."""
+
+    def cost_s(as_base64: bool) -> float:
+        position, started_s = 0, time.thread_time()
+        while position < len(text):
+            _, position = data_event_piece(text, position, 48_000, as_base64=as_base64)
+        return time.thread_time() - started_s
+
+    text_s = base64_s = float("inf")
+    for _ in range(10):
+        text_s, base64_s = min(text_s, cost_s(False)), min(base64_s, cost_s(True))
+    assert text_s < 3 * base64_s
