@@ -119,7 +119,7 @@ class Engine:
         self._maintenance = Maintenance(
             journal, store, committer, checkpointer, clock,
             submit=self._submit_sweep, regular_sweeps=broker.regular_sweeps,
-            on_room=self._set_room, on_failure=self._fail, monitor=self.monitor,
+            on_room=self._set_room, on_failure=self._fail, monitor=self.monitor, free=broker.state.free_discarded,
             wants_checkpoint=archiver.wants_checkpoint if archiver is not None else lambda: False,
         )  # fmt: skip
         if archiver is not None:

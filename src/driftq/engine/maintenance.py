@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from driftq.storage.log_store import LogStore
 
 INTERVAL_S = 1.0
-TIDY_INTERVAL_S = 0.02  # between two small steps of the log store's upkeep
+TIDY_INTERVAL_S = 0.02  # between two small steps of the upkeep of the log store and of the memory
+FREED_AT_ONCE = 4_000  # objects
 RETENTION_INTERVAL_S = RETENTION_PACE_MS / 1_000
 
 
@@ -82,6 +83,7 @@ class Maintenance:
         on_room: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
         monitor: LoopMonitor,
+        free: Callable[[int], bool],
         wants_checkpoint: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,9 +94,10 @@ class Maintenance:
         self._on_room = on_room  # gets the journal's room, in bytes
         self._on_failure = on_failure
         self._monitor = monitor
+        self._free = free  # frees some of what was deleted; False if nothing is left
         self._wants_checkpoint = wants_checkpoint  # the archive waits for a snapshot
         self._checkpoint: asyncio.Task[None] | None = None  # the one that is under way
-        self._tidy_timer: asyncio.TimerHandle | None = None  # the next step of the log store's upkeep
+        self._tidy_timer: asyncio.TimerHandle | None = None  # the next step of this upkeep
         self._sweeps = RegularSweeps(submit, regular_sweeps, on_failure, monitor)
         self._clock_monitor = ClockMonitor(clock)
         self._clock_monitor.look()
@@ -139,7 +142,8 @@ class Maintenance:
     def _tidy(self) -> None:
         self._tidy_timer = None
         try:
-            if self._store.tidy():
+            has_garbage = self._free(FREED_AT_ONCE)
+            if self._store.tidy() or has_garbage:
                 self._tidy_timer = self._loop.call_later(TIDY_INTERVAL_S, self._tidy)
         except Exception as error:
             self._on_failure(error)

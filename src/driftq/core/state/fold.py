@@ -109,6 +109,7 @@ class Fold:
             self.tenants.count_topic(name, -1)
             for group in topic.groups.values():
                 del self.groups[group.group_id]
+                self.state.discarded += group.progress
                 self.tenants.count_group(name, -1)
                 self.results.drop_group(group.group_id)
                 self.reports.drop_group(group.group_id)
@@ -226,6 +227,7 @@ class Fold:
     def _group_deleted(self, fact: f.GroupDeleted) -> None:
         self._note_time(fact.at_ms)
         group = self.groups.pop(fact.group_id)
+        self.state.discarded += group.progress
         self.tenants.count_group(group.topic, -1)
         topic = self.topics[group.topic]
         del topic.groups[group.name]

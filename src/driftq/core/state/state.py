@@ -73,6 +73,7 @@ class State:
         self.next_group_id = 1
         self.next_fence = 1  # of effects; rises over all keys together
         self.last_ms = 0  # the time of the last fact that has one
+        self.discarded: list[Progress] = []  # of deleted groups: no longer part of the state, freed little by little
 
     def table_folds(self) -> dict[type, Callable[[Any], None]]:
         """The folds of the tables that fold facts of their own."""
@@ -90,6 +91,19 @@ class State:
 
     def progress_of(self, group_id: int, log_id: int) -> Progress:
         return self.groups[group_id].progress[self.logs[log_id].partition]
+
+    def free_discarded(self, count: int) -> bool:
+        """Free some of what deleted groups held. To free a hundred thousand objects at once would hold up everything.
+        False if nothing is left."""
+        while self.discarded and count > 0:
+            entries = self.discarded[-1].entries
+            freed = min(count, len(entries))
+            for _ in range(freed):
+                entries.popitem()
+            count -= freed + 1
+            if not entries:
+                self.discarded.pop()
+        return bool(self.discarded)
 
     def pending_count(self) -> int:
         """How many held ranges and messages with a history there are in all groups: a snapshot has an item for each."""

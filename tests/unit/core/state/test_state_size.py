@@ -297,3 +297,34 @@ def test_what_was_settled_before_it_was_delivered_is_passed_once():
     few, many = cost(10), cost(20_000)
     print(f"\nmicroseconds of a claim of nothing: {few:.1f} after 10 pairs, {many:.1f} after 20,000")
     assert many < 2 * few + 2
+
+
+@compares_times
+def test_what_a_deleted_topic_held_is_freed_little_by_little():
+    def delete_s() -> float:
+        bench = Bench()
+        bench.do(c.CreateTopic("wide", partitions=1_000))
+        for number in range(10):
+            bench.do(c.CreateGroup("wide", f"g{number}"))
+        started_s = time.thread_time()
+        bench.do(c.DeleteTopic("wide"))
+        took_s = time.thread_time() - started_s
+        state = bench.broker.state
+        assert len(state.discarded) == 10_000
+        assert state.free_discarded(6_000)
+        assert not state.free_discarded(6_000)
+        return took_s
+
+    took_s = min(delete_s() for _ in range(3))
+    print(f"\nmilliseconds to delete 1,000 partitions with 10 groups: {1e3 * took_s:.1f}")
+    assert took_s < 0.003  # it was 5 ms when it was freed at once
+
+
+def test_the_messages_of_a_deleted_group_are_freed_little_by_little():
+    bench = Bench()
+    bench.produce(1_000)
+    bench.claim(1_000)
+    bench.do(c.Nack("t", "g", "w", (c.Held(0, 0, 1_000),), "no", 1_000))
+    bench.do(c.DeleteGroup("t", "g"))
+    state = bench.broker.state
+    assert [state.free_discarded(400), state.free_discarded(400), state.free_discarded(400)] == [True, True, False]
