@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from operator import sub
 from typing import NamedTuple
@@ -38,6 +38,8 @@ _PAIR = struct.Struct("<II")  # two neighbouring ends of a column
 _LAST = struct.Struct("<I")
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
 CHECKED_FROM = _FRONT.size  # 28: the checksum covers everything after itself
+_LARGE_BYTES = 2_048  # parts of this size are joined once, and their checksum is computed before
+_PIECE_BYTES = 256 << 10  # a copy of this size stays in the processor's cache
 
 ZSTD = 0x1
 KEYS = 0x2
@@ -50,6 +52,7 @@ RAW_BYTES_MAX = 64 << 20
 PRODUCER_BYTES_MAX = 256
 
 NO_EPOCH = -1
+_Parts = Sequence[bytes | memoryview]
 
 
 class BadBatch(Exception):
@@ -89,10 +92,6 @@ class Header(NamedTuple):
         return self.first_offset + self.count
 
 
-def _padded(size: int) -> int:
-    return (size + 7) & ~7
-
-
 def pack(
     records: Sequence[Record],
     *,
@@ -128,14 +127,11 @@ def pack_columns(
     attributes = SCHEDULED if scheduled else 0
     ends: list[bytes] = []
     texts: list[bytes] = []
-    if any(keys):
-        attributes |= KEYS
-        ends.append(_ends(keys))
-        texts.extend(keys)
-    if any(heads):
-        attributes |= HEADS
-        ends.append(_ends(heads))
-        texts.extend(heads)
+    for bit, column in ((KEYS, keys), (HEADS, heads)):
+        if any(column):
+            attributes |= bit
+            ends.append(_ends(column))
+            texts.extend(column)
     ends.append(_ends(values))
     texts.extend(values)
     return pack_body(
@@ -144,7 +140,7 @@ def pack_columns(
 
 
 def pack_body(
-    parts: Iterable[bytes | memoryview],
+    parts: _Parts,
     count: int,
     attributes: int,
     *,
@@ -154,19 +150,20 @@ def pack_body(
     compress: bool = False,
 ) -> bytes:
     """`pack` for a caller that has the body: the ends of each column, then the bytes of each column. `attributes` has a
-    bit for each column."""
+    bit for each column. Large parts are copied once only; they are read-only, like bytes and Arrow's buffers."""
     if not 1 <= count <= COUNT_MAX:
         raise BadBatch(f"{count} records in a batch; 1 to {COUNT_MAX} are allowed")
-    body = b"".join(parts)
-    if len(body) > RAW_BYTES_MAX:
-        raise BadBatch(f"{len(body)} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
-    raw_bytes = len(body)
+    raw_bytes = sum(map(len, parts))
+    if raw_bytes > RAW_BYTES_MAX:
+        raise BadBatch(f"{raw_bytes} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
+    if compress or raw_bytes < _LARGE_BYTES * len(parts):
+        parts = (b"".join(parts),)
     if compress:
-        compressed = zstandard.ZstdCompressor(level=1).compress(body)
+        compressed = zstandard.ZstdCompressor(level=1).compress(parts[0])
         if len(compressed) < raw_bytes:
-            body = compressed
+            parts = (compressed,)
             attributes |= ZSTD
-    return _assemble(body, raw_bytes, count, attributes, producer, epoch, seq)
+    return _assemble(parts, raw_bytes, count, attributes, producer, epoch, seq)
 
 
 def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bool = False) -> bytes:
@@ -176,35 +173,44 @@ def pack_one(value: bytes, key: bytes = b"", head: bytes = b"", *, scheduled: bo
         checked = _ONE.pack(0, 0, 1, 8 + size, NO_EPOCH, 0, 0, size) + value + _PADDING[size & 7]
         return _FRONT.pack(MAGIC, CHECKED_FROM + len(checked), 0, 0, google_crc32c.value(checked)) + checked
     attributes = SCHEDULED if scheduled else 0
-    parts = b""
-    if key:
-        attributes |= KEYS
-        parts = struct.pack("<II", 0, len(key))
-    if head:
-        attributes |= HEADS
-        parts += struct.pack("<II", 0, len(head))
-    body = b"".join((parts, struct.pack("<II", 0, len(value)), key, head, value))
-    return _assemble(body, len(body), 1, attributes, "", NO_EPOCH, 0)
+    ends = b""
+    for bit, text in ((KEYS, key), (HEADS, head)):
+        if text:
+            attributes |= bit
+            ends += _PAIR.pack(0, len(text))
+    body = b"".join((ends, _PAIR.pack(0, len(value)), key, head, value))
+    return _assemble((body,), len(body), 1, attributes, "", NO_EPOCH, 0)
 
 
 def _ends(texts: Sequence[bytes]) -> bytes:
     return array("I", accumulate(map(len, texts), initial=0)).tobytes()
 
 
-def _assemble(body: bytes, raw_bytes: int, count: int, attributes: int, producer: str, epoch: int, seq: int) -> bytes:
-    name = producer.encode()
-    if len(name) > PRODUCER_BYTES_MAX:
+def _assemble(parts: _Parts, raw_bytes: int, count: int, attributes: int, producer: str, epoch: int, seq: int) -> bytes:
+    """The batch whose body is made of these parts."""
+    if len(name := producer.encode()) > PRODUCER_BYTES_MAX:
         raise BadBatch(f"the producer name has {len(name)} bytes; at most {PRODUCER_BYTES_MAX} are allowed")
-    padded_name = name + bytes(-len(name) & 7)
-    checked = b"".join(
-        (_CHECKED.pack(attributes, len(name), count, raw_bytes, epoch, seq), padded_name, body, bytes(-len(body) & 7))
-    )
-    return _FRONT.pack(MAGIC, CHECKED_FROM + len(checked), 0, 0, google_crc32c.value(checked)) + checked
+    fields = _CHECKED.pack(attributes, len(name), count, raw_bytes, epoch, seq) + name + _PADDING[len(name) & 7]
+    crc = 0
+    for part in (checked := (fields, *parts, _PADDING[sum(map(len, parts)) & 7])):
+        crc = google_crc32c.extend(crc, part)
+    length = CHECKED_FROM + sum(map(len, checked))
+    return b"".join((_FRONT.pack(MAGIC, length, 0, 0, crc), *checked))
 
 
 def stamp(batch: bytes, first_offset: int, at_ms: int) -> bytes:
     """The batch with the broker's fields filled in."""
-    return b"".join((batch[:8], STAMP.pack(first_offset, at_ms), batch[24:]))
+    rest = batch[24:] if len(batch) < _LARGE_BYTES else memoryview(batch)[24:]
+    return b"".join((batch[:8], STAMP.pack(first_offset, at_ms), rest))
+
+
+def _checksum(batch: bytes) -> int:
+    """Over everything after the checksum itself. The function takes bytes only, which copies them: in pieces, because a
+    copy of a large batch costs more than its checksum."""
+    crc = 0
+    for at in range(CHECKED_FROM, len(batch), _PIECE_BYTES):
+        crc = google_crc32c.extend(crc, batch[at : at + _PIECE_BYTES])
+    return crc
 
 
 def read_header(data: bytes | bytearray, position: int = 0) -> Header:
@@ -218,7 +224,7 @@ def read_header(data: bytes | bytearray, position: int = 0) -> Header:
         if magic[:3] == MAGIC[:3]:
             raise BadBatch(f"batch format {magic[3]} is not known here (this version reads {MAGIC[3]})")
         raise BadBatch(f"not a batch: magic {magic!r}")
-    body_at = HEADER_BYTES + _padded(name_bytes)
+    body_at = HEADER_BYTES + (name_bytes + 7 & ~7)
     if length % 8 or length < body_at or name_bytes > PRODUCER_BYTES_MAX:
         raise BadBatch(f"impossible batch length {length}")
     name = data[position + HEADER_BYTES : position + HEADER_BYTES + name_bytes] if name_bytes else b""
@@ -247,7 +253,7 @@ def check_with_heads(batch: bytes) -> CheckedBatch:
     header = read_header(batch)
     if header.length != len(batch):
         raise BadBatch(f"the header says {header.length} bytes, {len(batch)} arrived")
-    if google_crc32c.value(batch[CHECKED_FROM:]) != header.crc:
+    if _checksum(batch) != header.crc:
         raise BadBatch("checksum mismatch")
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise BadBatch(f"unknown attribute bits {header.attributes & ~KNOWN_ATTRIBUTES:#x}")
@@ -257,18 +263,15 @@ def check_with_heads(batch: bytes) -> CheckedBatch:
         raise BadBatch(f"{header.raw_bytes} bytes in a batch; at most {RAW_BYTES_MAX} are allowed")
     if (header.epoch < 0) != (not header.producer) or header.epoch < NO_EPOCH or header.seq < 0:
         raise BadBatch("producer name, epoch and seq belong together")
-    columns = _columns(batch, header)
-    keys, ends = columns.keys, columns.heads
-    longest_key_bytes = max(map(sub, islice(keys, 1, None), keys)) if keys is not None else 0
-    if ends is None:
-        return CheckedBatch(header, [], longest_key_bytes)
-    text = columns.raw[columns.heads_at : columns.heads_at + ends[-1]]
-    return CheckedBatch(header, [text[start:end] for start, end in pairwise(ends)], longest_key_bytes)
+    text, keys, ends, heads_at = _columns(batch, header)
+    longest_key_bytes = max(map(sub, islice(keys, 1, None), keys), default=0)
+    heads = text[heads_at : heads_at + ends[-1]] if ends else b""
+    return CheckedBatch(header, [heads[start:end] for start, end in pairwise(ends)], longest_key_bytes)
 
 
 def verify(batch: bytes) -> bool:
     """Whether the checksum is right. Cheaper than `check`, for batches that have passed it before."""
-    return bool(google_crc32c.value(batch[CHECKED_FROM:]) == int.from_bytes(batch[24:28], "little"))
+    return _checksum(batch) == int.from_bytes(batch[24:28], "little")
 
 
 def body(batch: bytes, header: Header) -> bytes:
@@ -285,35 +288,22 @@ def body(batch: bytes, header: Header) -> bytes:
         raise BadBatch(f"the body does not decompress: {error}") from None
 
 
-class _Columns(NamedTuple):
-    raw: bytes  # the uncompressed body
-    keys: list[int] | None
-    keys_at: int
-    heads: list[int] | None
-    heads_at: int
-
-
-def _columns(batch: bytes, header: Header) -> _Columns:
-    """Locate the columns, and check that their ends are in order and cover the body."""
-    raw = body(batch, header)
-    size = 4 * (header.count + 1)
-    columns = _column_count(header)
-    at = size * columns
-    if at > len(raw):
-        raise BadBatch(f"{header.count} records do not fit into {len(raw)} bytes")
-    located: list[tuple[list[int], int]] = []
-    for column in range(columns):
-        ends = array("I", raw[column * size : (column + 1) * size]).tolist()
-        if ends[0] != 0 or ends != sorted(ends):
-            raise BadBatch("a column's ends are not in order")
-        located.append((ends, at))
-        at += ends[-1]
-    if at != len(raw):
-        raise BadBatch(f"the columns cover {at} bytes, the body has {len(raw)}")
-    rest = iter(located)
-    keys, keys_at = next(rest) if header.attributes & KEYS else (None, 0)
-    heads, heads_at = next(rest) if header.attributes & HEADS else (None, 0)
-    return _Columns(raw, keys, keys_at, heads, heads_at)
+def _columns(batch: bytes, header: Header) -> tuple[bytes, list[int], list[int], int]:
+    """The uncompressed columns, the ends of the keys and of the heads (empty without such a column), and where the
+    heads begin. Checks that the ends of all columns are in order and cover the body."""
+    text, located = _locate(batch, header)
+    ends_of: list[list[int]] = [[], [], []]
+    at = begin = 0 if header.attributes & ZSTD else header.body_at
+    for column, place in enumerate(located):
+        if place is not None:
+            ends_at, at = place
+            ends = ends_of[column] = array("I", text[ends_at : ends_at + 4 * (header.count + 1)]).tolist()
+            if ends[0] != 0 or ends != sorted(ends):
+                raise BadBatch("a column's ends are not in order")
+            at += ends[-1]
+    if at != begin + header.raw_bytes or at > len(text):
+        raise BadBatch(f"the columns cover {at - begin} bytes, the body has {header.raw_bytes}")
+    return text, ends_of[0], ends_of[1], located[1][1] if located[1] is not None else 0
 
 
 def unpack(

@@ -76,6 +76,11 @@ class RequestParts(Protocol):
 
 
 def request_bytes(address: Address, call: RequestParts) -> bytes:
+    return request_head(address, call) + call.body
+
+
+def request_head(address: Address, call: RequestParts) -> bytes:
+    """A request up to its body."""
     head = f"{call.method} {address.base_path}{call.path} HTTP/1.1\r\n"
     if call.body or call.method in ("POST", "PUT", "PATCH"):
         head += f"Content-Length: {len(call.body)}\r\n"
@@ -85,7 +90,7 @@ def request_bytes(address: Address, call: RequestParts) -> bytes:
         head += f"{name}: {value}\r\n"
     token_file = address.token_file
     token_line = token_file.header_line() if token_file is not None else b""
-    return b"".join((head.encode(), address.header_bytes, token_line, b"\r\n", call.body))
+    return b"".join((head.encode(), address.header_bytes, token_line, b"\r\n"))
 
 
 class HttpReply(NamedTuple):

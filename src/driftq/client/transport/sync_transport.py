@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from driftq.client.errors import Closed, NotConnected, OutcomeUnknown
-from driftq.client.transport.http import Address, HttpReply, request_bytes
+from driftq.client.transport.http import Address, HttpReply, request_bytes, request_head
 from driftq.client.transport.reply_reader import ReplyReader
 from driftq.client.transport.sansio import (
     Call,
@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 RECEIVE_BYTES = 256 * 1024
 IDLE_MAX = 16
+JOINED_BYTES = 64 * 1024  # a larger body is sent after its head instead of being copied behind it
 
 
 class _Reader(ReplyReader):
@@ -89,9 +90,13 @@ class SyncConnection:
         watch.register(self._socket, select.POLLIN)
         return not watch.poll(0)
 
-    def exchange(self, request: bytes, timeout_s: float, *, bodiless: bool) -> HttpReply:
+    def exchange(self, head: bytes, body: bytes, timeout_s: float, *, bodiless: bool) -> HttpReply:
         deadline_s = time.monotonic() + timeout_s
-        self._write(request, timeout_s, bodiless=bodiless, in_place=True)
+        if len(body) <= JOINED_BYTES:
+            self._write(head + body, timeout_s, bodiless=bodiless, in_place=True)
+        else:
+            self._write(head, timeout_s, bodiless=bodiless, in_place=True)
+            self._send(body, timeout_s)
         while not self._reader.complete:
             self._read(deadline_s)
         self.usable = self._reader.keep_alive
@@ -260,7 +265,8 @@ class Transport:
     def _exchange(self, call: Call[Any], timeout_s: float) -> HttpReply:
         connection = self.acquire(timeout_s)
         try:
-            return connection.exchange(request_bytes(self.address, call), timeout_s, bodiless=call.method == "HEAD")
+            head = request_head(self.address, call)
+            return connection.exchange(head, call.body, timeout_s, bodiless=call.method == "HEAD")
         finally:
             self.release(connection)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,7 @@ class PackedChunk(NamedTuple):
                 attributes |= bit
                 columns.append([_or_empty(array, len(p.values)) for array, p in zip(texts, self.slices, strict=True)])
         columns.append([piece.values for piece in self.slices])
-        parts: list[bytes | memoryview] = [_ends(column) for column in columns]
+        parts: list[Any] = [_ends(column) for column in columns]
         parts.extend(_content(array) for column in columns for array in column)
         seq = self.seq if producer else 0
         return pack_body(parts, self.rows, attributes, producer=producer, epoch=epoch, seq=seq, compress=compress)
@@ -261,10 +261,11 @@ def _offsets(array: pa.Array) -> npt.NDArray[np.int32]:
     return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
 
 
-def _content(array: pa.Array) -> memoryview:
+def _content(array: pa.Array) -> pa.Buffer:
+    """The bytes of all values, not copied."""
     offsets = _offsets(array)
     data = array.buffers()[2] if len(array) else None
-    return memoryview(b"") if data is None else memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+    return pa.py_buffer(b"") if data is None else data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
 
 
 def _ends(column: list[pa.Array]) -> bytes:
