@@ -5,7 +5,7 @@
 
 One session on two cores, one broker process on real files, cases in turns, the median of the runs. `ratio` is the rate
 beside Parquet's in the same run: that says more than a rate on a shared machine. `cpu_us_per_op` is the CPU of all that
-took part (driver, workers, and the broker where there is one) for one row. The peak memory of a Python worker is
+took part for one row, and `java_us`, `python_us` and `broker_us` are its parts. The peak memory of a Python worker is
 measured with a range that is read by one task.
 """
 
@@ -17,13 +17,13 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.queue import ROOMY, cpu_s
+from bench.queue import ROOMY
 from bench.report import emit, median
+from bench.spark_cpu import JobCost, descendants, fields_of, measured, median_job, spent
 from driftq.client.calls.queue import send_packed
 from driftq.spark import driftq_session
 from driftq.spark.source.fetch import transport_of
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 BATCH = 5_000
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Size(NamedTuple):
@@ -46,39 +45,6 @@ class Size(NamedTuple):
 
 
 SIZES = (Size("100 B", 100, 1.0), Size("1 KB", 1_000, 0.25))
-
-
-class RunTime(NamedTuple):
-    wall_s: float
-    cpu_s: float
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all below it."""
-    children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                fields = (folder / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-            except OSError:
-                continue  # it is gone
-            children.setdefault(int(fields[1]), []).append(int(folder.name))
-    pids = [pid]
-    for parent in pids:
-        pids.extend(children.get(parent, ()))
-    return pids
-
-
-def family_cpu_s() -> float:
-    """CPU of this process, the driver and all workers, also those that ended."""
-    total = 0
-    for pid in descendants(os.getpid()):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(int(fields[index]) for index in (11, 12))
-    return total / TICKS
 
 
 def worker_peak_bytes() -> int:
@@ -139,12 +105,6 @@ class Bench:
     def parquet(self, size: Size) -> DataFrame:
         return self.spark.read.parquet(self.parquet_path(size))
 
-    @contextmanager
-    def measured(self, times: list[RunTime]) -> Iterator[None]:
-        wall, spent = time.perf_counter(), family_cpu_s() + cpu_s(self.server)
-        yield
-        times.append(RunTime(time.perf_counter() - wall, family_cpu_s() + cpu_s(self.server) - spent))
-
 
 def to_noop(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
@@ -161,21 +121,19 @@ def to_parquet(folder: str) -> Callable[[DataFrame], None]:
 def compare(bench: Bench, size: Size, runs: int, warm: int) -> None:
     """The topic beside Parquet, into nothing and into Parquet."""
     for target, write in (("noop", to_noop), ("Parquet", to_parquet(bench.folder))):
-        times: dict[str, list[RunTime]] = {"topic": [], "Parquet": []}
+        costs: dict[str, list[JobCost]] = {"topic": [], "Parquet": []}
         for run in range(warm + runs):
-            recorded = times if run >= warm else {"topic": [], "Parquet": []}
-            with bench.measured(recorded["topic"]):
+            recorded = costs if run >= warm else {"topic": [], "Parquet": []}
+            with measured(recorded["topic"], bench.server):
                 write(bench.source(size))
-            with bench.measured(recorded["Parquet"]):
+            with measured(recorded["Parquet"]):
                 write(bench.parquet(size))
-        rate = {
-            name: bench.rows[size.name] / median([run_time.wall_s for run_time in run_times])
-            for name, run_times in times.items()
-        }
-        for name, run_times in times.items():
-            cpu_us = 1e6 * median([run_time.cpu_s for run_time in run_times]) / bench.rows[size.name]
-            emit("spark", f"{size.name} {name} to {target}", rate[name], "rows/s", cpu_us_per_op=cpu_us,
-                 ratio=rate[name] / rate["Parquet"])  # fmt: skip
+        rows = bench.rows[size.name]
+        cost_of = {name: median_job(jobs) for name, jobs in costs.items()}
+        for name, cost in cost_of.items():
+            ratio = cost_of["Parquet"].wall_s / cost.wall_s
+            emit("spark", f"{size.name} {name} to {target}", rows / cost.wall_s, "rows/s", ratio=ratio,
+                 **fields_of(cost, rows))  # fmt: skip
 
 
 def progress_of(query: Any, enough: int, deadline_s: float = 120.0) -> list[Any]:
@@ -201,16 +159,16 @@ def streaming(bench: Bench, size: Size) -> None:
     results: dict[str, tuple[float, float]] = {}
     for name, source in sources.items():
         checkpoint = tempfile.mkdtemp(dir=bench.folder)
-        spent = family_cpu_s() + cpu_s(bench.server)
+        before = spent(bench.server)
         query = source.load().writeStream.format("noop").option("checkpointLocation", checkpoint).start()
         try:
             batches = progress_of(query, 4)
         finally:
             query.stop()
-        spent = family_cpu_s() + cpu_s(bench.server) - spent
+        cpu_s = spent(bench.server).cpu_s - before.cpu_s
         # The first batch starts the workers.
         rates = [1_000 * progress.numInputRows / progress.durationMs["addBatch"] for progress in batches[1:]]
-        results[name] = median(rates), 1e6 * spent / sum(progress.numInputRows for progress in batches)
+        results[name] = median(rates), 1e6 * cpu_s / sum(progress.numInputRows for progress in batches)
     for name, (rate, cpu_us) in results.items():
         emit("spark", f"{size.name} {name} in micro-batches", rate, "rows/s", cpu_us_per_op=cpu_us,
              ratio=rate / results["rate"][0])  # fmt: skip

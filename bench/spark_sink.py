@@ -3,8 +3,10 @@
     python -m bench.spark_sink
     python -m bench.spark_sink --rows 2000000 --only rate
 
-`rate` writes rows that lie in Spark's cache, so that the figure is the sink's and not the generator's; beside it stands
-the same frame written to Spark's own `noop` sink. `fixed` is a micro-batch with next to no rows at processing-time 0.
+`rate` writes rows of random bytes that lie in Spark's cache, so that the figure is the sink's and not the generator's,
+in turns with the same frame written as Parquet files: `ratio` is the rate beside Parquet's. The two do not promise the
+same: a broker has synced every row when the write returns, Parquet files are only in the page cache. `fixed` is a
+micro-batch with next to no rows at processing-time 0.
 `freshness` is from the return of a produce to the row being visible in the topic that a query copies to.
 """
 
@@ -20,8 +22,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import driftq
-from bench.queue import ROOMY, cpu_s
-from bench.report import cost_of, emit, median
+from bench.queue import ROOMY
+from bench.report import cost_of, emit
+from bench.spark_cpu import JobCost, fields_of, measured, median_job
 from driftq.spark import driftq_session
 from driftq.spark.sink.chunker import Chunker
 from driftq.spark.sink.options import write_options
@@ -45,8 +48,10 @@ def broker_process() -> Iterator[Server]:
 
 
 def cached(spark: SparkSession, rows: int, size_bytes: int) -> DataFrame:
+    """Rows with values that cannot be compressed."""
+    digests = ", ".join(f"unhex(sha2(concat(id, '/{part}'), 256))" for part in range(-(-size_bytes // 32)))
     frame = spark.range(0, rows, 1, 2).selectExpr(
-        f"rpad(cast(id as string), {size_bytes}, 'x') value", "concat('user:', id % 1000) key"
+        f"substring(concat({digests}), 1, {size_bytes}) value", "concat('user:', id % 1000) key"
     )
     frame = frame.cache()
     frame.count()
@@ -58,32 +63,31 @@ def save(frame: DataFrame, server: Server, topic: str, mode: str) -> None:
     writer.option("topic", topic).option("mode", mode).save()
 
 
-def rate(spark: SparkSession, rows: int, runs: int) -> None:
+def rate(spark: SparkSession, rows: int, runs: int, warm: int, sizes: list[int]) -> None:
     """Rows a second, durable and visible when the write returns."""
-    for size_bytes, count in ((100, rows), (1_000, rows // 5)):
+    cases = [(mode, keyed) for mode in ("Parquet", "staged", "direct") for keyed in (False, True)]
+    for size_bytes in sizes:
+        count = rows * 100 // max(100, size_bytes // 2)
         frame = cached(spark, count, size_bytes)
-        cases = [(mode, keyed) for mode in ("staged", "direct") for keyed in (False, True)]
-        costs: dict[tuple[str, bool], list[tuple[float, float]]] = {case: [] for case in cases}
-        noop: list[float] = []
-        with broker_process() as server, driftq.connect(server.url) as broker:
-            for run in range(runs + 1):
-                began_s = time.perf_counter()
-                frame.write.format("noop").mode("append").save()
-                noop.append(time.perf_counter() - began_s)
+        costs: dict[tuple[str, bool], list[JobCost]] = {case: [] for case in cases}
+        with broker_process() as server, driftq.connect(server.url) as broker, tempfile.TemporaryDirectory() as folder:
+            for run in range(warm + runs):
+                recorded = costs if run >= warm else {case: [] for case in cases}
                 for mode, keyed in cases:
-                    topic = f"{mode}-{keyed}-{run}"
+                    topic, selected = f"{mode}-{keyed}-{run}", frame if keyed else frame.select("value")
+                    if mode == "Parquet":
+                        with measured(recorded[mode, keyed]):
+                            selected.write.parquet(f"{folder}/{topic}")
+                        shutil.rmtree(f"{folder}/{topic}")
+                        continue
                     broker.topics.create(topic, partitions=4)
-                    server_s, began_s = cpu_s(server), time.perf_counter()
-                    save(frame if keyed else frame.select("value"), server, topic, mode)
-                    costs[mode, keyed].append((time.perf_counter() - began_s, cpu_s(server) - server_s))
+                    with measured(recorded[mode, keyed], server):
+                        save(selected, server, topic, mode)
                     broker.topics.delete(topic)
-        for (mode, keyed), case_costs in costs.items():
-            wall_s, server_cpu_s = (
-                median([cost[0] for cost in case_costs[1:]]),
-                median([cost[1] for cost in case_costs[1:]]),
-            )
-            emit("spark_sink", f"{mode} {size_bytes} B{' keyed' if keyed else ''}", count / wall_s, "rows/s",
-                 rows=count, server_cpu_us_per_op=1e6 * server_cpu_s / count, noop_s=median(noop[1:]))  # fmt: skip
+        for (mode, keyed), jobs in costs.items():
+            cost, parquet = median_job(jobs), median_job(costs["Parquet", keyed])
+            emit("spark_sink", f"{mode} {size_bytes} B{' keyed' if keyed else ''}", count / cost.wall_s, "rows/s",
+                 rows=count, ratio=parquet.wall_s / cost.wall_s, **fields_of(cost, count))  # fmt: skip
         frame.unpersist()
 
 
@@ -162,6 +166,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=3, help="rounds before, until Java has compiled what it will")
+    parser.add_argument("--sizes", default="100,1000", help="bytes of a value, for `rate`")
     parser.add_argument("--seconds", type=float, default=20.0, help="about, for `fixed` and `freshness`")
     parser.add_argument("--only", default="packing,rate,fixed,freshness")
     options = parser.parse_args()
@@ -173,7 +179,7 @@ def main() -> None:
     spark = driftq_session("local[2]", name="bench")
     spark.sparkContext.setLogLevel("ERROR")
     if "rate" in selected:
-        rate(spark, options.rows, options.runs)
+        rate(spark, options.rows, options.runs, options.warm, list(map(int, options.sizes.split(","))))
     if "fixed" in selected:
         fixed(spark, options.seconds)
     if "freshness" in selected:

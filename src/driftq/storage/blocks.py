@@ -26,7 +26,8 @@ BLOCK_BYTES_MAX = 1 << 30
 
 HOLE = 0x1  # only in journals that an older version repaired: `count` lsns were lost, one frame stands for each
 KNOWN_FLAGS = HOLE
-_LARGE_BYTES = 2_048
+_LARGE_BYTES = 2_048  # frames of this size are joined once, and their checksum is computed before
+_APART_BYTES = 256 << 10  # frames of this size are not joined
 
 _extend = google_crc32c.extend
 _unpack = HEADER.unpack_from
@@ -64,6 +65,12 @@ def block_bytes(frames: Sequence[bytes]) -> int:
 
 def encode(seed: int, prev_crc: int, first_lsn: int, frames: Sequence[bytes]) -> tuple[bytes, int]:
     """One block and its checksum, which the next block carries as `prev_crc`."""
+    parts, crc = encode_parts(seed, prev_crc, first_lsn, frames)
+    return b"".join(parts), crc
+
+
+def encode_parts(seed: int, prev_crc: int, first_lsn: int, frames: Sequence[bytes]) -> tuple[list[bytes], int]:
+    """The same for a caller that can write a block in parts: large frames are not copied."""
     length = block_bytes(frames)
     if length > BLOCK_BYTES_MAX or not frames:
         raise BlockTooLarge(f"{len(frames)} frames in a block of {length} bytes; at most {BLOCK_BYTES_MAX} are allowed")
@@ -74,11 +81,12 @@ def encode(seed: int, prev_crc: int, first_lsn: int, frames: Sequence[bytes]) ->
     parts.append(bytes(length - HEADER_BYTES - 4 * len(frames) - sum(map(len, frames))))
     if length < _LARGE_BYTES * len(frames):
         parts = [b"".join(parts)]
-    # Large frames are copied once only: fresh memory costs more than a checksum in pieces.
+    # Large frames are copied once at most: fresh memory costs more than a checksum in pieces.
     crc = seed
     for part in parts:
         crc = _extend(crc, part)
-    return b"".join((MAGIC, LENGTH.pack(crc), *parts)), crc
+    apart = 2 if length >= _APART_BYTES * len(frames) else len(parts)
+    return [b"".join((MAGIC, LENGTH.pack(crc), *parts[:apart])), *parts[apart:]], crc
 
 
 def scan(data: bytes, position: int, seed: int, prev_crc: int, next_lsn: int) -> Scan:

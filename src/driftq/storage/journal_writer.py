@@ -46,11 +46,14 @@ class ActiveSegment:
         return self._size_bytes - self._position
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Write one block and sync it."""
-        block, crc = blocks.encode(self._seed, self.prev_crc, self.tail_lsn + 1, frames)
-        self.file.write_at("journal.append", self._position, block)
+        """Write one block and sync it. A crash may leave any part of it: the checksum tells."""
+        parts, crc = blocks.encode_parts(self._seed, self.prev_crc, self.tail_lsn + 1, frames)
+        position = self._position
+        for part in parts:
+            self.file.write_at("journal.append", position, part)
+            position += len(part)
         self.file.sync("journal.sync")
-        self._position += len(block)
+        self._position = position
         self.prev_crc = crc
         self.tail_lsn += len(frames)
         self.end = JournalEnd(self.end.number, self._position, self.tail_lsn)

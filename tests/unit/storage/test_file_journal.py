@@ -68,6 +68,33 @@ def test_a_block_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
     assert [len(frame) for _, frame in reopen(disk).replay(0)] == [5, 50_000, 11]
 
 
+LARGE_FRAMES = [bytes([number]) * (300_000 + number) for number in range(3)]
+
+
+def test_large_frames_are_written_in_parts_and_read_back() -> None:
+    disk = new_disk()
+    journal = create(disk)
+    journal.append(0, [b"small"])
+    journal.append(1, LARGE_FRAMES)
+    journal.append(4, [b"small again"])
+    journal.close()
+    assert [frame for _, frame in reopen(disk).replay(0)] == [b"small", *LARGE_FRAMES, b"small again"]
+
+
+@pytest.mark.parametrize("nth", [1, 2, 6])
+def test_a_crash_between_the_parts_of_a_block_leaves_none_of_its_frames(nth: int) -> None:
+    """Whichever of the parts a power cut leaves on the device."""
+    for seed in range(5):
+        disk = new_disk(seed)
+        journal = create(disk)
+        journal.append(0, [b"small"])
+        disk.fail_nth(nth, Fault.CRASH_BEFORE, "journal.append")
+        with pytest.raises(Crash):
+            journal.append(1, LARGE_FRAMES)
+        disk.crash()
+        assert [frame for _, frame in reopen(disk).replay(0)] == [b"small"]
+
+
 def test_a_segment_is_closed_early_and_the_journal_continues_in_the_next() -> None:
     disk = new_disk()
     journal = create(disk)

@@ -91,25 +91,26 @@ def try_forget(transport: Transport, writer: str, handles: Sequence[str]) -> Non
 class ChunkUpload:
     """Sends chunks in threads: Spark computes the next rows while the broker syncs the last ones.
 
-    With one thread chunks arrive in order, which direct mode needs.
+    Chunks of one lane are sent by one thread, in order.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, "driftq-sink")
+    def __init__(self) -> None:
+        self._threads = [ThreadPoolExecutor(1, "driftq-sink") for _ in range(IN_FLIGHT_MAX)]
         self._in_flight: deque[Future[None]] = deque()
 
-    def submit(self, send: Callable[[], None]) -> None:
+    def submit(self, lane: int, send: Callable[[], None]) -> None:
         """Blocks while too many chunks are in flight. Raises the error of an earlier chunk."""
         while len(self._in_flight) >= IN_FLIGHT_MAX:
             self._in_flight.popleft().result()
-        self._in_flight.append(self._pool.submit(send))
+        self._in_flight.append(self._threads[lane % IN_FLIGHT_MAX].submit(send))
 
     def drain(self) -> None:
         while self._in_flight:
             self._in_flight.popleft().result()
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for thread in self._threads:
+            thread.shutdown(wait=True, cancel_futures=True)
 
 
 class SinkTarget:
@@ -144,14 +145,16 @@ class SinkTarget:
 class StagedTarget(SinkTarget):
     """Chunks are stored under handles until the driver publishes them."""
 
-    threads = IN_FLIGHT_MAX
-
     def __init__(
         self, transport: Transport, options: WriteOptions, writer: str, batch_id: int, task: int, attempt: str
     ) -> None:
         super().__init__(transport, options, writer, batch_id, task)
         self._attempt = attempt
         self.handles: list[str] = []
+
+    def lane(self, chunk: Packable) -> int:
+        """Chunks may arrive in any order."""
+        return len(self.handles)
 
     def admit(self, chunk: Packable) -> Callable[[], None]:
         """Assign the handle now, so that handles are in the order of chunks, whatever order they are sent in."""
@@ -173,8 +176,11 @@ class DirectTarget(SinkTarget):
     """Chunks are appended as those of a producer: the batch id is the epoch, the number of the chunk is the seq. The
     broker recognises a repeat by its number, and refuses an older batch or the same number with other bytes."""
 
-    threads = 1
     handles: Sequence[str] = ()
+
+    def lane(self, chunk: Packable) -> int:
+        """Chunks are numbered in each partition, and must arrive there in order."""
+        return chunk.partition
 
     def admit(self, chunk: Packable) -> Callable[[], None]:
         return lambda: self._send(chunk)

@@ -179,8 +179,8 @@ def write_rows(
         for chunk in _chunks(chunker, batches):
             if target is None or upload is None:
                 target = _target(transport, options, writer, batch_id, task)
-                upload = ChunkUpload(target.threads)
-            upload.submit(target.admit(chunk))
+                upload = ChunkUpload()
+            upload.submit(target.lane(chunk), target.admit(chunk))
             rows[chunk.topic] = rows.get(chunk.topic, 0) + chunk.rows
             if _compares_content(options):
                 digest += chunk.digest()
