@@ -371,3 +371,20 @@ def test_keys_and_partitions_meet_the_same_log_in_both_modes(server: Server, bro
     assert {n: sorted(records) for n, records in staged.items()} == {
         n: sorted(records) for n, records in direct.items()
     }
+
+
+def test_direct_chunks_of_two_partitions_are_in_flight_together_and_each_partition_keeps_its_order(
+    orders: Server,
+) -> None:
+    options = options_of(orders, topic="orders", mode="direct", chunkRows="1")
+    numbers = range(120)
+    batch = pa.record_batch(
+        {
+            "value": [f"row {number}" for number in numbers],
+            "partition": pa.array([n // 3 % 2 for n in numbers], pa.int32()),
+        }
+    )
+    write_rows(options, "q", 0, 0, iter([batch]))
+    for partition, records in logs_of(orders.url, "orders").items():
+        values = [int(record.value.split()[1]) for record in records]
+        assert values == [number for number in numbers if number // 3 % 2 == partition]

@@ -46,7 +46,7 @@ class ActiveSegment:
         return self._size_bytes - self._position
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Write one block and sync it. A crash may leave any part of it: the checksum tells."""
+        """Write one block and sync it. A crash may leave any part of it; the checksum shows that."""
         parts, crc = blocks.encode_parts(self._seed, self.prev_crc, self.tail_lsn + 1, frames)
         position = self._position
         for part in parts:
