@@ -36,6 +36,16 @@ def test_workers_leave_out_only_the_archives_of_spark(python_path, expected):
     assert json.loads(process.stdout) == [expected, ["an argument", "*"], sys.executable]
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, "67108864"), ({"MALLOC_TRIM_THRESHOLD_": "5"}, "5")])
+def test_workers_keep_the_memory_of_their_buffers_unless_the_environment_decides(given, expected):
+    line = [worker_python(), "-c", "import os; print(os.environ['MALLOC_TRIM_THRESHOLD_'])"]
+    environment = {"PATH": "/bin", "DRIFTQ_SPARK_PYTHON": sys.executable, **given}
+
+    process = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+
+    assert process.stdout.strip() == expected
+
+
 def test_another_spark_than_the_installed_package_keeps_its_archives(monkeypatch):
     assert worker_python() == str(WORKER_PYTHON)
     monkeypatch.setenv("SPARK_HOME", "/usr/lib/spark")
