@@ -126,7 +126,7 @@ def compare(bench: Bench, size: Size, runs: int, warm: int) -> None:
             recorded = costs if run >= warm else {"topic": [], "Parquet": []}
             with measured(recorded["topic"], bench.server):
                 write(bench.source(size))
-            with measured(recorded["Parquet"]):
+            with measured(recorded["Parquet"], bench.server):
                 write(bench.parquet(size))
         rows = bench.rows[size.name]
         cost_of = {name: median_job(jobs) for name, jobs in costs.items()}

@@ -46,15 +46,14 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def spent(server: Server | None) -> JobCost:
+def spent(server: Server) -> JobCost:
     """The CPU time so far; its wall time is the time of day."""
     seconds = {True: 0.0, False: 0.0}  # by whether it is Java
-    brokers = descendants(server.process.pid) if server is not None else []
+    brokers = descendants(server.process.pid)
     for pid in descendants(os.getpid()):
         if pid not in brokers and (process := _process(pid)):
             seconds[process.name == "java"] += process.cpu_s
-    broker_s = cpu_s(server) if server is not None else 0.0
-    return JobCost(time.perf_counter(), seconds[True], seconds[False], broker_s)
+    return JobCost(time.perf_counter(), seconds[True], seconds[False], cpu_s(server))
 
 
 class _Process(NamedTuple):
@@ -75,7 +74,7 @@ def _process(pid: int) -> _Process | None:
 
 
 @contextmanager
-def measured(costs: list[JobCost], server: Server | None = None) -> Iterator[None]:
+def measured(costs: list[JobCost], server: Server) -> Iterator[None]:
     before = spent(server)
     yield
     costs.append(JobCost(*(after - first for after, first in zip(spent(server), before, strict=True))))

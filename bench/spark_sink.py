@@ -76,7 +76,7 @@ def rate(spark: SparkSession, rows: int, runs: int, warm: int, sizes: list[int])
                 for mode, keyed in cases:
                     topic, selected = f"{mode}-{keyed}-{run}", frame if keyed else frame.select("value")
                     if mode == "Parquet":
-                        with measured(recorded[mode, keyed]):
+                        with measured(recorded[mode, keyed], server):
                             selected.write.parquet(f"{folder}/{topic}")
                         shutil.rmtree(f"{folder}/{topic}")
                         continue

@@ -48,6 +48,7 @@ LOCAL = {
     **LOCAL_CHECKPOINTS,
 }
 WORKER_PYTHON = Path(__file__).with_name("worker-python")
+PYTHON_VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")  # the second starts the process that finds data sources
 _SUBMIT_VARIABLES = {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"}  # set by spark-submit or by a Connect server
 
 
@@ -60,10 +61,10 @@ def driftq_session(
     local = master.startswith("local") if master is not None else not _SUBMIT_VARIABLES & os.environ.keys()
     if local:
         prepare_java()
-    elif os.environ.get("PYSPARK_PYTHON") == str(WORKER_PYTHON):
-        del os.environ["PYSPARK_PYTHON"]  # left over from an earlier local session
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for variable in PYTHON_VARIABLES:
+        if not local and os.environ.get(variable) == str(WORKER_PYTHON):
+            del os.environ[variable]  # left over from an earlier local session
+        os.environ.setdefault(variable, sys.executable)
     builder = importlib.import_module("pyspark.sql").SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
@@ -79,7 +80,8 @@ def prepare_java() -> None:
     if importlib.import_module("pyspark").SparkContext._gateway is None:
         os.environ["JAVA_HOME"] = java_home()
         os.environ["DRIFTQ_SPARK_PYTHON"] = sys.executable
-        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+        for variable in PYTHON_VARIABLES:
+            os.environ.setdefault(variable, worker_python())
 
 
 def worker_python() -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from driftq.spark.session import WORKER_PYTHON, worker_python
+from driftq.spark.session import WORKER_PYTHON, prepare_java, worker_python
 
 PROGRAM = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], sys.argv[1:], sys.executable]))"
 
@@ -51,3 +52,14 @@ def test_another_spark_than_the_installed_package_keeps_its_archives(monkeypatch
     monkeypatch.setenv("SPARK_HOME", "/usr/lib/spark")
 
     assert worker_python() == sys.executable
+
+
+def test_every_process_of_a_local_session_runs_that_python(monkeypatch):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "DRIFTQ_SPARK_PYTHON", "JAVA_HOME"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+
+    prepare_java()
+
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == str(WORKER_PYTHON)
