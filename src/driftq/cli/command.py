@@ -86,7 +86,7 @@ def broker_command(function: Callable[..., None]) -> Callable[..., None]:
 
     @click.option("--url", metavar="URL", help="URL of the server (default: DRIFTQ_URL, the context, this machine).")
     @click.option("--context", "context_name", metavar="NAME", shell_complete=context_names, help="Named server.")
-    @click.option("--ca", metavar="FILE", help="Whom to trust for https: authorities in PEM.")
+    @click.option("--ca", metavar="FILE", help="Authorities to trust for https, in PEM (default: DRIFTQ_CA).")
     @click.option("--token-file", metavar="FILE", help="File with the token (default: DRIFTQ_TOKEN, the context).")
     @as_json_option
     @functools.wraps(function)

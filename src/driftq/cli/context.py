@@ -29,7 +29,7 @@ def command() -> None:
 @click.option("--token", default="", help="Bearer token; - reads it from standard input.")
 @click.option("--token-file", default="", metavar="FILE", help="Instead: a file with the token, read when it changes.")
 @click.option("--about", default="", help="Description.")
-@click.option("--ca", default="", metavar="FILE", help="Whom to trust: authorities in PEM.")
+@click.option("--ca", default="", metavar="FILE", help="Authorities to trust for https, in PEM.")
 @click.option("--certificate", default="", metavar="FILE", help="Certificate of this client in PEM, for mutual TLS.")
 @click.option("--key", default="", metavar="FILE", help="Key of the certificate in PEM.")
 @click.option("--use", "use_it", is_flag=True, help="Also make it the context in use.")

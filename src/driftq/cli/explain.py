@@ -9,6 +9,7 @@ import click
 from driftq.cli import messages, output
 from driftq.cli.command import Invocation, broker_command, group_names, topic_argument
 from driftq.cli.param_types import RUN, OffsetRun
+from driftq.wire.server_info import NEVER
 
 
 @click.command()
@@ -31,15 +32,16 @@ def explain(invocation: Invocation, topic: str, message: OffsetRun, group: str, 
     if invocation.as_json:
         output.document(explanation)
         return
-    click.echo(output.printable(f"{topic} {message.partition}:{message.offset}  {explanation['summary']}"))
+    summary = explanation["summary"]
+    click.echo(output.printable(f"{topic} {message.partition}:{message.offset}  {summary}"))
     for gate in explanation["gates"]:
-        _show_gate(gate)
+        _show_gate(gate, summary)
     for state_of_group in explanation["groups"]:
         attempts = f", attempt {state_of_group['attempts']}" if state_of_group.get("attempts") else ""
         state = "can be claimed now" if state_of_group["claimable"] else _text_of(state_of_group["state"])
         click.echo(output.printable(f"\ngroup {state_of_group['group']}: {state}{attempts}"))
         for gate in state_of_group.get("gates", ()):
-            _show_gate(gate)
+            _show_gate(gate, summary)
     backlog = explanation.get("backlog")
     if backlog is not None:
         click.echo(
@@ -52,10 +54,12 @@ def explain(invocation: Invocation, topic: str, message: OffsetRun, group: str, 
             click.echo(output.printable(f"  {command}"))
 
 
-def _show_gate(gate: dict[str, Any]) -> None:
-    click.echo(output.printable(f"  {_text_of(gate['gate']):<12}  {gate['why']}"))
+def _show_gate(gate: dict[str, Any], summary: str) -> None:
+    """Its reason is left out if the summary has given it."""
     at = f" ({gate['opens_at']})" if gate.get("opens_at") else ""
-    click.echo(output.printable(f"  {'':<12}  opens when {gate['opens_when']}{at}"))
+    opens = "never opens" if gate["opens_when"] == NEVER else f"opens when {gate['opens_when']}{at}"
+    for name, line in enumerate([opens] if gate["why"] == summary else [gate["why"], opens]):
+        click.echo(output.printable(f"  {'' if name else _text_of(gate['gate']):<12}  {line}"))
 
 
 def _text_of(state: str) -> str:

@@ -166,9 +166,9 @@ def _report_object(report: VerifyReport, cut: list[str], names: Names) -> dict[s
 
 
 def _report_lines(report: VerifyReport, cut: list[str], names: Names) -> Iterator[str]:
-    readable = ", ".join(f"lsn {lsn}" for lsn in report.snapshots) or "none"
-    if report.snapshots or any(finding.part == "snapshot" for finding in report.findings):
-        readable += " readable"
+    readable = f"{', '.join(f'lsn {lsn}' for lsn in report.snapshots)} readable" if report.snapshots else "none yet"
+    if not report.snapshots and any(finding.part == "snapshot" for finding in report.findings):
+        readable = "none readable"
     compared = f", {len(report.compared)} equal to the journal's fold" if report.compared else ""
     yield f"snapshots  {readable}{compared}"
     yield f"journal    lsn {report.first_lsn} to {report.last_lsn}, {report.frames} frames folded"
@@ -215,7 +215,7 @@ def stats(folder: str, as_json: bool) -> None:
 def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
     yield f"store      {stats['store']}, as of lsn {stats['as_of_lsn']}"
     for part, size in stats["sizes"].items():
-        yield f"{part:<10} {size['files']} files, {size['bytes']:,} bytes"
+        yield f"{part:<10} {size['files']} file{'s' * (size['files'] != 1)}, {size['bytes']:,} bytes"
     snapshot = stats["snapshot"]
     yield f"snapshot   lsn {snapshot['lsn']}, {snapshot['age_ms'] / 1_000:.0f} s old" if snapshot else "snapshot   none"
     facts = stats["journal"]["facts"]
@@ -229,7 +229,7 @@ def _stats_lines(stats: dict[str, Any]) -> Iterator[str]:
             paused = ", paused" if group["paused"] else ""
             yield (
                 f"  group {group['group']}: lag {group['lag']:,}, in flight {group['in_flight']:,},"
-                f" waiting {group['waiting_for_retry']:,}{paused}"
+                f" waiting {group['resting']:,}{paused}"
             )
     for stream in stats["streams"]:
         yield f"stream     {stream['path']}  {_log_line(stream)}{', closed' if stream['closed'] else ''}"

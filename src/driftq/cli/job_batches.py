@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from driftq.wire.job_batches import JobBatchInfo
 
 state_option = click.option("--state", default="", help="Only those in this state.")
-limit_option = click.option("--limit", default=50, show_default=True, help="How many.")
+limit_option = click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
 
 
 @click.group("job-batches")

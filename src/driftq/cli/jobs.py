@@ -52,7 +52,7 @@ def enqueue(invocation: Invocation, topic: str, value: str, **options: Any) -> N
 @click.option("--state", default="", help="Only jobs in these states, separated by commas: running, retrying, dead, …")
 @click.option("--task", default="", help="Only jobs of this task.")
 @tenant_option
-@click.option("--limit", default=50, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
 @broker_command
 @watchable
 def list_(invocation: Invocation, topic: str, state: str, task: str, tenant: str, limit: int) -> None:

@@ -159,7 +159,8 @@ class _Progress:
     def report(self, code: Exit = Exit.REFUSED) -> None:
         self.show()
         if self.failed:
-            self._end(code, f"{self.failed} messages were not produced", "\n  ".join(self.resume()))
+            were = "message was" if self.failed == 1 else "messages were"
+            self._end(code, f"{self.failed} {were} not produced", "\n  ".join(self.resume()))
 
     def _end(self, code: Exit, message: str, hint: str) -> NoReturn:
         details = {"line": self.unsent_line} if self.unsent_line else {}

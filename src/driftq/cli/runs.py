@@ -16,7 +16,7 @@ def command() -> None:
 
 @command.command("list")
 @click.option("--state", default="", help="Only runs in this state: running, waiting, failed, cancelled or done.")
-@click.option("--limit", default=50, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many.")
 @broker_command
 @watchable
 def list_(invocation: Invocation, state: str, limit: int) -> None:

@@ -19,9 +19,9 @@ CLEAR = "\x1b[2J\x1b[H"
 
 @click.command()
 @click.option("--every", "every_ms", type=DURATION, default="2s", show_default=True, help="How often it is renewed.")
-@click.option("--count", type=int, default=0, help="How often it is shown; without it until Ctrl-C.")
+@click.option("--count", type=click.IntRange(min=0), default=0, help="How often it is shown; without it until Ctrl-C.")
 @click.option("--sort", default="lag", show_default=True, help="Order of the groups: lag, rate, in_flight, name.")
-@click.option("--limit", default=20, show_default=True, help="How many groups.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many groups.")
 @broker_command
 def command(invocation: Invocation, every_ms: int, count: int, sort: str, limit: int) -> None:
     """Show how a server is, and its groups with the most lag, again and again.

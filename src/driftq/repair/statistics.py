@@ -134,5 +134,5 @@ def _lag(state: State, progresses: list[Progress]) -> dict[str, int]:
     return {
         "lag": sum(unsettled),
         "in_flight": sum(progress.in_flight for progress in progresses),
-        "waiting_for_retry": sum(progress.resting for progress in progresses),
+        "resting": sum(progress.resting for progress in progresses),
     }

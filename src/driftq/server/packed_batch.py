@@ -156,7 +156,7 @@ def begin_reading(batch: bytes, message_bytes_max: int, batch_bytes_max: int) ->
         declared = read_header(batch)
         largest = message_bytes_max if declared.count == 1 else batch_bytes_max
         if declared.raw_bytes > largest:
-            message = f"{declared.raw_bytes} bytes are more than fit ({largest})"
+            message = f"the batch has {declared.raw_bytes} bytes, and at most {largest} fit"
             return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
         checked = check_with_heads(batch)
         if checked.longest_key_bytes > KEY_BYTES_MAX:

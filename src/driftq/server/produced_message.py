@@ -135,13 +135,9 @@ def _checked(envelope: Envelope) -> Envelope:
 
 def check_envelope(envelope: Envelope) -> None:
     """Check what the types of an envelope do not express."""
-    policy = envelope.retry_policy
-    if policy is not None:
-        for name in ("max_attempts", "backoff_ms", "max_backoff_ms"):
-            if getattr(policy, name) < 0:
-                raise BadRequest(f"invalid retry_policy.{name}: it cannot be negative")
-        if policy.max_attempts > 1_000:
-            raise BadRequest("invalid retry_policy.max_attempts: at most 1000")
+    problem = envelope.retry_policy.problem() if envelope.retry_policy is not None else ""
+    if problem:
+        raise BadRequest(f"invalid retry_policy.{problem}")
     if envelope.partition_override is not None and envelope.partition_override < 0:
         raise BadRequest("invalid partition_override")
     texts = _texts_of(envelope)

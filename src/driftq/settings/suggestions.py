@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 
-def closest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names that look most like `name`, best first; empty if none is close."""
-    return difflib.get_close_matches(name, list(known), limit)
+def closest(name: str, known: Iterable[str], limit: int = 3, least: float = 0.6) -> list[str]:
+    """The known names that look most like `name`, best first; empty if none has `least` of its letters in order."""
+    return difflib.get_close_matches(name, list(known), limit, least)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, prefix: str = "") -> str:

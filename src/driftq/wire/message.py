@@ -10,7 +10,10 @@ from typing import Literal
 
 from msgspec import UNSET, MsgspecError, Raw, Struct, UnsetType, json
 
+from driftq.wire.fields import SAFE_INTEGER_MAX
+
 PRIORITY_MAX = 9
+ATTEMPTS_MAX = 1_000
 TRACESTATE_BYTES_MAX = 512
 BAGGAGE_BYTES_MAX = 8_192
 
@@ -24,6 +27,18 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     backoff_ms: int = 0
     max_backoff_ms: int = 0
     jitter: Jitter = "none"
+
+    def problem(self) -> str:
+        """What its types do not express: the first field that cannot be so, with the reason; empty if all is well."""
+        for name in ("max_attempts", "backoff_ms", "max_backoff_ms"):
+            number = getattr(self, name)
+            if number < 0:
+                return f"{name}: it cannot be negative"
+            if number > SAFE_INTEGER_MAX:
+                return f"{name}: at most {SAFE_INTEGER_MAX}"
+        if self.max_attempts > ATTEMPTS_MAX:
+            return f"max_attempts: at most {ATTEMPTS_MAX}"
+        return ""
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

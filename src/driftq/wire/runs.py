@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 from driftq.wire.jobs import JobAttempt, JobStateName
 
 RunState = Literal["running", "waiting", "failed", "cancelled", "done"]
+RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 
 
 class RunSummary(Struct, frozen=True):

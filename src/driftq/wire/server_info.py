@@ -70,6 +70,9 @@ class ClockInfo(Struct, frozen=True):
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 
+NEVER = "never"  # `opens_when` of a gate that stays closed
+
+
 class Gate(Struct, frozen=True, omit_defaults=True):
     """One reason why a message is not delivered. `opens_at` is the time at which it ends, if that is known;
     `opens_when` is what has to happen."""
@@ -93,8 +96,8 @@ class MessageFacts(Struct, frozen=True, omit_defaults=True):
 
 
 class GroupExplanation(Struct, frozen=True, omit_defaults=True):
-    """A message as one group sees it. `state` is "ready", "paused" (the group is), "held", "delayed" (by its producer),
-    "resting" (waiting: in backoff, or released with a delay) or "settled", or the gate that keeps it from all groups.
+    """A message as one group sees it. `state` is "ready", "held", "delayed" (by its producer), "resting" (waiting: in
+    backoff, or released with a delay) or "settled", or else the first gate that keeps it from the group, like "paused".
     `ahead` counts the messages that are delivered before it, `gaps` the settled ranges above the group's floor."""
 
     group: str

@@ -214,7 +214,8 @@ def _bad_job(ctx: DecisionContext, job: b.JobTemplate) -> Rejected | None:
         return log
     size, largest = len(job.value) + len(job.key) + len(job.head), ctx.limits.message_bytes
     if size > largest:
-        return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
+        message = f"the message has {size} bytes, and at most {largest} fit"
+        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
     return None
 
 

@@ -90,7 +90,10 @@ def _check_limits(ctx: DecisionContext, topic: Topic, log: Log, command: Produce
     size = command.payload_bytes
     if size > bytes_max or (size > limits.message_bytes and command.count == 1) or size > limits.batch_bytes:
         largest = min(bytes_max, limits.message_bytes if command.count == 1 else limits.batch_bytes)
-        return Rejected(Code.TOO_LARGE, f"{size} bytes are more than fit ({largest})", {"limit_bytes": largest})
+        what = "message" if command.count == 1 else "batch"
+        return Rejected(
+            Code.TOO_LARGE, f"the {what} has {size} bytes, and at most {largest} fit", {"limit_bytes": largest}
+        )
     if (command.once or command.job) and len(ctx.state.keys) >= limits.keys_max:
         return _overloaded(ctx, "too_many_keys", f"{limits.keys_max} idempotency keys are remembered, the most allowed")
     if command.marks:

@@ -156,8 +156,9 @@ def record(ctx: DecisionContext, command: Command) -> Rejected | None:
     size_bytes = sum(len(value) for values in writer.values.values() for value in values)
     is_unbounded = isinstance(command, _UNBOUNDED) or (isinstance(command, Claim) and command.acks)
     if size_bytes > ctx.limits.batch_bytes and is_unbounded:
-        message = f"{size_bytes} bytes of history are more than fit ({ctx.limits.batch_bytes}): name fewer messages"
-        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": ctx.limits.batch_bytes})
+        largest = ctx.limits.batch_bytes
+        message = f"the history would grow by {size_bytes} bytes, and at most {largest} fit: name fewer messages"
+        return Rejected(Code.TOO_LARGE, message, {"limit_bytes": largest})
     for log_id, values in writer.values.items():
         keys = writer.keys[log_id]
         for at in range(0, len(values), BATCH_RECORDS):

@@ -10,6 +10,7 @@ from driftq.core.model.replies import Done, Rejected, Reply, TopicReady
 from driftq.core.state.groups import DEAD_PREFIX, HISTORY_SUFFIX
 from driftq.core.transitions.lookups import (
     audit_refusal,
+    bad_lease,
     bad_partition,
     bad_topic_name,
     find_group,
@@ -40,9 +41,11 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
         if count == command.partitions:
             return TopicReady(command.topic, count, created=False)
         return Rejected(
-            Code.ALREADY_EXISTS, f"topic already exists: {command.topic} with {count} partitions", {"partitions": count}
+            Code.ALREADY_EXISTS,
+            f"topic already exists: {command.topic} with {count} partition{'s' * (count != 1)}",
+            {"partitions": count},
         )
-    refused = _too_many_topics(ctx, command.topic)
+    refused = _bad_config(ctx, command.config) or _too_many_topics(ctx, command.topic)
     if refused:
         return refused
     ctx.facts.append(
@@ -53,6 +56,16 @@ def create_topic(ctx: DecisionContext, command: c.CreateTopic) -> Reply:
         if refused:
             return refused
     return TopicReady(command.topic, command.partitions, created=True)
+
+
+def _bad_config(ctx: DecisionContext, config: f.TopicConfig, before: f.TopicConfig | None = None) -> Rejected | None:
+    """Only what changes is checked: a topic may have settings from a time when more was allowed."""
+    policy = config.retry if before is None or config.retry != before.retry else None
+    problem = policy.problem() if policy is not None else ""
+    if problem:
+        return Rejected(Code.INVALID_ARGUMENT, f"invalid retry.{problem}")
+    is_new_lease = config.lease_ms and (before is None or config.lease_ms != before.lease_ms)
+    return bad_lease(ctx, config.lease_ms) if is_new_lease else None
 
 
 def _too_many_topics(ctx: DecisionContext, name: str) -> Rejected | None:
@@ -94,7 +107,7 @@ def configure_topic(ctx: DecisionContext, command: c.ConfigureTopic) -> Reply:
         return no_such_topic(command.topic)
     if topic.config == command.config:
         return Done(changed=False)
-    refused = audit_refusal(command.topic)
+    refused = audit_refusal(command.topic) or _bad_config(ctx, command.config, topic.config)
     if refused:
         return refused
     ctx.facts.append(f.TopicConfigured(command.topic, command.config))

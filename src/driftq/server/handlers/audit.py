@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from driftq.core.model.replies import Rejected
 from driftq.engine.cold_reads import read_cold
 from driftq.server.access.identity import require_topic
-from driftq.server.handlers.codec import json_response, number, page_limit, refusal
+from driftq.server.handlers.codec import json_response, number, optional_time, page_limit, refusal
 from driftq.server.handlers.message_search import BackwardReader, SearchedSpan
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.slices import SLICE_S
 from driftq.wire.audit import AUDIT_TOPIC, AuditEntry, AuditReply
 from driftq.wire.errors import Code
-from driftq.wire.fields import from_rfc3339
 from driftq.wire.grants import READ
 from driftq.wire.records import read_header
 
@@ -73,7 +72,7 @@ class AuditHandlers:
         require_topic(request, READ, AUDIT_TOPIC)
         query = request.query
         limit, wanted = page_limit(request), AuditFilter.of(query, self._tenant)
-        since_ms, until_ms = _time(query, "since"), _time(query, "until")
+        since_ms, until_ms = optional_time(query, "since"), optional_time(query, "until")
         after = number("after", query["after"]) if "after" in query else None
         first = number("from", query["from"]) if "from" in query else None
         if after is not None and first is not None:
@@ -142,12 +141,3 @@ async def _forward(engine: Engine, span: SearchedSpan) -> AsyncIterator[Row]:
             for offset, record in enumerate(engine.unpack(span.log_id, batch, header, first, end), first):
                 yield offset, record.value
         offset += 1
-
-
-def _time(query: Mapping[str, str], name: str) -> int | None:
-    if not query.get(name):
-        return None
-    try:
-        return from_rfc3339(query[name])
-    except ValueError:
-        raise BadRequest(f"invalid {name}: an RFC 3339 time") from None

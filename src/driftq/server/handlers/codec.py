@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from driftq.server.http.request import BadRequest
 from driftq.server.http.response import Response
+from driftq.settings.suggestions import closest
 from driftq.wire.errors import CODES, HTTP_ERRORS, Code, error_fields, retry_after_s
 from driftq.wire.fields import from_rfc3339
 from driftq.wire.produce import ANY
@@ -34,6 +37,7 @@ ENVELOPE_JSON_BYTES_MAX = 512 << 10  # what 64 KiB can take with every character
 
 _DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
 _FLAGS = {"true": True, "false": False}
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(\w{1,64})`(?: - at `(\$[\w.]{0,200})`)?", re.ASCII)
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
 
@@ -76,11 +80,35 @@ def read_json(body: bytes, body_type: type[T]) -> T:
         decoder = _decoders[body_type] = msgspec.json.Decoder(body_type)
     try:
         decoded: T = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"invalid json body: {error}") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"invalid json body: {error}{_hint(str(error), body_type)}") from None
+    except UnicodeDecodeError:
+        raise BadRequest("invalid json body: it is not UTF-8") from None
     except RecursionError:
         raise BadRequest("invalid json body: nested too deeply") from None
     return decoded
+
+
+def _hint(message: str, body_type: type) -> str:
+    """For a field that does not exist: the one that was meant, if there is one like it."""
+    unknown = _UNKNOWN_FIELD.fullmatch(message)
+    if unknown is None:
+        return ""
+    names = closest(unknown[1], _fields_at(body_type, unknown[2] or "$"), 1, least=0.75)
+    return f"; did you mean {names[0]}?" if names else ""
+
+
+@cache
+def _fields_at(body_type: type, path: str) -> tuple[str, ...]:
+    """The fields of the object at a path like `$.envelope`."""
+    kind: Any = msgspec.inspect.type_info(body_type)
+    for name in path.split(".")[1:]:
+        kind = next((field.type for field in kind.fields if field.encode_name == name), None)
+        members = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
+        kind = next((member for member in members if isinstance(member, msgspec.inspect.StructType)), None)
+        if kind is None:
+            return ()
+    return tuple(field.encode_name for field in kind.fields) if isinstance(kind, msgspec.inspect.StructType) else ()
 
 
 def read_message(body: bytes, body_type: type[T]) -> T:
@@ -109,6 +137,24 @@ def page_limit(request: Request, default: int = 100, limit_max: int = PAGE_LIMIT
     if not 1 <= limit <= limit_max:
         raise BadRequest(f"limit must be 1 to {limit_max}")
     return limit
+
+
+def page_cursor(pattern: re.Pattern[str], after: str) -> re.Match[str] | None:
+    """The cursor of a page; None for the first page."""
+    match = pattern.fullmatch(after)
+    if after and match is None:
+        raise BadRequest("invalid after: use that of the page before")
+    return match if after else None
+
+
+def optional_time(query: Mapping[str, str], name: str) -> int | None:
+    """A query parameter that is a time, in milliseconds."""
+    if not query.get(name):
+        return None
+    try:
+        return from_rfc3339(query[name])
+    except ValueError:
+        raise BadRequest(f"invalid {name}: an RFC 3339 time") from None
 
 
 def flag(request: Request, name: str) -> bool:

@@ -37,6 +37,7 @@ from driftq.server.handlers.codec import (
     from_query,
     json_response,
     number,
+    page_cursor,
     page_limit,
     read_json,
     refusal,
@@ -301,7 +302,5 @@ def _runs(places: Sequence[Place]) -> tuple[c.Held, ...]:
 
 def place_of(after: str) -> Place:
     """The place that `after` names: `partition:offset`. Raises `BadRequest`."""
-    match = _PLACE.fullmatch(after)
-    if after and match is None:
-        raise BadRequest("invalid after: it is the `after` of the page before")
+    match = page_cursor(_PLACE, after)
     return (int(match[1]), int(match[2])) if match is not None else BEFORE_ALL

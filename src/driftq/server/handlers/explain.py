@@ -26,7 +26,7 @@ from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import READ
 from driftq.wire.message import DeadLetter, read_head
 from driftq.wire.records import read_header, unpack
-from driftq.wire.server_info import Explanation, Gate, GroupExplanation, MessageFacts
+from driftq.wire.server_info import NEVER, Explanation, Gate, GroupExplanation, MessageFacts
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import LaneKey
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 LETTERS_MAX = 1_000  # the last dead letters, which are searched for the message
 LETTERS_BYTES_MAX = 4 << 20
-NEVER = "never"
 _SETTLED_AS = {"succeeded": "acked", "cancelled": "cancelled"}  # by the end of a job's last attempt
 
 
@@ -162,17 +161,17 @@ class Explainer:
     def _unsettled(self, group: Group, shared: list[Gate], progress: Progress) -> GroupExplanation:
         place, lease, entry = progress.state_of(self._offset)
         gates = [*self._group_gates(group, progress, place), *self._place_gates(place, lease, entry)]
-        state = "ready"
+        claimable = not (shared or gates)
+        state, summary = "ready", "It can be claimed now."
+        if not claimable:
+            first = (*gates, *shared)[0]
+            state, summary = first.gate, first.why
         if shared and not self._exists():
             state = shared[0].gate
         elif place is MessageState.HELD:
             state = "held"
-        elif place is MessageState.RESTING:
-            state = "delayed" if entry is not None and entry.attempts == 0 and not entry.releases else "resting"
-        elif group.paused:
-            state = "paused"
-        claimable = not (shared or gates)
-        summary = "It can be claimed now." if claimable else (*gates, *shared)[0].why
+        elif place is MessageState.RESTING and entry is not None and entry.retry_at_ms > self._now_ms:
+            state = "delayed" if entry.attempts == 0 and not entry.releases else "resting"
         ahead = self._ahead(progress) if place is MessageState.FRESH and not shared else 0
         attempts = entry.attempts if entry is not None else int(place is MessageState.HELD)
         if entry is None:
@@ -197,7 +196,7 @@ class Explainer:
         in_flight_max = self._topic.config.in_flight_max or self._limits.in_flight_max
         lease_ms = progress.lease_timers.next_ms()
         if progress.in_flight >= in_flight_max and lease_ms is not None and lease_ms > self._now_ms:
-            why = f"{progress.in_flight} messages of this partition are in flight, the most allowed ({in_flight_max})."
+            why = f"Messages of this partition in flight: {progress.in_flight} of at most {in_flight_max}."
             gates.append(Gate("in_flight", why, "one is settled or its lease ends", to_rfc3339(lease_ms)))
         return gates
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,11 +19,10 @@ from driftq.core.model.replies import Rejected
 from driftq.core.transitions.lookups import bad_partition, no_such_topic
 from driftq.engine.cold_reads import read_cold
 from driftq.server.deliveries import content
-from driftq.server.handlers.codec import number, page_limit, refusal
+from driftq.server.handlers.codec import number, optional_time, page_cursor, page_limit, refusal
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.slices import SLICE_S
 from driftq.storage.corruption import CorruptLog
-from driftq.wire.fields import from_rfc3339
 from driftq.wire.records import read_header
 
 if TYPE_CHECKING:
@@ -61,7 +59,7 @@ class MessageSearchHandlers:
         query = request.query
         limit = page_limit(request, 20)
         partition = number("partition", query["partition"]) if "partition" in query else None
-        since_ms, until_ms = _time(query, "since"), _time(query, "until")
+        since_ms, until_ms = optional_time(query, "since"), optional_time(query, "until")
         cursor = _places(query.get("after", ""))
         before = number("before", query["before"]) if "before" in query else None
         if before is not None and partition is None:
@@ -199,17 +197,6 @@ def _spans(
 
 
 def _places(text: str) -> dict[int, int] | None:
-    if not text:
+    if page_cursor(_CURSOR, text) is None:
         return None
-    if not _CURSOR.fullmatch(text):
-        raise BadRequest("invalid after: use that of the page before")
     return {int(partition): int(offset) for partition, _, offset in (part.partition(":") for part in text.split(","))}
-
-
-def _time(query: Mapping[str, str], name: str) -> int | None:
-    if not query.get(name):
-        return None
-    try:
-        return from_rfc3339(query[name])
-    except ValueError:
-        raise BadRequest(f"invalid {name}: an RFC 3339 time") from None

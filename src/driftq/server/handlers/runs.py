@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from driftq.core.model import commands as c
 from driftq.core.model.replies import Done
 from driftq.server.access.identity import Verdict, decide, require, require_topic, sees_stream
-from driftq.server.handlers.codec import json_response, page_limit, refused
+from driftq.server.handlers.codec import json_response, page_cursor, page_limit, refused
 from driftq.server.http import BadRequest, Request, Response
 from driftq.server.job_status import ENDED, attempt_info, job_summary
 from driftq.server.slices import collected, slices
 from driftq.wire.errors import Code
 from driftq.wire.fields import to_rfc3339
 from driftq.wire.grants import OBSERVE, PRODUCE, READ
-from driftq.wire.runs import CancelRunReply, RunInfo, RunsReply, RunState, RunStep, RunSummary
+from driftq.wire.runs import RUN_STATES, CancelRunReply, RunInfo, RunsReply, RunState, RunStep, RunSummary
 
 if TYPE_CHECKING:
     from driftq.engine.queries import StateView
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 DEPTH_MAX = 64
 CANCELS_AT_ONCE = 100
+_PLACE = re.compile(r"([0-9]{1,16}):(.*)", re.ASCII | re.DOTALL)
 _WAITING = ("ready", "scheduled", "retrying")
 
 
@@ -40,6 +42,8 @@ class RunsHandlers:
     async def list(self, request: Request) -> Response:
         """The runs with steps or streams that the caller may see, the newest first."""
         limit, wanted = page_limit(request), request.query.get("state", "")
+        if wanted not in ("", *RUN_STATES):
+            raise BadRequest(f"invalid state {wanted!r}: use one of {', '.join(RUN_STATES)}")
         after_ms, after_id = _place(request.query.get("after", ""))
         await self._index.caught_up()
 
@@ -121,12 +125,8 @@ def _newest(run: IndexedRun) -> tuple[int, str]:
 
 
 def _place(text: str) -> tuple[int | None, str]:
-    if not text:
-        return None, ""
-    at_ms, colon, run_id = text.partition(":")
-    if not colon or not at_ms.isascii() or not at_ms.isdigit() or len(at_ms) > 16:
-        raise BadRequest("invalid after: use that of the page before")
-    return int(at_ms), run_id
+    place = page_cursor(_PLACE, text)
+    return (int(place[1]), place[2]) if place is not None else (None, "")
 
 
 def _summary(view: StateView, run: IndexedRun, identity: Identity | None) -> RunSummary | None:

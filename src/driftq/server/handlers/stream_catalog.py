@@ -24,7 +24,15 @@ from driftq.server.access.identity import (
     sees_topic,
     stream_prefixes,
 )
-from driftq.server.handlers.codec import PAGE_LIMIT_MAX, flag, json_response, page_limit, read_json, refusal
+from driftq.server.handlers.codec import (
+    PAGE_LIMIT_MAX,
+    flag,
+    json_response,
+    page_cursor,
+    page_limit,
+    read_json,
+    refusal,
+)
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.slices import slices
 from driftq.wire import streams as w
@@ -158,10 +166,8 @@ class StreamCatalogHandlers:
         query = request.query
         topic, stream = query.get("topic", ""), query.get("stream", "").strip("/")
         limit = page_limit(request)
-        place = _PLACE.fullmatch(query.get("after", "0"))
-        if place is None:
-            raise BadRequest("invalid after: use that of the page before")
-        first_log, last_producer = int(place[1]), place[2] or ""
+        place = page_cursor(_PLACE, query.get("after", ""))
+        first_log, last_producer = (int(place[1]), place[2] or "") if place is not None else (0, "")
         if topic:
             require_any_topic(request, topic)
         if stream:

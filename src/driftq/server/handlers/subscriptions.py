@@ -347,6 +347,9 @@ def _error(status: int, code: str, message: str, details: dict[str, Any] | None 
 
 
 def _refused(rejected: Rejected) -> Response:
+    """The rules of subscriptions give their code as the reason, in capitals. Every other refusal, of a full disk for
+    example, has its own code, and its reason is a detail."""
     details = dict(rejected.details)
-    code = str(details.pop("reason", rejected.code.value))
+    reason = str(details.get("reason", ""))
+    code = details.pop("reason") if reason.isupper() else rejected.code.value
     return _error(CODES[rejected.code].subscription_status, code, rejected.message, details)

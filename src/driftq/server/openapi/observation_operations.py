@@ -131,7 +131,7 @@ OPERATIONS: Operations = {
         "runs",
         {200: ReplyDoc("A page of runs.", runs.RunsReply)},
         query=(
-            Query("state", str, "Only runs in this state: running, waiting, failed, cancelled or done."),
+            Query("state", runs.RunState, "Only runs in this state."),
             Query("after", Annotated[str, Meta(pattern="^([0-9]{1,16}:.*)?$")], _AFTER),
             LIMIT,
         ),

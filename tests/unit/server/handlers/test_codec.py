@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from driftq.server.handlers.codec import any_of, number, page_limit, read, read_json, start_of
+from driftq.server.handlers.codec import any_of, number, page_cursor, page_limit, read, read_json, start_of
 from driftq.server.http import BadRequest, Request
 from driftq.server.http.request import RequestHead
 from driftq.wire.claims import ClaimRequest, NackRequest
+from driftq.wire.produce import ProduceRequest
 from driftq.wire.topics import TopicRequest
 
 
@@ -62,3 +65,34 @@ def test_a_partition_of_a_batch_is_any_or_none():
     assert (any_of(None), any_of("any")) == (None, "any")
     with pytest.raises(BadRequest):
         any_of("3")
+
+
+@pytest.mark.parametrize(
+    ("body", "hint"),
+    [
+        (b'{"topic":"t","values":"x"}', "unknown field `values`; did you mean value?"),
+        (
+            b'{"topic":"t","envelope":{"tenant":"a"}}',
+            "unknown field `tenant` - at `$.envelope`; did you mean tenant_id?",
+        ),
+        (b'{"topic":"t","envelope":{"retry_policy":{"backof_ms":1}}}', "did you mean backoff_ms?"),
+        (b'{"topic":"t","retention":1}', "unknown field `retention`"),
+        (b'{"topic":"t","qqqq":1}', "unknown field `qqqq`"),
+        (b'{"topic":"t","envelope":{"qqqq":1}}', "unknown field `qqqq` - at `$.envelope`"),
+        (b'{"topic":"t","' + b"v" * 100_000 + b'":1}', "`"),
+        (b'{"topic":"\xff"}', "invalid json body: it is not UTF-8"),
+    ],
+)
+def test_a_misspelt_field_is_answered_with_the_one_that_was_meant(body, hint):
+    with pytest.raises(BadRequest) as refused:
+        read_json(body, ProduceRequest)
+    assert refused.value.message.endswith(hint)
+
+
+@pytest.mark.parametrize("after", ["x", "1", "1:", ":1", "-1:1", "1:2:3", "٣:1"])
+def test_a_cursor_that_no_page_gave_is_refused(after):
+    place = re.compile("([0-9]+):([0-9]+)", re.ASCII)
+    assert page_cursor(place, "") is None
+    assert page_cursor(place, "1:2").groups() == ("1", "2")
+    with pytest.raises(BadRequest, match="use that of the page before"):
+        page_cursor(place, after)

@@ -74,7 +74,10 @@ def test_a_failed_message_waits_in_backoff_with_its_history():
             assert "no connection" in view["summary"]
             at.clock.move(500)
             view = await explained(at, 0)
-            assert (view["claimable"], gates(view)) == (True, [])
+            assert (view["state"], view["claimable"], gates(view)) == ("ready", True, [])
+            await at.call("POST", "/v1/topics/t/groups/g/pause")
+            assert (await explained(at, 0))["state"] == "paused", "its backoff is over"
+            await at.call("POST", "/v1/topics/t/groups/g/resume")
             assert [m["offset"] for m in await claim(at)] == [0]
 
     run(check())
@@ -118,6 +121,19 @@ def test_a_message_of_a_paused_group_is_paused_until_the_group_is_resumed():
             assert (await explained(at, 0))["state"] == "held"
             await at.call("POST", "/v1/topics/t/groups/g/resume")
             assert (await explained(at, 1))["state"] == "ready"
+
+    run(check())
+
+
+def test_only_a_message_that_can_be_claimed_is_ready():
+    async def check():
+        async with handler_fixture(limits=ONE_AT_A_TIME) as at:
+            await prepared(at, {}, {})
+            await claim(at)
+            await claim(at, "other", task="none")
+            assert (await explained(at, 1))["state"] == "in_flight"
+            assert (await explained(at, 1, "other"))["state"] == "ready"
+            assert (await explained(at, 1, "other", "&task=mail"))["state"] == "filter"
 
     run(check())
 

@@ -19,6 +19,7 @@ def test_a_full_disk_refuses_the_first_subscription_and_makes_no_key() -> None:
             for method, path, body in (("PUT", "subscriptions/s", SUBSCRIPTION), ("GET", "jwks.json", None)):
                 refused = await at.call(method, f"{CONTROL}/{path}", body)
                 assert refused.status == 507, refused.body
+                assert (refused.body["error"]["code"], refused.body["error"]["reason"]) == ("DISK_FULL", "disk_full")
                 assert b"Retry-After: 1\r\n" in at.last_headers
             room.free_bytes = free_bytes
             assert (await at.call("PUT", f"{CONTROL}/subscriptions/s", SUBSCRIPTION)).status == 201

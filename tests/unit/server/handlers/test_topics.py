@@ -50,3 +50,28 @@ def test_whose_unread_messages_retention_keeps_can_be_set_and_is_shown_only_then
                 assert (await at.call("PATCH", "/v1/topics/t", {"keep_unread": wrong})).status == 400
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"retry": {"max_attempts": -1}}, "invalid retry.max_attempts: it cannot be negative"),
+        ({"retry": {"max_attempts": 1_001}}, "invalid retry.max_attempts: at most 1000"),
+        ({"retry": {"backoff_ms": -1}}, "invalid retry.backoff_ms: it cannot be negative"),
+        ({"retry": {"max_backoff_ms": 1 << 53}}, f"invalid retry.max_backoff_ms: at most {(1 << 53) - 1}"),
+        ({"lease_ms": 99}, "lease_ms must be 100 to 43200000"),
+        ({"lease_ms": 43_200_001}, "lease_ms must be 100 to 43200000"),
+    ],
+)
+def test_a_retry_policy_or_a_lease_that_no_message_could_have_is_refused_for_a_topic_too(config, message):
+    async def check():
+        async with handler_fixture() as at:
+            refused = await at.call("POST", "/v1/topics", {"name": "t", **config})
+            assert (refused.status, refused.body["message"]) == (400, message)
+            await at.call("POST", "/v1/topics", {"name": "t", "lease_ms": 100, "retry": {"max_attempts": 1_000}})
+            before = (await at.call("GET", "/v1/topics/t")).body
+            refused = await at.call("PATCH", "/v1/topics/t", config)
+            assert (refused.status, refused.body["message"]) == (400, message)
+            assert (await at.call("GET", "/v1/topics/t")).body == before
+
+    asyncio.run(check())
