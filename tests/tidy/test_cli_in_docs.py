@@ -31,23 +31,23 @@ def commands_in(text: str) -> Iterator[str]:
 def problem(command: str) -> str:
     """What the program would say of this line; empty if it could run."""
     words = shlex.split(command)[1:]
-    found: click.Command | None = cli.main
-    while isinstance(found, click.Group) and words:
-        context = click.Context(found)
+    named: click.Command | None = cli.main
+    while isinstance(named, click.Group) and words:
+        context = click.Context(named)
         if words[0].startswith("-"):
-            option = next((param for param in found.params if words[0] in param.opts), None)
+            option = next((param for param in named.params if words[0] in param.opts), None)
             del words[: 1 if option is None or getattr(option, "is_flag", False) else 2]
             continue
         name = words.pop(0)
         if not name.islower():
             return ""  # a placeholder
-        found = found.get_command(context, name)
-        if found is None:
+        named = named.get_command(context, name)
+        if named is None:
             return f"there is no {name}"
-    if found is None or isinstance(found, click.Group):
+    if named is None or isinstance(named, click.Group):
         return ""
-    options = {name: param for param in found.params for name in (*param.opts, *param.secondary_opts)}
-    arguments = [param for param in found.params if isinstance(param, click.Argument)]
+    options = {name: param for param in named.params for name in (*param.opts, *param.secondary_opts)}
+    arguments = [param for param in named.params if isinstance(param, click.Argument)]
     given = 0
     while words:
         word = words.pop(0)

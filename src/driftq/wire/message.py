@@ -10,10 +10,9 @@ from typing import Literal
 
 from msgspec import UNSET, MsgspecError, Raw, Struct, UnsetType, json
 
-from driftq.wire.fields import SAFE_INTEGER_MAX
-
 PRIORITY_MAX = 9
 ATTEMPTS_MAX = 1_000
+BACKOFF_MS_MAX = (1 << 53) - 1  # the largest number that every JSON parser keeps
 TRACESTATE_BYTES_MAX = 512
 BAGGAGE_BYTES_MAX = 8_192
 
@@ -34,8 +33,8 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
             number = getattr(self, name)
             if number < 0:
                 return f"{name}: it cannot be negative"
-            if number > SAFE_INTEGER_MAX:
-                return f"{name}: at most {SAFE_INTEGER_MAX}"
+            if number > BACKOFF_MS_MAX:
+                return f"{name}: at most {BACKOFF_MS_MAX}"
         if self.max_attempts > ATTEMPTS_MAX:
             return f"max_attempts: at most {ATTEMPTS_MAX}"
         return ""
