@@ -1,7 +1,7 @@
 """A named run: the results that docs/performance.md is made from, in bench/results/NAME.json.
 
-A run has parts (`peers`, `growth`, `steady`), each written by its bench with `--save NAME` and each with the place and
-the commit it was measured at.
+A run has parts (`peers`, `growth`, `steady` and others), each written by its bench with `--save NAME` and each with the
+place and the commit it was measured at. `bench.performance` has a section for each.
 """
 
 from __future__ import annotations

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from bench.growth import RESTART_MIN_S
 from bench.named_run import load, place, save_part
-from bench.performance import PAGE, PICTURE, page, picture
+from bench.performance.__main__ import PAGE, PICTURE
+from bench.performance.peers import picture
+from bench.performance.sections import SECTIONS, page
 
 PLACE = {
     "date": "2030-01-02", "machine": "2 x Example", "memory_gb": 8, "system": "Linux 6", "python": "3.12.0",
@@ -112,6 +116,21 @@ def test_parts_that_were_not_measured_say_how_to_measure_them():
     text = page(RUN)
     assert "`python -m bench.growth --save example`" in text
     assert "`python -m bench.steady --save example`" in text
+    assert "bench.growth --save" not in page({**RUN, "growth": GROWTH})
+    assert page({"name": "empty"}).count("--save empty`") == len({section.part for section in SECTIONS})
+
+
+@pytest.mark.parametrize("command", sorted({section.command for section in SECTIONS}))
+def test_the_command_that_measures_a_part_can_save_it(command):
+    module = command.split()[2]
+    source = importlib.util.find_spec(f"{module}.__main__" if is_package(module) else module)
+    assert source is not None
+    assert '"--save"' in Path(source.origin or "").read_text(encoding="utf-8")
+
+
+def is_package(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.submodule_search_locations is not None
 
 
 def test_memory_over_time_is_shown_if_it_was_measured():
