@@ -93,6 +93,17 @@ def same(message: Delivered) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("size", [10, 100, 20_000])
+def test_a_large_batch_is_claimed_in_parts(broker: driftq.DriftQ, size: int) -> None:
+    values = [f"{number:04}".encode() * (size // 4) for number in range(500)]
+    broker.topics.create("one")
+    with broker.producer("one") as producer:
+        producer.send_many(values)
+    messages = [message for batch in broker.claims("one", "g", max=70, drain=True) for message in batch]
+    assert [message.value for message in messages] == values
+    assert {message.attempts for message in messages} == {1}
+
+
 def test_a_claim_acks_what_is_done_and_reports_what_it_refuses(server: Server, broker: driftq.DriftQ) -> None:
     broker.topics.create("one")
     broker.send_many("one", [f"v{number}" for number in range(6)])

@@ -28,6 +28,18 @@ def test_a_cut_batch_is_a_batch_of_the_same_records(records, compress, scheduled
     assert bool(part_header.attributes & r.SCHEDULED) == scheduled
 
 
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("size", [10, 100, 3_000, 100_000])
+def test_a_part_of_any_size_is_cut(size, compress):
+    records = [r.Record(bytes([number]) * size, b"k" * (size // 2), b" " * (size // 3)) for number in range(100)]
+    whole = r.pack(records, compress=compress)
+    header = r.check(whole)
+    for first, count in ((0, 1), (0, 50), (30, 60), (99, 1)):
+        part = cut(whole, header, first, count)
+        r.check(part)
+        assert r.unpack(part) == records[first : first + count]
+
+
 @given(some, st.booleans())
 def test_columns_read_by_index_are_the_records(records, compress):
     batch = r.pack(records, compress=compress)

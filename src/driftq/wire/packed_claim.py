@@ -100,11 +100,11 @@ def cut(batch: bytes, header: Header, first: int, count: int) -> bytes:
     columns = 1 + bool(header.attributes & KEYS) + bool(header.attributes & HEADS)
     texts_at = columns * size
     ends: list[bytes] = []
-    texts: list[memoryview] = []
+    texts: list[bytes] = []
     for ends_at in range(0, columns * size, size):
         numbers = array("I", bytes(raw[ends_at + 4 * first : ends_at + 4 * (first + count + 1)]))
         start = numbers[0]
-        texts.append(raw[texts_at + start : texts_at + numbers[-1]])
+        texts.append(bytes(raw[texts_at + start : texts_at + numbers[-1]]))
         ends.append(array("I", [end - start for end in numbers]).tobytes() if start else numbers.tobytes())
         texts_at += int.from_bytes(raw[ends_at + size - 4 : ends_at + size], "little")
     part = records.pack_body((*ends, *texts), count, header.attributes & ~ZSTD)

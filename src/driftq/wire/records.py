@@ -52,7 +52,7 @@ RAW_BYTES_MAX = 64 << 20
 PRODUCER_BYTES_MAX = 256
 
 NO_EPOCH = -1
-_Parts = Sequence[bytes | memoryview]
+_Parts = Sequence[bytes]  # or Arrow's buffers; the function of the checksum does not take a memoryview
 
 
 class BadBatch(Exception):
