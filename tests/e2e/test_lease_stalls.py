@@ -87,16 +87,22 @@ def test_a_rejection_of_large_messages_does_not_stall_the_loop(tmp_path):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_single_messages_of_a_large_batch_cost_little(tmp_path, compress):
+@pytest.mark.parametrize("call", ["reject", "nack/batch", "expiry"])
+def test_single_messages_of_a_large_batch_cost_little(tmp_path, call, compress):
     with measured_server(str(tmp_path / "data"), *SETTINGS) as server:
         produce(server, 100_000, compress=compress)
         messages = claim(server, 300, 10)
         server.reset()
-        for held in messages:
-            reply = server.call("POST", "/v1/reject", {"topic": "t", "group": "g", "messages": [held]})
-            assert reply.json() == {"refused": []}
+        if call == "expiry":
+            end_together(server, messages)
+            until_now(lambda: group(server)["in_flight"] == 0, 60, pause_s=0.05)
+        else:
+            for held in messages:
+                reply = server.call("POST", f"/v1/{call}", {"topic": "t", "group": "g", "messages": [held]})
+                assert reply.json() == {"refused": []}
         total_s = server.on_loop(lambda: server.total_s)
         assert total_s < 0.3, "when each of these 300 messages is found by unpacking its batch, it takes a second"
+        assert group(server)["in_flight"] == 0
 
 
 def test_a_stop_does_not_wait_for_leases_to_expire(tmp_path):
