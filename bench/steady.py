@@ -270,7 +270,7 @@ def main() -> int:
     cpu_s = observer.looks[-1].cpu_s - observer.looks[0].cpu_s
     report(load, counts, stalls, longest, 1e6 * cpu_s / len(load.waits))
     for use in uses:
-        emit("steady", f"memory after {use.at_s:.0f} s", use.resident_mb, "MB", descriptors=use.descriptors,
+        emit("steady", f"memory after {use.at_s:.2f} s", use.resident_mb, "MB", descriptors=use.descriptors,
              data_mb=use.data_mb)  # fmt: skip
     if options.save and options.soak:
         results = {

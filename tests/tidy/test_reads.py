@@ -37,6 +37,7 @@ PREPARES = {
     "handlers/streams.py:StreamHandlers._read",
     "handlers/subscriptions.py:SubscriptionHandlers._ack",
     "handlers/topics.py:TopicsHandlers.change",
+    "topic_end.py:end_most_members",
     "handlers/groups.py:GroupsHandlers.seek",
     "router/caller.py:RouterCaller._as_first",
     "router/caller.py:RouterCaller._problem",

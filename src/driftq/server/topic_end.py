@@ -14,8 +14,8 @@ from driftq.core.model.replies import Rejected
 from driftq.core.state.groups import HISTORY_SUFFIX
 
 if TYPE_CHECKING:
+    from driftq.core.state.state import State
     from driftq.engine.engine import Engine
-    from driftq.engine.queries import StateView
 
 MEMBERS_AT_ONCE = 5_000
 
@@ -25,27 +25,30 @@ async def end_most_members(engine: Engine, name: str) -> bool:
     more; if something prevents it, the call that follows is refused for the same reason."""
     if name.endswith(HISTORY_SUFFIX):
         return False  # it may be refused to delete it
-    ends = await engine.queries.result(lambda view: _ends(view, name))
+    # The newest state, not the durable one: a change waits for no sync before it is decided.
+    ends = _ends(engine.latest_state, name)
     for partition, end in ends.items():
-        while (cut := await engine.queries.result(lambda view, p=partition, e=end: _cut(view, name, p, e))) is not None:  # type: ignore[misc]
+        while (cut := _cut(engine.latest_state, name, partition, end)) is not None:
             if isinstance(await engine.submit(c.TrimTopic(name, partition, cut)), Rejected):
                 break
     return bool(ends)
 
 
-def _ends(view: StateView, name: str) -> dict[int, int]:
+def _ends(state: State, name: str) -> dict[int, int]:
     """Partitions with many members of batches, and where they end now."""
-    topic = view.state.topics.get(name)
+    topic = state.topics.get(name)
     if topic is None or topic.dead_of:
         return {}
-    logs = (view.state.logs[log_id] for log_id in topic.log_ids)
-    return {log.partition: log.end for log in logs if view.state.job_batches.has_many_in(log.log_id, MEMBERS_AT_ONCE)}
+    logs = (state.logs[log_id] for log_id in topic.log_ids)
+    return {log.partition: log.end for log in logs if _first(state, log.log_id) is not None}
 
 
-def _cut(view: StateView, name: str, partition: int, end: int) -> int | None:
+def _cut(state: State, name: str, partition: int, end: int) -> int | None:
     """Where the next slice ends; None if the rest is small, or the topic is gone."""
-    topic, batches = view.state.topics.get(name), view.state.job_batches
-    if topic is None or not batches.has_many_in(topic.log_ids[partition], MEMBERS_AT_ONCE):
-        return None
-    cut = min(batches.jobs[topic.log_ids[partition]]) + MEMBERS_AT_ONCE
-    return cut if cut < end else None
+    topic = state.topics.get(name)
+    first = _first(state, topic.log_ids[partition]) if topic is not None else None
+    return first + MEMBERS_AT_ONCE if first is not None and first + MEMBERS_AT_ONCE < end else None
+
+
+def _first(state: State, log_id: int) -> int | None:
+    return state.job_batches.first_of_many(log_id, MEMBERS_AT_ONCE)

@@ -258,7 +258,7 @@ def _has_many_pending(state: State, log: Log) -> bool:
     many of them one trim takes less time than many."""
     if log.delayed.count > PENDING_TRIMMED:
         return False
-    if state.job_batches.has_many_in(log.log_id, PENDING_TRIMMED):
+    if state.job_batches.first_of_many(log.log_id, PENDING_TRIMMED) is not None:
         return True
     return any(len(state.progress_of(group_id, log.log_id).entries) > PENDING_TRIMMED for group_id in log.readers)
 

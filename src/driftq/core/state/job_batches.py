@@ -134,13 +134,13 @@ class JobBatchTable:
     def find(self, batch_id: str) -> JobBatch | None:
         return self.by_id.get(batch_id)
 
-    def has_many_in(self, log_id: int, count: int) -> bool:
-        """Whether more than `count` jobs of a log belong to a batch and have not ended."""
-        return bool(self.jobs) and len(self.jobs.get(log_id, ())) > count
+    def first_of_many(self, log_id: int, count: int) -> int | None:
+        """The first offset in a log of a member that has not ended; None if at most `count` have not."""
+        jobs = self.jobs.get(log_id, ())
+        return min(jobs) if len(jobs) > count else None
 
     def within(self, log_id: int, first: int, end: int) -> Iterator[tuple[JobBatch, int]]:
-        """The members in a range of a log that have not ended. Costs as much as the smaller one: the range, or what the
-        log has."""
+        """The members in a range of a log that have not ended. Costs as much as the smaller of range and members."""
         jobs = self.jobs.get(log_id)
         if jobs is None:
             return

@@ -125,7 +125,7 @@ OPERATIONS: Operations = {
         query=(
             Query("topic", str, "Only producers of this topic."),
             Query("stream", str, "Only producers of this stream."),
-            Query("after", Annotated[str, Meta(pattern="^[0-9]{1,16}(:.*)?$")], "The `after` of the previous page."),
+            Query("after", Annotated[str, Meta(pattern="^([0-9]{1,16}(:.*)?)?$")], "The `after` of the previous page."),
             LIMIT,
         ),
         errors=READ_ERRORS,

@@ -228,6 +228,7 @@ class TenantJobBatches:
     def __init__(self, state: State, tenant_state: TenantState) -> None:
         batches = state.job_batches.by_number
         self.find = tenant_state.job_batch_named
+        self.first_of_many = state.job_batches.first_of_many  # by log, which comes from the tenant's topics
         self.by_number = View[int](
             lambda number: tenant_state.job_batch(batches.get(number)),
             lambda: (number for number in list(batches) if tenant_state.job_batch(batches.get(number)) is not None),
