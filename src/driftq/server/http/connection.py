@@ -51,7 +51,7 @@ from driftq.server.http.response_queue import ResponseQueue
 from driftq.server.http.service import HTTP, Service
 from driftq.server.http.stream import ResponseStream
 from driftq.server.http.tls import peer_certificate
-from driftq.server.http.turns import COST_BYTES_SHIFT, PIPELINED_MAX, TURN_S, TurnTaker
+from driftq.server.http.turns import COST_BYTES_SHIFT, PIPELINED_MAX, TurnTaker
 from driftq.server.http.write_buffer import WriteBuffer
 
 # How long a stopping server waits for a peer to close after a half close.
@@ -114,7 +114,7 @@ class Connection(ResponseQueue):
                 self._postpone(turns.read_buffer[:nbytes])
         finally:
             monitor.input_ended_s = ended_s = monitor.clock()
-            if ended_s - turns.started_s > TURN_S:
+            if ended_s - turns.started_s > turns.turn_s:
                 turns.left = 0
             if ended_s - started_s >= monitor.stall_s:
                 monitor.end_long_input(service.route, started_s, ended_s - started_s)

@@ -16,6 +16,10 @@ With overload every connection goes through the queue. Those that send one reque
 wait for about one turn, no matter how many connections flood the server or how deep they pipeline. Who floods waits:
 its input stays in the socket.
 
+While several tenants are connected (`share_turns`), turns are shorter: one of them waits for at most a small piece of
+another's work, and the loop looks for its input more often. That costs a few more system calls, so one tenant alone has
+long turns.
+
 What is started has to be answered, and the answers of one commit leave in one go. So two more things are limited over
 all connections. *Pipelined requests*, those that a connection starts before it has answered the one before: beyond
 `PIPELINED_MAX`, a connection has one request under way. *Large requests*, because it is the disk that they keep busy,
@@ -38,6 +42,8 @@ from driftq.server.http.limits import PIECE_BYTES
 TURN_COST: Final = 128
 VISIT_COST: Final = 16
 TURN_S: Final = 0.004
+SHARED_TURN_COST: Final = 32
+SHARED_TURN_S: Final = 0.001
 COST_BYTES_SHIFT: Final = 12  # 4 KiB of input
 OUTPUT_BYTES_SHIFT: Final = 11  # 2 KiB of output, most of whose cost is the kernel's
 PIPELINED_MAX: Final = 256  # one connection may have `HttpLimits.pipelined` of them
@@ -60,9 +66,9 @@ class Turns:
     """The turns of one loop."""
 
     __slots__ = (
-        "_call_soon", "_clock", "_full_buffer", "_queue", "_serve", "_serving", "_small_buffer", "_started_bytes",
-        "_started_max_bytes", "_waiting_for_room", "armed", "left", "pipelined", "read_buffer",
-        "started_s",
+        "_call_soon", "_clock", "_cost_max", "_full_buffer", "_queue", "_serve", "_serving", "_small_buffer",
+        "_started_bytes", "_started_max_bytes", "_waiting_for_room", "armed", "left", "pipelined", "read_buffer",
+        "started_s", "turn_s",
     )  # fmt: skip
 
     def __init__(
@@ -85,10 +91,17 @@ class Turns:
         self._full_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._small_buffer = self._full_buffer[:PIECE_BYTES]
         self.read_buffer = self._full_buffer
+        self._cost_max = TURN_COST  # of one turn
+        self.turn_s = TURN_S  # a turn ends after this time
         self.left = TURN_COST  # of this turn; 0 or less: wait
         self.pipelined = 0  # started requests, beyond the first of each connection, that have no response yet
         self.started_s = 0.0  # when the first input of this turn arrived
         self.armed = False  # `_next_turn` is scheduled. To spend, call `arm` if it is not
+
+    def share_turns(self, is_shared: bool) -> None:
+        """Whether connections of several tenants are open."""
+        self._cost_max = SHARED_TURN_COST if is_shared else TURN_COST
+        self.turn_s = SHARED_TURN_S if is_shared else TURN_S
 
     def arm(self) -> None:
         """Something is spent in this turn: the next one has its full budget again."""
@@ -120,13 +133,13 @@ class Turns:
             self._serve()
         else:
             self.armed = False
-            self.left = TURN_COST
+            self.left = self._cost_max
             self.read_buffer = self._full_buffer
 
     def _serve_queue(self) -> None:
         queue = self._queue
-        remaining = max(VISIT_COST, TURN_COST + min(0, self.left))  # less after a turn that cost too much
-        until_s = self._clock() + TURN_S
+        remaining = max(VISIT_COST, self._cost_max + min(0, self.left))  # less after a turn that cost too much
+        until_s = self._clock() + self.turn_s
         self._serving = True
         while remaining > 0 and (flow := queue.pop()) is not None:
             visit = self.left = min(VISIT_COST, remaining)

@@ -7,15 +7,15 @@ A table is made at the first request of a tenant. Their number is bounded; the o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from driftq.server.access.identity import OWN, PUBLIC, AccessRefused, Right
 from driftq.server.handlers.context import Context
 from driftq.server.http import Deferred
 from driftq.server.metrics.registry import TenantRow
-from driftq.server.tenants.engine import REFUSAL_S, TenantEngine
+from driftq.server.tenants.engine import TenantEngine
 from driftq.server.tenants.names import TenantNames
 from driftq.server.tenants.quotas import TenantCounters, TenantMeter
 from driftq.server.tenants.usage import TenantUsage
@@ -152,7 +152,7 @@ def guarded(route: Route, meter: TenantMeter) -> Any:
         if refused is None:
             return handler(request, *values)
         answer = Deferred()
-        asyncio.get_running_loop().call_later(REFUSAL_S, answer.resolve, refused)
+        meter.refusals.add(partial(answer.resolve, refused))
         return answer
 
     return route._replace(handler=call) if right not in (PUBLIC, OWN) else route

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REFUSAL_S = 0.05
 _OF_A_TOKEN = (NarrowAccessToken, RotateAccessToken, RevokeAccessToken)
 
 
@@ -108,7 +107,7 @@ class TenantEngine:
         once gains nothing, and takes little of the loop from others."""
         refused = self._refusal(command) or self._meter.charge(command)
         if refused is not None:
-            asyncio.get_running_loop().call_later(REFUSAL_S, on_reply, refused)
+            self._meter.refusals.add(partial(on_reply, refused))
             return
         outward = self._names.outward
         self._engine.submit_to(self._names.inward(command), lambda reply: on_reply(outward(reply)))
@@ -117,7 +116,7 @@ class TenantEngine:
         refused = self._refusal(command) or self._meter.charge(command)
         call: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if refused is not None:
-            asyncio.get_running_loop().call_later(REFUSAL_S, _resolve, call, refused)
+            self._meter.refusals.add(partial(_resolve, call, refused))
             return call
         self._engine.submit(self._names.inward(command)).add_done_callback(partial(self._pass_on, call))
         return call

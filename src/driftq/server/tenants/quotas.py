@@ -7,11 +7,22 @@
 
 Over a quota only what adds something is refused, with 429. Reads, claims, acks and deletions pass: they are the way
 back below the quota. They are counted as requests.
+
+A caller that repeats a refused call at once must gain nothing by it, so the answer waits for `REFUSAL_DELAY_S`. The
+callers of a tenant are refused together and call again together: answers that leave in one go hold the loop for
+milliseconds, and so does what comes back. So they leave one after the other (`RefusalQueue`):
+
+    refused ──▶ | due at 50 ms | at 50 ms | at 51 ms | ──one per tick of `REFUSAL_TICK_S`──▶ answered
+
+That is up to a thousand per second. With more than `REFUSALS_LONG` waiting, each tick answers a part of them, so none
+waits for many seconds. The wait costs the tenant alone: the calls of others pass in between.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
 
 from driftq.core.model.commands import CommitOutcome
 from driftq.core.model.interventions import MoveMessages, Redrive
@@ -32,6 +43,9 @@ if TYPE_CHECKING:
     from driftq.server.tenants.usage import TenantUsage
 
 RETRY_AFTER_MS = 1_000  # for quotas that time alone does not free
+REFUSAL_DELAY_S: Final = 0.05
+REFUSAL_TICK_S: Final = 0.001
+REFUSALS_LONG: Final = 1_000
 _ONE = {"requests_per_s": 1}
 
 
@@ -65,6 +79,7 @@ class TenantMeter:
         self._usage = usage
         self._connections = connections
         self.counters = TenantCounters()
+        self.refusals = RefusalQueue()
 
     @property
     def _quotas(self) -> TenantQuotas | None:
@@ -128,6 +143,33 @@ class TenantMeter:
     def _count(self, rejected: Rejected) -> None:
         quota = str(rejected.details["quota"])
         self.counters.refused[quota] = self.counters.refused.get(quota, 0) + 1
+
+
+class RefusalQueue:
+    """The refused calls of one tenant that have no answer yet."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[float, Callable[[], object]]] = deque()  # when an answer is due, and what sends it
+
+    def add(self, answer: Callable[[], object]) -> None:
+        """Call `answer` when its time has come. It must not fail if its caller is gone."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + REFUSAL_DELAY_S
+        if not self._waiting:
+            loop.call_at(due_s, self._tick)
+        self._waiting.append((due_s, answer))
+
+    def _tick(self) -> None:
+        loop, waiting = asyncio.get_running_loop(), self._waiting
+        now_s = loop.time()
+        count_max = max(1, len(waiting) // REFUSALS_LONG)
+        due: list[Callable[[], object]] = []
+        while waiting and waiting[0][0] <= now_s and len(due) < count_max:
+            due.append(waiting.popleft()[1])
+        if waiting:
+            loop.call_at(max(waiting[0][0], now_s + REFUSAL_TICK_S), self._tick)
+        for answer in due:
+            answer()
 
 
 def weight(command: Command) -> tuple[int, int]:

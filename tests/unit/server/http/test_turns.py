@@ -9,10 +9,19 @@ import threading
 from collections.abc import Callable
 
 from driftq.engine.loop_monitor import LoopMonitor
+from driftq.server.access.identity import Identity
 from driftq.server.http import Deferred, HttpLimits, Request, Response
 from driftq.server.http.fair_queue import Flow
 from driftq.server.http.limits import LARGE_BODY_BYTES
-from driftq.server.http.turns import PIPELINED_MAX, TURN_COST, VISIT_COST, Turns
+from driftq.server.http.turns import (
+    PIPELINED_MAX,
+    SHARED_TURN_COST,
+    SHARED_TURN_S,
+    TURN_COST,
+    TURN_S,
+    VISIT_COST,
+    Turns,
+)
 from tests.unit.server.http.listener_fixture import eventually, get, post, running, vanish
 
 
@@ -72,6 +81,52 @@ def test_a_turn_serves_each_flow_a_little_and_ends_when_its_budget_is_spent():
     assert collections.Counter(log) == {"a": 10 * TURN_COST, "b": 10 * TURN_COST, "light": 1}
     assert turns.left == TURN_COST, "nothing waits, so the next turn has its full budget"
     assert not turns.armed
+
+
+def test_while_turns_are_shared_a_flow_that_comes_later_waits_for_a_small_piece_of_work():
+    log: list[str] = []
+    loop = HandLoop()
+    turns = Turns(loop.call_soon, 1_000, LoopMonitor().timed, lambda: 0.0)
+    turns.share_turns(True)
+    turns.wait(Work(turns, "flood", 10 * TURN_COST, log).flow)
+    loop.turn()
+    assert len(log) == SHARED_TURN_COST
+    turns.wait(Work(turns, "light", 1, log).flow)
+    loop.turn()
+    assert log.index("light") <= SHARED_TURN_COST + VISIT_COST
+    turns.share_turns(False)
+    while loop.callbacks:
+        loop.turn()
+    assert collections.Counter(log) == {"flood": 10 * TURN_COST, "light": 1}
+    assert turns.left == TURN_COST
+
+
+def test_connections_of_two_tenants_share_turns_and_those_of_one_do_not():
+    started: list[bytes] = []
+
+    def handle(request: Request) -> Response:
+        started.append(request.raw_path)
+        name = request.raw_path.split(b"/")[1].decode()
+        request.identity = Identity(name, (), tenant=name)
+        return Response(200, b"done")
+
+    with running(handle) as server, server.connect() as heavy, server.connect() as light:
+        turns = server.listener._service.turns
+        assert heavy.ask(get("/heavy/0"))[0] == 200
+        assert server.do(lambda: turns.turn_s) == TURN_S
+        assert light.ask(get("/light/0"))[0] == 200
+        assert server.do(lambda: turns.turn_s) == SHARED_TURN_S
+        started.clear()
+        go = threading.Event()
+        server.loop.call_soon_threadsafe(go.wait)  # all of it is in the sockets before the first byte is read
+        heavy.send(get("/heavy/1") * 1_000)
+        light.send(get("/light/1"))
+        go.set()
+        assert light.response()[0] == 200
+        assert [heavy.response()[0] for _ in range(1_000)] == [200] * 1_000
+        assert started.index(b"/light/1") <= 2 * SHARED_TURN_COST
+        vanish(light)
+        eventually(lambda: turns.turn_s == TURN_S)
 
 
 def test_a_flow_that_left_gets_no_turn():
