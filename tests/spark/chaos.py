@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import driftq
@@ -82,22 +83,29 @@ class Chaos:
                 kill_group(self.driver)
                 self.driver = self._start_driver()
             case "executor":
-                if not self._kill_one(self.cluster.executors()):
+                if not self._kill_one_of(self.cluster.executors):
                     return
             case "python":
-                if not self._kill_one(self.cluster.python_workers()):
+                if not self._kill_one_of(self.cluster.python_workers):
                     return
             case _:
                 self.cluster.kill_worker(self.chance.randrange(len(HOSTS)))
         self.kills[kind] += 1
 
-    def _kill_one(self, pids: list[int]) -> bool:
-        if pids:
-            try:
-                os.kill(self.chance.choice(pids), signal.SIGKILL)
-            except ProcessLookupError:
-                return False
-        return bool(pids)
+    def _kill_one_of(self, running: Callable[[], list[int]]) -> bool:
+        """Wait for one: after other kills it takes seconds until executors are there again and run Python."""
+        killed = False
+
+        def try_once() -> bool:
+            nonlocal killed
+            if pids := running():
+                with suppress(ProcessLookupError):
+                    os.kill(self.chance.choice(pids), signal.SIGKILL)
+                    killed = True
+            return killed or not self._is_running()
+
+        self._until(try_once)
+        return killed
 
     def run(self, kinds: list[str]) -> None:
         """Kill while rows are being copied: the nth kill waits for the nth share of them."""
