@@ -33,7 +33,7 @@ SEEDS_TEST := tests/simulation/test_simulation.py::test_no_seed_breaks_a_promise
 LOCKING    := --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header --quiet
 LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
-LOCK_PEERS := $(UV) pip compile --group pyproject.toml:peers $(LOCKING)
+LOCK_GROUP := $(UV) pip compile $(LOCKING) --group
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs screenshots lock clean
@@ -172,7 +172,8 @@ lock: setup ## Renew requirements/ from pyproject.toml
 	$(LOCK) --extra server --constraint requirements/client.txt --output-file requirements/runtime.txt > /dev/null
 	$(LOCK) --extra server --extra spark --extra java --constraint requirements/runtime.txt --output-file requirements/spark.txt > /dev/null
 	$(LOCK) --extra all --group dev --constraint requirements/spark.txt --output-file requirements/dev.txt > /dev/null
-	$(LOCK_PEERS) --output-file requirements/peers.txt > /dev/null
+	$(LOCK_GROUP) pyproject.toml:peers --output-file requirements/peers.txt > /dev/null
+	$(LOCK_GROUP) pyproject.toml:pandas-2 --output-file requirements/pandas-2.txt > /dev/null
 
 clean: ## Remove everything that was made, except ./data and ./tables
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
