@@ -43,7 +43,7 @@ def command(invocation: Invocation, data: str, config: str | None, assignments: 
     if invocation.as_json:
         output.document({"ok": not problems, "checks": [result._asdict() for result in results]})
     else:
-        click.echo(f"{len(results)} checks: {problems} problems, {warnings} warnings")
+        click.echo(f"{len(results)} checks: {_counted(problems, 'problem')}, {_counted(warnings, 'warning')}")
     sys.exit(Exit.REFUSED if problems else Exit.OK)
 
 
@@ -81,3 +81,7 @@ def _print(result: CheckResult) -> None:
     if result.remedy:
         click.echo(f"{'':<{INDENT}}-> {result.remedy}")
     sys.stdout.flush()
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

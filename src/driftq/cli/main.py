@@ -63,7 +63,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "serve": "Run the server.",
         "demo": "Run a broker, a workload, Spark pipelines and an audit.",
         "status": "Show a summary of a server.",
-        "top": "Show how a server is, and its groups with the most lag, again and again.",
+        "top": "Show the state of a server and the groups with the most lag, and keep it current.",
         "health": "Check whether a server is alive and ready.",
         "doctor": "Check machine, data folder and broker, and show what helps.",
         "clock": "Show the broker's clock and its machine's; accept the machine's.",

@@ -1,4 +1,4 @@
-"""`driftq top`: how a broker is, live."""
+"""`driftq top`: the state of a broker, live."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CLEAR = "\x1b[2J\x1b[H"
 
 
 @click.command()
-@click.option("--every", "every_ms", type=DURATION, default="2s", show_default=True, help="How often it is renewed.")
-@click.option("--count", type=click.IntRange(min=0), default=0, help="How often it is shown; without it until Ctrl-C.")
+@click.option("--every", "every_ms", type=DURATION, default="2s", show_default=True, help="The time between updates.")
+@click.option("--count", type=click.IntRange(min=0), default=0, help="Stop after so many updates; without it, at Ctrl-C.")
 @click.option("--sort", default="lag", show_default=True, help="Order of the groups: lag, rate, in_flight, name.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many groups.")
 @broker_command
 def command(invocation: Invocation, every_ms: int, count: int, sort: str, limit: int) -> None:
-    """Show how a server is, and its groups with the most lag, again and again.
+    """Show the state of a server and the groups with the most lag, and keep it current.
 
     Output that is not a terminal is written once.
 

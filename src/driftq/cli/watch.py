@@ -1,4 +1,4 @@
-"""`--watch`: a command that shows something shows it again and again.
+"""`--watch`: a command repeats what it shows.
 
 On a terminal each round replaces the one before. In a pipe rounds follow each other as plain lines, with an empty line
 between; with --json each round is one line. Ctrl-C ends it, and so does a reader that closes the pipe. A server that is
@@ -27,7 +27,7 @@ CLEAR = "\x1b[2J\x1b[H"
 def watchable(function: Callable[..., None]) -> Callable[..., None]:
     """Decorator, below `broker_command`: adds `--watch` and `--every`."""
 
-    @click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+    @click.option("--watch", is_flag=True, help="Repeat it until Ctrl-C.")
     @click.option("--every", "every_ms", type=DURATION, default="2s", help="With --watch: how often (2s).")
     @functools.wraps(function)
     def call(invocation: Invocation, *, watch: bool, every_ms: int, **options: Any) -> None:
