@@ -21,6 +21,8 @@ from msgspec import DecodeError, Struct, ValidationError, json
 from driftq.storage.log_segment import read_index
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from driftq.storage.log_segment import BatchRun, LogSegment
 
 SUFFIX = ".tier"
@@ -90,12 +92,34 @@ class ColdRange(Exception):
         self._wanted_bytes, self._end_offset = size_bytes, end_offset
         return self
 
+    def runs(self) -> tuple[Sequence[BatchRun], int]:
+        """What was asked for, as far as it is one range of the object, and the offset after it: for a reader that gets
+        it from the object store."""
+        runs = contiguous_runs(self._segment.runs, self._index, self._wanted_bytes, self._end_offset)
+        after = self._index + len(runs)
+        all_runs = self._segment.runs
+        end_offset = all_runs[after].first_offset if after < len(all_runs) else self._segment.end_offset
+        return runs, min(end_offset, self._end_offset)
+
     def windows(self) -> list[ColdWindow]:
         """What to fetch so that the read succeeds: a single run for one record, else whole windows."""
         segment = self._segment
         if self._wanted_bytes <= 1:
             return [ColdWindow(segment, (segment.runs[self._index],))]
         return windows_from(segment, self._index, self._wanted_bytes, self._end_offset)
+
+
+def contiguous_runs(runs: Sequence[BatchRun], index: int, size_bytes: int, end_offset: int) -> Sequence[BatchRun]:
+    """The run of this index, and those right after it in the object that begin before an offset and fit."""
+    position = runs[index].position + runs[index].size_bytes
+    limit = runs[index].position + size_bytes
+    last = index + 1
+    while last < len(runs) and runs[last].first_offset < end_offset and runs[last].position == position:
+        position += runs[last].size_bytes
+        if position > limit:
+            break
+        last += 1
+    return runs[index:last]
 
 
 def windows_from(segment: LogSegment, index: int, size_bytes: int, end_offset: int) -> list[ColdWindow]:

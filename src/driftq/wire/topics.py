@@ -168,6 +168,21 @@ class OffsetsRequest(Body, frozen=True):
     last: bool = False
 
 
+class ArchivedRange(Struct, frozen=True):
+    """Where records are that are only in the archive: in the object `key`, from `position` on. `runs` has the size and
+    the CRC-32C of each of the parts that follow each other there; a reader compares them. `archive` is the address by
+    which the broker knows the archive."""
+
+    archive: str
+    key: str
+    position: int
+    runs: list[tuple[int, int]]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for size, _ in self.runs)
+
+
 class LogOffsets(Struct, frozen=True, omit_defaults=True):
     """A partition from `start` to `end`, with the bytes of its messages. `last` as in `PartitionOffsets`."""
 

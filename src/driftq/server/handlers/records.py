@@ -18,7 +18,17 @@ from driftq.core.model.replies import Rejected, StreamView
 from driftq.core.transitions.lookups import bad_partition, no_such_topic
 from driftq.server.access.identity import require_any_topic, require_stream
 from driftq.server.deliveries import content
-from driftq.server.handlers.codec import json_response, number, page_limit, read_json, refusal, refused, start_of
+from driftq.server.handlers.codec import (
+    encoded,
+    flag,
+    json_response,
+    number,
+    page_limit,
+    read_json,
+    refusal,
+    refused,
+    start_of,
+)
 from driftq.server.http import Answer, BadRequest, Request, Response
 from driftq.server.slices import slices
 from driftq.server.streams.stream_body import ranges_of
@@ -30,6 +40,7 @@ from driftq.wire.grants import READ
 from driftq.wire.produce import PACKED_RANGE_TYPE
 from driftq.wire.records import read_header, unpack
 from driftq.wire.topics import (
+    ArchivedRange,
     LogOffsets,
     OffsetsReply,
     OffsetsRequest,
@@ -78,7 +89,8 @@ class PartitionRecordsHandlers:
         self._instance = secrets.token_hex(8)  # of this process
 
     async def fetch(self, request: Request, topic_name: str, partition: str) -> Response:
-        """Whole batches from `?offset=`; the first may begin before it. Waits up to `?wait_ms=` for a new record."""
+        """Whole batches from `?offset=`; the first may begin before it. Waits up to `?wait_ms=` for a new record. With
+        `?locate=true` the reply may be where they are instead."""
         index = number("partition", partition)
         offset = number("offset", request.query.get("offset", "0"))
         end, bytes_max = _end(request), _bytes_max(request)
@@ -93,15 +105,17 @@ class PartitionRecordsHandlers:
         if error_response is not None:
             return error_response
         try:
-            batches = await self._engine.read_cold(log_range.log.log_id, offset, end, bytes_max)
+            if flag(request, "locate"):
+                batches = self._engine.read(log_range.log.log_id, offset, end, bytes_max)
+            else:
+                batches = await self._engine.read_cold(log_range.log.log_id, offset, end, bytes_max)
         except CorruptLog as error:
             return _damaged(log_range.log, error)
+        except ColdRange as cold:
+            body, next_offset = _located(cold)
+            return Response(200, body, headers=_span_headers(next_offset, log_range.start, log_range.end))
         next_offset = read_header(batches[-1]).end_offset if batches else offset
-        headers = [
-            ("Driftq-Next-Offset", str(next_offset)),
-            ("Driftq-Start-Offset", str(log_range.start)),
-            ("Driftq-End-Offset", str(max(log_range.end, next_offset))),
-        ]
+        headers = _span_headers(next_offset, log_range.start, max(log_range.end, next_offset))
         return Response(200, batches, PACKED_RANGE_TYPE, headers)
 
     def _has_grown(self, log_range: _LogRange) -> bool:
@@ -256,7 +270,7 @@ class StreamRecordsHandlers:
 
     def fetch(self, request: Request) -> Answer:
         """Whole batches from `?offset=` (or the start) up to `?end=` (or the end). With `end=0` only the headers, which
-        report where the stream starts and ends."""
+        report where the stream starts and ends. `?locate=true` as for a partition."""
         query = request.query
         path = query.get("stream", "").strip("/")
         if not path:
@@ -267,26 +281,34 @@ class StreamRecordsHandlers:
         stream = self._engine.latest_state.streams.by_path.get(path)
         created_at = to_rfc3339(stream.created.at_ms) if stream is not None else ""
 
+        locates = flag(request, "locate")
+
         def respond(view: StreamView) -> Response:
-            return self._respond(view, view.start_offset if offset is None else offset, end, bytes_max, created_at)
+            first = view.start_offset if offset is None else offset
+            return self._respond(view, first, end, bytes_max, created_at, locates=locates)
 
         return self._context.ask(ReadStream(path, renews=end != 0), respond)
 
-    def _respond(self, view: StreamView, offset: int, end: int, bytes_max: int, created_at: str) -> Response:
+    def _respond(
+        self, view: StreamView, offset: int, end: int, bytes_max: int, created_at: str, *, locates: bool
+    ) -> Response:
         if offset < view.start_offset:
             message = f"offset {offset} is gone: the stream begins at {view.start_offset}"
             return refused(Code.GONE, message, {"earliest_offset": view.start_offset})
         if offset > view.end_offset:
             return refused(Code.INVALID_ARGUMENT, f"offset {offset} is past the end ({view.end_offset})")
-        chunk = self._read(view, offset, min(end, view.end_offset), bytes_max)
+        created = ("Driftq-Created-At", created_at)
+        try:
+            chunk = self._read(view, offset, min(end, view.end_offset), bytes_max)
+        except ColdRange as cold:
+            if not locates:
+                raise
+            body, next_offset = _located(cold)
+            headers = [*_span_headers(next_offset, view.start_offset, view.end_offset), created]
+            return Response(200, body, headers=headers)
         if isinstance(chunk, Response):
             return chunk
-        headers = [
-            ("Driftq-Next-Offset", str(chunk.next_offset)),
-            ("Driftq-Start-Offset", str(view.start_offset)),
-            ("Driftq-End-Offset", str(view.end_offset)),
-            ("Driftq-Created-At", created_at),
-        ]
+        headers = [*_span_headers(chunk.next_offset, view.start_offset, view.end_offset), created]
         if end == 0 and view.end_offset > view.start_offset:
             last = self._read(view, view.end_offset - 1, view.end_offset, 1)
             if isinstance(last, _PackedChunk) and last.batches:
@@ -341,6 +363,19 @@ def _add_messages(messages: list[bytes], batch: bytes, partition: int, offset: i
 class _PackedChunk(NamedTuple):
     batches: list[bytes]
     next_offset: int
+
+
+def _located(cold: ColdRange) -> tuple[bytes, int]:
+    """Where records are that are only in the archive, and the offset after them."""
+    runs, next_offset = cold.runs()
+    place = cold.place
+    parts = [(run.size_bytes, run.crc) for run in runs]
+    return encoded(ArchivedRange(place.url, place.key, runs[0].position, parts)) + b"\n", next_offset
+
+
+def _span_headers(next_offset: int, start: int, end: int) -> list[tuple[str, str]]:
+    offsets = (("Next", next_offset), ("Start", start), ("End", end))
+    return [(f"Driftq-{name}-Offset", str(offset)) for name, offset in offsets]
 
 
 def _end(request: Request) -> int:

@@ -136,7 +136,8 @@ class _Schemas:
         used: dict[Any, None] = dict.fromkeys((ErrorBody, OverloadBody, SubscriptionError))
         for _, _, operation, _ in table:
             used.update(dict.fromkeys((operation.body or {}).values()))
-            used.update(dict.fromkeys(reply.type for reply in operation.replies.values()))
+            for reply in operation.replies.values():
+                used.update(dict.fromkeys(reply.media_types().values()))
             used.update(dict.fromkeys(query.type for query in _query(operation)))
         types = [body for body in used if body is not None and body is not bytes]
         schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -265,7 +266,7 @@ def _errors(schemas: _Schemas) -> dict[str, Any]:
 def _good(reply: ReplyDoc, schemas: _Schemas) -> dict[str, Any]:
     shown: dict[str, Any] = {"description": reply.description, "headers": _header_map(reply.headers)}
     if reply.type is not None:
-        shown["content"] = {reply.media: {"schema": schemas.of(reply.type)}}
+        shown["content"] = {media: {"schema": schemas.of(kind)} for media, kind in reply.media_types().items()}
     return shown
 
 

@@ -28,12 +28,18 @@ class Query(NamedTuple):
 
 
 class ReplyDoc(NamedTuple):
-    """A successful reply: its meaning, its type (None: no body), its media type and its headers."""
+    """A successful reply: its meaning, its type (None: no body), its media type and its headers. `otherwise` are other
+    media types that it may have, with their types."""
 
     description: str
     type: Any = None
     media: str = JSON
     headers: tuple[str, ...] = ()
+    otherwise: tuple[tuple[str, Any], ...] = ()
+
+    def media_types(self) -> dict[str, Any]:
+        """Each media type of its body, with the type of what is in it."""
+        return {self.media: self.type, **dict(self.otherwise)} if self.type is not None else {}
 
 
 class Operation(NamedTuple):

@@ -28,6 +28,7 @@ from driftq.wire import streams as w
 from driftq.wire import subscriptions as s
 from driftq.wire.fields import Natural
 from driftq.wire.produce import PACKED_RANGE_TYPE
+from driftq.wire.topics import ArchivedRange
 
 ROUTE = ("*", "/v1/stream/*")
 PATH = "/v1/stream/{path}"
@@ -155,6 +156,7 @@ OPERATIONS: Operations = {
                     "Driftq-Created-At",
                     "Driftq-Last-Batch",
                 ),
+                ((JSON, ArchivedRange),),
             )
         },
         query=(
@@ -162,6 +164,7 @@ OPERATIONS: Operations = {
             Query("offset", Natural, "The first offset to read. The start of the stream if absent."),
             Query("end", Natural, "The offset to stop before. 0 only asks for the start and the end of the stream."),
             Query("max_bytes", Natural, "Approximate size of the reply. 4 MiB if absent, 16 MiB at most."),
+            Query("locate", bool, "Where records are, as JSON, if they are only in the archive."),
         ),
         errors=(400, 404, 410),
     ),

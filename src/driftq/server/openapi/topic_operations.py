@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from driftq.server.openapi.operation import (
     DONE,
+    JSON,
     NUMBERED_PAGE,
     PAGE,
     PLAIN,
@@ -197,6 +198,7 @@ TOPIC_OPERATIONS: Operations = {
                 bytes,
                 PACKED_RANGE_TYPE,
                 ("Driftq-Next-Offset", "Driftq-Start-Offset", "Driftq-End-Offset"),
+                ((JSON, topics.ArchivedRange),),
             )
         },
         query=(
@@ -204,6 +206,7 @@ TOPIC_OPERATIONS: Operations = {
             Query("end", Natural, "The offset to stop before."),
             Query("max_bytes", Natural, "Approximate size of the reply. 4 MiB if absent, 16 MiB at most."),
             Query("wait_ms", Natural, "Wait this long for a new record at the end. 60,000 at most."),
+            Query("locate", bool, "Where records are, as JSON, if they are only in the archive."),
         ),
         errors=(400, 404, 410),
     ),

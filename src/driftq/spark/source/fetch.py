@@ -12,12 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
+from msgspec import json
+
 from driftq.client.calls import admin
 from driftq.client.calls.queue import refusal, segment
 from driftq.client.errors import Gone, InvalidCall, NotFound, Refused
 from driftq.client.transport.http import HttpReply, parse_address
 from driftq.client.transport.sansio import Call, RetryOptions
 from driftq.client.transport.sync_transport import Transport
+from driftq.spark.source.archived_ranges import archive_reader
+from driftq.wire.topics import ArchivedRange
 
 if TYPE_CHECKING:
     from driftq.spark.source.offsets import OffsetRange
@@ -55,7 +59,8 @@ def transport_of(connection: BrokerOptions, *, first_contact_ms: int | None = No
 
 
 class FetchedBatches(NamedTuple):
-    """The reply to one fetch. The batches may begin before `first`: only records in [first, next_offset) count."""
+    """The reply to one fetch. The batches may begin before `first`: only records in [first, next_offset) count. If they
+    are `archived`, there is no data, but the place where it is."""
 
     data: bytes | bytearray
     first: int
@@ -64,18 +69,26 @@ class FetchedBatches(NamedTuple):
     end: int  # of the log, now
     created_at: str  # of the log, if the broker reports it
     last: str  # what identifies the last batch of the log, if it was asked for
+    archived: ArchivedRange | None = None
 
 
-def fetch_call(path: str, offset: int | None, end: int, max_bytes: int) -> Call[FetchedBatches]:
-    """A fetch from a partition or a stream; `path` is that of `records_path`. An offset of None is a stream's start."""
+def fetch_call(
+    path: str, offset: int | None, end: int, max_bytes: int, *, locate: bool = False
+) -> Call[FetchedBatches]:
+    """A fetch from a partition or a stream; `path` is that of `records_path`. An offset of None is a stream's start.
+    With `locate`, records that are only in the archive are not sent, but where they are."""
 
     def read(reply: HttpReply) -> FetchedBatches:
         next_offset, start, log_end = (int(reply.headers[f"driftq-{name}-offset"]) for name in ("next", "start", "end"))
         first = start if offset is None else offset
         created_at, last = (reply.headers.get(f"driftq-{name}", "") for name in ("created-at", "last-batch"))
-        return FetchedBatches(reply.body, first, next_offset, start, log_end, created_at, last)
+        archived: ArchivedRange | None = None
+        if locate and reply.headers.get("content-type", "").startswith("application/json"):
+            archived = json.decode(reply.body, type=ArchivedRange)
+        data = reply.body if archived is None else b""
+        return FetchedBatches(data, first, next_offset, start, log_end, created_at, last, archived)
 
-    parameters = {"offset": offset, "end": end, "max_bytes": max_bytes}
+    parameters = {"offset": offset, "end": end, "max_bytes": max_bytes, "locate": "true" if locate else None}
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
     separator = "&" if "?" in path else "?"
     return Call("GET", f"{path}{separator}{query}", read, refusal=refusal, idempotent=True)
@@ -103,9 +116,11 @@ def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -
     name = f"{task.topic}/{task.partition}" if not options.streams else task.topic
     path = records_path(task.topic, task.partition, stream=bool(options.streams))
     offset = task.start
+    archive = archive_reader(options.archive) if options.archive is not None else None
     while offset < task.end:
+        locate = archive is not None and not archive.is_away
         try:
-            batches = transport.execute(fetch_call(path, offset, task.end, options.fetch_bytes))
+            batches = transport.execute(fetch_call(path, offset, task.end, options.fetch_bytes, locate=locate))
         except (Gone, NotFound, InvalidCall) as error:
             if options.fail_on_loss:
                 raise DataLoss(f"{name} from offset {offset}: {error.message}") from None
@@ -117,6 +132,11 @@ def fetch_range(transport: Transport, task: OffsetRange, options: ReadOptions) -
             if options.fail_on_loss:
                 raise DataLoss(f"{name} ends at {batches.end}, before offset {task.end}")
             return
+        if archive is not None and batches.archived is not None:
+            data = archive.read(batches.archived)
+            if data is None:
+                continue  # it is away now: the broker reads it
+            batches = batches._replace(data=data)
         yield batches
         offset = batches.next_offset
 

@@ -16,6 +16,7 @@ from driftq.client.transport.credential import ClientToken, token_from
 from driftq.client.transport.tls import ClientTls, tls_from
 from driftq.settings.quantities import SPARK_DURATION_MS, SPARK_SIZE_BYTES, Units, parse_quantity
 from driftq.settings.suggestions import closest
+from driftq.spark.source.archived_ranges import ArchiveAddress
 from driftq.wire.fields import from_rfc3339
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -76,6 +77,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("includeHead", "`false`", "add the column `head`: the record's head (JSON) as text"),
     Option("queueState", "", "a group's name: add columns with the state of each message in that group"),
     Option("fetchBytes", "`8m`", "the size of one fetch; a task's memory is a small multiple of it"),
+    Option(
+        "archive",
+        "`DRIFTQ_ARCHIVE` or none",
+        "the broker's archive (`s3://bucket/prefix`, a folder): the tasks read old records there",
+    ),
+    Option(
+        "archiveOptions", "the tasks' environment", 'options of its object store, as JSON: `{"AWS_ENDPOINT_URL":"…"}`'
+    ),
     Option("retryMs", "`60s`", "how long a task retries while the broker does not answer"),
     Option("pushFilters", "`false`", "use filters on topic, partition, offset and timestamp to read less (batch)"),
 )
@@ -139,6 +148,7 @@ class ReadOptions(NamedTuple):
     fetch_bytes: int = 8 << 20
     push_filters: bool = False
     group: str = ""  # follows the progress of a streaming query
+    archive: ArchiveAddress | None = None  # where records are read that are only in the archive
 
 
 def connection_of(given: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> BrokerOptions:
@@ -196,7 +206,24 @@ def read_options(options: Mapping[str, str], environment: Mapping[str, str] = os
         fetch_bytes=_bytes("fetchBytes", given, 8 << 20) or 1,
         group=given.get("group", ""),
         push_filters=flag("pushFilters", given.get("pushfilters", "false")),
+        archive=_archive(given, environment),
     )
+
+
+def _archive(given: Mapping[str, str], environment: Mapping[str, str]) -> ArchiveAddress | None:
+    url = given.get("archive", environment.get("DRIFTQ_ARCHIVE", "")).rstrip("/")
+    text = given.get("archiveoptions", "{}")
+    try:
+        options = {str(name): str(value) for name, value in json.loads(text).items()}
+    except (ValueError, AttributeError):
+        raise BadOption('archiveOptions is written like {"AWS_ENDPOINT_URL":"http://127.0.0.1:8333"}') from None
+    if options and not url:
+        raise BadOption("archiveOptions is for an archive; give its address with archive")
+    if not url:
+        return None
+    if not url.startswith(("s3://", "gs://", "az://", "/")):
+        raise BadOption(f"archive is s3://bucket/prefix, gs://…, az://…, or the path of a folder from /, not {url!r}")
+    return ArchiveAddress(url, tuple(sorted(options.items())))
 
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:

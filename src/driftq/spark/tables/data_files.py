@@ -26,8 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct, json
 
+from driftq.spark.object_stores import store_at
 from driftq.spark.tables.ledger import DataFile, FileSpan, merge_spans
-from driftq.spark.tables.storage import LocalFiles, files_at, store_at, sync
+from driftq.spark.tables.storage import LocalFiles, files_at, sync
 
 HASH = "_driftq_hash"  # the hash of a row, which Spark computes and files do not have
 RESULT_SCHEMA = "file BINARY"

@@ -17,16 +17,17 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, NotFoundError, PreconditionError
 
+from driftq.spark.object_stores import store_at
+
 LOG = "_delta_log"
 PRIVATE = "_driftq"  # Readers of Delta and of Parquet ignore names that begin with `_`.
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-_CLIENT_OPTIONS = {"allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "proxy_url"}
 
 
 class TableFiles(Protocol):
@@ -179,19 +180,6 @@ class ObjectFiles:
         names = list(paths)
         if names:
             obstore.delete(self._store, names)
-
-
-def store_at(url: str, options: Mapping[str, str]) -> Any:
-    """The store of a URL. Options have the names that delta-rs and other users of `object_store` know, in any case:
-    AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, AWS_ACCESS_KEY_ID."""
-    lower = {name.lower(): value for name, value in options.items()}
-    client: dict[str, Any] = {}
-    for name in list(lower):
-        plain = name.removeprefix("aws_").removeprefix("google_").removeprefix("azure_")
-        if plain in _CLIENT_OPTIONS:
-            value = lower.pop(name)
-            client[plain] = value == "true" if plain.startswith("allow") else value
-    return obstore.store.from_url(url, config=lower or None, client_options=client or None)  # type: ignore[arg-type]
 
 
 def sync(path: Path) -> None:

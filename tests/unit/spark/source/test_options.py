@@ -146,3 +146,23 @@ def test_what_only_topics_know_is_refused_for_streams(name):
 def test_a_table_in_the_catalog_is_refused_with_what_to_use():
     raw = {"provider": "driftq", "owner": "root", "subscribe": "orders", "option.subscribe": "orders"}
     assert "CREATE TEMPORARY VIEW orders USING driftq" in refusal(raw)
+
+
+def test_an_archive_is_named_by_its_address_and_the_options_of_its_store():
+    assert options().archive is None
+    parsed = options(archive="s3://bucket/prefix/", archiveOptions='{"AWS_REGION":"eu-central-1"}')
+    assert parsed.archive == ("s3://bucket/prefix", (("AWS_REGION", "eu-central-1"),))
+    assert read_options({"subscribe": "a"}, {"DRIFTQ_ARCHIVE": "/mnt/archive"}).archive == ("/mnt/archive", ())
+
+
+@pytest.mark.parametrize(
+    ("more_options", "reason"),
+    [
+        ({"archive": "bucket/prefix"}, "from /"),
+        ({"archive": "http://bucket/prefix"}, "s3://bucket/prefix"),
+        ({"archive": "/mnt", "archiveOptions": "AWS_REGION=x"}, "is written like"),
+        ({"archiveOptions": '{"AWS_REGION":"x"}'}, "give its address"),
+    ],
+)
+def test_an_archive_that_cannot_be_is_refused(more_options, reason):
+    assert reason in refusal({"subscribe": "orders", **more_options})
