@@ -19,7 +19,9 @@ CLEAR = "\x1b[2J\x1b[H"
 
 @click.command()
 @click.option("--every", "every_ms", type=DURATION, default="2s", show_default=True, help="The time between updates.")
-@click.option("--count", type=click.IntRange(min=0), default=0, help="Stop after so many updates; without it, at Ctrl-C.")
+@click.option(
+    "--count", type=click.IntRange(min=0), default=0, help="Stop after so many updates; without it, at Ctrl-C."
+)
 @click.option("--sort", default="lag", show_default=True, help="Order of the groups: lag, rate, in_flight, name.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many groups.")
 @broker_command
