@@ -1,4 +1,5 @@
-"""How the server's work grows with the number of things it holds: streams, topics, groups, keys, leases, dead letters.
+"""How the server's work grows with the number of things it holds: streams, topics, groups, keys, leases,
+delayed messages, dead letters.
 
     python -m bench.growth [--sizes 1000,4000,16000] [--only TEXT] [--folder DIR] [--save NAME]
 
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 import driftq
 from bench.named_run import place, save_part
 from bench.report import emit
+from driftq.wire.produce import ProduceItem
 from tests.support.server import Server
 from tests.support.wait import until
 
@@ -123,6 +125,21 @@ async def fill(target: Target, count: int) -> None:
     await target.fill(count)
 
 
+async def delay(target: Target, count: int) -> None:
+    """Messages for later, not in order of time."""
+    await target.broker.topics.create("t")
+    for first in range(0, count, 1_000):
+        messages = [
+            ProduceItem(value="v", delay_ms=3_600_000 + number * 7_919 % 1_000_003)
+            for number in range(first, min(count, first + 1_000))
+        ]
+        await target.broker.send_many("t", messages)
+
+
+async def start_group(target: Target, count: int) -> None:
+    assert not await target.broker.claim("t", "late")
+
+
 async def claim_all(target: Target, count: int) -> None:
     await target.all_claimed(count)
 
@@ -178,6 +195,7 @@ CASES = {
     "pending: claim": Case(fill, claim_all),
     "pending: claim, nack in hundreds": Case(fill, nack_in_hundreds),
     "pending: claim, expire together": Case(fill, expire),
+    "delayed messages: start a group": Case(delay, start_group),
     "gaps: claim, ack every second message": Case(fill, ack_every_second),
     "dead letters: claim and reject": Case(None, reject_all),
     "dead letters: group by error": Case(reject_all, list_errors),

@@ -17,6 +17,7 @@ LETTERS = 10_000
 TOPICS = 1_000
 PARTITIONS = 1_000  # in full: one request describes all of them
 STREAMS = 10_000
+DELAYED = 50_000
 TURN_S = 0.02
 SETTINGS = ("queue.in_flight_max=1000000", "limits.streams_max=1000000")
 
@@ -102,6 +103,22 @@ def test_many_topics_and_partitions_are_described_without_a_stall(many_topics, p
     many_topics.reset()
     assert many_topics.call("GET", path).status == 200
     many_topics.assert_no_turn_above(TURN_S)
+
+
+def test_a_group_starts_and_seeks_among_many_delayed_messages_without_a_stall(tmp_path):
+    with measured_server(str(tmp_path / "data"), *SETTINGS) as server:
+        assert server.call("POST", "/v1/topics", {"name": "t"}).status == 201
+        delays_ms = [3_600_000 + number * 7_919 % 1_000_003 for number in range(DELAYED)]  # not in order of time
+        for first in range(0, DELAYED, 10_000):
+            messages = [{"value": "v", "delay_ms": delay_ms} for delay_ms in delays_ms[first : first + 10_000]]
+            assert server.call("POST", "/v1/produce/batch", {"topic": "t", "messages": messages}).status == 200
+        server.reset()
+        for group in ("g", "h"):
+            claim = {"topic": "t", "group": group, "owner": "w", "max": 100}
+            assert server.call("POST", "/v1/claim", claim).json()["messages"] == []
+        for target in ({"to": 100, "partition": 0}, {"to": "earliest"}, {"to": "latest"}):
+            assert server.call("POST", "/v1/topics/t/groups/g/seek", target).status < 300
+        server.assert_no_turn_above(TURN_S)
 
 
 def test_many_streams_are_created_and_listed_without_a_stall(tmp_path):

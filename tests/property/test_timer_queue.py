@@ -62,3 +62,27 @@ def test_many_items_are_added_and_removed_like_single_ones(block_items, batches,
         check(queue, expected, block_items)
     queue.remove_until(until_ms)
     check(queue, [item for item in expected if item[0] > until_ms], block_items)
+
+
+@given(first=st.sets(items), changes=st.lists(st.tuples(st.booleans(), items)), number=st.integers(0, 13))
+def test_a_copy_and_its_original_do_not_see_each_others_changes(block_items, first, changes, number):
+    queues = [TimerQueue(first)]
+    queues.append(queues[0].copy())
+    contents = [sorted(first), sorted(first)]
+    for of_copy, item in changes:
+        queue, expected = queues[of_copy], contents[of_copy]
+        if item in expected:
+            queue.remove(item)
+            expected.remove(item)
+        else:
+            queue.add(item)
+            insort(expected, item)
+    check(queues[0], contents[0], block_items)
+    queues[1].remove_below(number)
+    check(queues[1], [item for item in contents[1] if item[1] >= number], block_items)
+    check(queues[0], contents[0], block_items)
+    again = queues[0].copy()
+    again.remove_until(number)
+    check(again, [item for item in contents[0] if item[0] > number], block_items)
+    again.extend([(20, 20), (0, 20)])
+    check(queues[0], contents[0], block_items)

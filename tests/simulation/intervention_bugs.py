@@ -4,7 +4,7 @@ RULES = "core.rules.interventions"
 
 INTERVENTION_BUGS: dict[str, tuple[str, str, str]] = {
     "retried_only_by_groups_that_exist": (f"{RULES}:retry", "if delayed:", "if 0:"),
-    "retry_forgotten_by_a_restart": ("core.state.logs:Log.restore", "if fact.made_due:", "if 0:"),
+    "retry_not_kept_for_groups_that_start": ("core.state.logs:Log.make_due", "self.delays.end(offset)", "pass"),
     "retry_does_not_wake": ("core.state.deadlines:make_due", "progress.make_due(fact)", "return"),
     "moved_while_held": ("core.transitions.lookups:is_movable", "return not any(", "return not 0 or any("),
     "moved_for_one_group": (f"{RULES}:_move_part", "topic.groups.values():", "list(topic.groups.values())[:1]:"),

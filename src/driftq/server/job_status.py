@@ -9,7 +9,6 @@ A job without an id of its own is named `topic:partition:offset`.
 from __future__ import annotations
 
 import re
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET, Raw
@@ -40,7 +39,6 @@ _STATE_ORDER: tuple[JobStateName, ...] = (
 _FINAL_STATES: dict[str, JobStateName] = {
     "succeeded": "succeeded", "dead": "dead", "cancelled": "cancelled", "skipped": "skipped",
 }  # fmt: skip
-DELAYED_MAX = 1_000  # of a log without groups, that a summary looks through
 ENDED = frozenset(("dead", "cancelled", "finished", "succeeded", "skipped"))
 
 
@@ -193,8 +191,7 @@ def job_summary(view: StateView, log: Log, offset: int) -> JobSummary:
             owner = lease.owner
     overall = next((name for name in _STATE_ORDER if name in names), None)
     if overall is None:
-        is_delayed = offset not in log.made_due and any(at == offset for _, at in islice(log.delayed, DELAYED_MAX))
-        overall = "cancelled" if offset in log.cancelled else "scheduled" if is_delayed else "ready"
+        overall = "cancelled" if offset in log.cancelled else "scheduled" if offset in log.delays.times else "ready"
     return JobSummary(overall, attempts, error, owner, due_ms)
 
 

@@ -503,13 +503,14 @@ class QueuesCheck:
             for log_id, places in group.places.items():
                 progress = state.progress_of(group_id, log_id)
                 at = f"group {group.name} of {group.topic}, log {log_id}"
-                held = {offset: entry.lease for offset, entry in progress.entries.items() if entry.held}
+                entries = {offset: progress.entries[offset] for offset in progress.entries}
+                held = {offset: entry.lease for offset, entry in entries.items() if entry.held}
                 for first, end, lease in progress.held:
                     for offset in range(first, end):
                         if offset in held:
                             raise Violation("Q1", f"{at}: offset {offset} is held twice")
                         held[offset] = lease
-                resting = {offset: entry.retry_at_ms for offset, entry in progress.entries.items() if not entry.held}
+                resting = {offset: entry.retry_at_ms for offset, entry in entries.items() if not entry.held}
                 settled = {offset for first, end in progress.settled for offset in range(first, end)}
                 ready = {offset for first, end in progress.ready for offset in range(first, end)}
                 if progress.floor != places.floor:

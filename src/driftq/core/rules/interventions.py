@@ -12,6 +12,7 @@ effect.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -62,8 +63,7 @@ def retry(ctx: DecisionContext, command: RetryMessages) -> Reply:
             waiting |= dict.fromkeys(entries)
             delayed |= dict.fromkeys(offset for offset, entry in entries.items() if not entry.was_delivered())
             ctx.facts.append(MadeDue(group.group_id, log.log_id, tuple(runs(list(entries))), ctx.now_ms))
-    if log.delayed and len(waiting) < len(offsets):
-        delayed |= _delayed(log, dict.fromkeys(offset for offset in offsets if offset not in waiting), ctx.now_ms)
+    delayed |= dict.fromkeys(_delayed(log, (offset for offset in offsets if offset not in waiting), ctx.now_ms))
     if delayed:  # a group that starts later would wait for them
         ctx.facts.append(MadeDue(0, log.log_id, tuple(runs(sorted(delayed))), ctx.now_ms))
     return Touched(len(waiting | delayed))
@@ -76,12 +76,10 @@ def _waiting(progress: Progress, offsets: list[int], now_ms: int) -> dict[int, E
     return {offset: entry for offset, entry in entries.items() if not entry.held and entry.retry_at_ms > now_ms}
 
 
-def _delayed(log: Log, offsets: dict[int, None], now_ms: int) -> dict[int, None]:
-    return {
-        offset: None
-        for not_before_ms, offset in log.delayed
-        if offset in offsets and not_before_ms > now_ms and offset not in log.made_due and offset not in log.cancelled
-    }
+def _delayed(log: Log, offsets: Iterable[int], now_ms: int) -> Iterator[int]:
+    """Those that a group which starts now would wait for."""
+    times = log.delays.times
+    return (offset for offset in offsets if times.get(offset, 0) > now_ms and offset not in log.cancelled)
 
 
 # --- purge ---

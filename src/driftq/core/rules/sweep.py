@@ -256,7 +256,7 @@ def _retain(ctx: DecisionContext, log_id: int, retention_ms: int, retention_byte
 def _has_many_pending(state: State, log: Log) -> bool:
     """Whether a trim of the whole log would take too long. A trim goes through all delayed messages of a log, so with
     many of them one trim takes less time than many."""
-    if log.delayed.count > PENDING_TRIMMED:
+    if len(log.delays) > PENDING_TRIMMED:
         return False
     if state.job_batches.first_of_many(log.log_id, PENDING_TRIMMED) is not None:
         return True

@@ -118,14 +118,14 @@ def shifted(timer_ms: int, fact: ClockSet) -> int:
 def _shift_progress(progress: Progress, fact: ClockSet) -> None:
     # Entries may share a lease or, after a restart, have one each. Shift every lease once.
     live = [lease for _, _, lease in progress.lease_timers]
-    known = (entry.lease for entry in progress.entries.values() if entry.lease is not None)
+    known = (entry.lease for _, entry in progress.entries.changed() if entry.lease is not None)
     for lease in dict.fromkeys((*live, *known)):
         step_ms = shifted(lease.until_ms, fact) - lease.until_ms
         lease.at_ms += step_ms  # a lease keeps its length, by which a timeout is known
         lease.until_ms += step_ms
     progress.lease_timers = TimerQueue((lease.until_ms, lease.number, lease) for lease in live)
-    waiting: list[tuple[int, int]] = []
-    for offset, entry in progress.entries.items():
+    waiting = [(not_before_ms, offset) for offset, not_before_ms in progress.entries.delayed.items()]
+    for offset, entry in progress.entries.changed():
         if entry.held:
             continue
         if entry.was_delivered():

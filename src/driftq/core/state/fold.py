@@ -206,10 +206,8 @@ class Fold:
         """A group starts at an offset: delayed messages wait for their time, and what it never gets is settled."""
         log = self.logs[progress.log_id]
         log.low_floor = min(log.low_floor, start) if len(log.readers) > 1 else start
-        progress.delay_all(log.delays(), at_ms)
-        progress.pass_over(log.passed_over(self.groups[progress.group_id].name))
+        lanes.start(progress, log, self.groups[progress.group_id].name, at_ms)
         log.ended_ms = self.state.last_ms
-        lanes.pass_all(progress, log)
         self.state.schedule(progress)
 
     def _group_sought(self, fact: f.GroupSought) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from driftq.core.state.logs import Log
     from driftq.core.state.progress import Progress
 
+PASSED_AT_ONCE = 64  # delayed messages: a group that starts may meet a million of them
 SHARED_TENANT = "\x1fshared"  # tenants of a fair topic without a lane of their own share this one
 
 
@@ -128,6 +129,13 @@ class LaneIndex:
 # --- the cursors of a group ---
 
 
+def start(progress: Progress, log: Log, group: str, at_ms: int) -> None:
+    """A group starts at its floor: delayed messages wait for their time, and what it never gets is settled."""
+    progress.delay_from_start(log.delays.ahead(at_ms, progress.floor))
+    progress.pass_over(log.passed_over(group))
+    pass_all(progress, log)
+
+
 def pass_plain(progress: Progress, log: Log) -> None:
     """Move the cursor of the default lane past what is settled or in another lane."""
     while True:
@@ -145,9 +153,11 @@ def pass_lane(progress: Progress, log: Log, key: LaneKey) -> None:
     if lane is None:
         return
     offsets, entries, settled = lane.offsets, progress.entries, progress.settled
+    waits = entries.delayed.__contains__
     first = index = bisect_left(offsets, max(progress.lane_cursors.get(key, 0), progress.floor))
     while index < len(offsets) and (offsets[index] in entries or offsets[index] in settled):
-        index += 1
+        many = offsets[index : index + PASSED_AT_ONCE]
+        index += len(many) if all(map(waits, many)) else 1
     if index > first:
         progress.lane_cursors[key] = offsets[index - 1] + 1
 

@@ -10,7 +10,8 @@
 
 1. A claim makes one `Lease`, which knows the ranges it was given. Messages on their first attempt are held as ranges
    (`core.state.held_ranges`).
-2. A message that failed, was given back or was delayed gets an `Entry`, and never goes back to the ranges.
+2. A message that failed, was given back or was delayed gets an `Entry`, and never goes back to the ranges. As long as
+   a delayed message was never delivered, `Entries` keeps only its time.
 3. An entry that is not held is resting until `retry_at_ms`. It keeps its last lease: a late ack of that holder counts
    until the message is delivered again.
 4. A lease whose `until_ms` has passed is expired by the next claim or sweep (`core.transitions.expiry`). No timer
@@ -79,6 +80,76 @@ class Entry(Struct, gc=False, eq=False):
         if fact.token or fact.owner:
             entry.lease = Lease(fact.owner, fact.token, fact.at_ms, fact.until_ms)
         return entry
+
+
+class Entries:
+    """The entries of a group in one log, by offset.
+
+    A delayed message that was never delivered is a number in `delayed`. Its entry is made when it is read, and kept
+    when it is put back.
+    """
+
+    __slots__ = ("_changed", "delayed", "version")
+
+    def __init__(self) -> None:
+        self._changed: dict[int, Entry] = {}
+        self.delayed: dict[int, int] = {}  # by offset: when a message may be delivered for the first time
+        self.version = 0  # of the entries of delayed messages
+
+    def __len__(self) -> int:
+        return len(self._changed) + len(self.delayed)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._changed or offset in self.delayed
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._changed
+        yield from self.delayed
+
+    def __getitem__(self, offset: int) -> Entry:
+        entry = self._changed.get(offset)
+        return entry if entry is not None else self._of_delayed(self.delayed[offset])
+
+    def __setitem__(self, offset: int, entry: Entry) -> None:
+        self.delayed.pop(offset, None)
+        self._changed[offset] = entry
+
+    def get(self, offset: int) -> Entry | None:
+        entry = self._changed.get(offset)
+        if entry is None and offset in self.delayed:
+            return self._of_delayed(self.delayed[offset])
+        return entry
+
+    def pop(self, offset: int) -> Entry:
+        entry = self._changed.pop(offset, None)
+        return entry if entry is not None else self._of_delayed(self.delayed.pop(offset))
+
+    def delay(self, times: dict[int, int], version: int) -> None:
+        """Add delayed messages with their times. The dictionary is kept if there are none yet."""
+        self.version = version
+        if self.delayed:
+            self.delayed.update(times)
+        else:
+            self.delayed = times
+
+    def changed(self) -> Iterator[tuple[int, Entry]]:
+        """All but the delayed messages that were never delivered."""
+        return iter(self._changed.items())
+
+    def free(self, count: int) -> None:
+        """Remove some, whichever they are."""
+        for entries in (self._changed, self.delayed):
+            freed = min(count, len(entries))
+            for _ in range(freed):
+                entries.popitem()
+            count -= freed
+
+    def clear(self) -> None:
+        self._changed.clear()
+        self.delayed = {}
+
+    def _of_delayed(self, not_before_ms: int) -> Entry:
+        return Entry(0, self.version, retry_at_ms=not_before_ms)
 
 
 DEAD_MAX = 1_000

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
 from driftq.core.model.snapshot_facts import LogState
+from driftq.core.state.delays import Delays
 from driftq.core.state.lanes import LaneIndex
 from driftq.core.state.producers import ProducerTable
-from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import ProducerSequence, RecordSchedule
@@ -44,7 +44,7 @@ NO_PRODUCERS = ProducerTable()
 NO_RANGES = RangeSet()
 NO_NUMBERS = array("q")
 NO_READERS: list[int] = []
-NO_DELAYS: TimerQueue[tuple[int, int]] = TimerQueue()
+NO_DELAYS = Delays()
 NO_DIRECTED: dict[int, str] = {}
 
 
@@ -52,7 +52,7 @@ class Log:
     """One append-only sequence: a topic's partition, a stream, or the staging log."""
 
     __slots__ = (
-        "cancelled", "deadline_offsets", "deadlines_ms", "delayed", "directed", "end", "ended_ms", "fair_from",
+        "cancelled", "deadline_offsets", "deadlines_ms", "delays", "directed", "end", "ended_ms", "fair_from",
         "lanes", "last_ms", "log_id", "low_floor", "made_due", "partition", "payload_bytes", "producers", "readers",
         "size_offsets", "size_totals", "start", "timeout_offsets", "timeouts_ms", "topic", "tracked",
     )  # fmt: skip
@@ -69,7 +69,7 @@ class Log:
         self.lanes = NO_LANES  # which records belong to explicit lanes
         self.tracked = NO_RANGES  # jobs whose attempts are recorded
         self.fair_from = start  # in a fair topic tenants take turns from this offset on
-        self.delayed = NO_DELAYS  # (not_before_ms, offset) of those that were ahead at the last append
+        self.delays = NO_DELAYS  # that were ahead at the last append
         self.deadline_offsets = NO_NUMBERS  # records with a deadline, ascending, and ...
         self.deadlines_ms = NO_NUMBERS  # ... their deadlines
         self.timeout_offsets = NO_NUMBERS  # records with an execution timeout, ascending, and ...
@@ -78,7 +78,7 @@ class Log:
         self.size_totals = array("q", [0]) if topic else NO_NUMBERS  # ... the payload bytes below them; only in topics
         self.readers = NO_READERS  # ids of the groups that read it
         self.low_floor = start  # a lower bound of the floors of its groups
-        self.made_due = NO_RANGES  # delayed messages whose delay was ended early, for groups that start later
+        self.made_due = NO_RANGES  # delayed messages whose delay was ended early
         self.cancelled = NO_RANGES  # no group gets these, whenever it starts
         self.directed = NO_DIRECTED  # by offset: the name of the only group that gets it
         self.ended_ms = 0  # the last time that a change of its groups may have ended jobs
@@ -116,12 +116,8 @@ class Log:
             self.made_due = RangeSet()
         for first, end in ranges:
             self.made_due.add(first, end)
-
-    def delays(self) -> Iterable[tuple[int, int]]:
-        """Messages with a delay that was not ended early, as (time, offset), in this order."""
-        if not self.made_due:
-            return self.delayed
-        return [item for item in self.delayed if item[1] not in self.made_due]
+            for offset in range(first, end):
+                self.delays.end(offset)
 
     def direct(self, offset: int, group: str) -> None:
         """Only this group gets the message."""
@@ -180,7 +176,7 @@ class Log:
 
     def mark(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
         """Add the records that are not plain to their lanes, and note their deadlines, delays and timeouts."""
-        self.delayed.remove_until(at_ms)
+        self.delays.end_until(at_ms)
         delayed: list[tuple[int, int]] = []
         for mark in marks:
             offset = first_offset + mark.index
@@ -203,9 +199,9 @@ class Log:
             if mark.group:
                 self.direct(first_offset + mark.index, mark.group)
         if delayed:
-            if self.delayed is NO_DELAYS:
-                self.delayed = TimerQueue()
-            self.delayed.extend(delayed)
+            if self.delays is NO_DELAYS:
+                self.delays = Delays()
+            self.delays.extend(delayed)
 
     def _add_to_lanes(self, marks: tuple[RecordSchedule, ...], first_offset: int, at_ms: int) -> None:
         """Records of one lane that follow each other are added together."""
@@ -263,8 +259,7 @@ class Log:
         del self.deadline_offsets[:cut], self.deadlines_ms[:cut]
         cut = bisect_left(self.timeout_offsets, start)
         del self.timeout_offsets[:cut], self.timeouts_ms[:cut]
-        if self.delayed:
-            self.delayed = TimerQueue(item for item in self.delayed if item[1] >= start)
+        self.delays.trim(start)
         self.low_floor = max(self.low_floor, start)
 
     def is_plain(self) -> bool:
@@ -274,7 +269,7 @@ class Log:
             or self.lanes.by_key
             or self.lanes.withdrawn
             or self.readers
-            or self.delayed
+            or self.delays
             or self.directed
             or self.tracked
             or self.cancelled
@@ -293,7 +288,7 @@ class Log:
             self.payload_bytes,
             self.last_ms,
             self.lanes.snapshot(),
-            tuple(self.delayed),
+            tuple(self.delays.timers),
             self.deadline_offsets.tobytes(),
             self.deadlines_ms.tobytes(),
             self.size_offsets.tobytes(),
@@ -315,7 +310,7 @@ class Log:
         self.payload_bytes, self.last_ms = fact.payload_bytes, fact.last_ms
         if fact.lanes:
             self._own_lanes().restore(fact.lanes)
-        self.delayed = TimerQueue(fact.delayed) if fact.delayed else NO_DELAYS
+        self.delays = Delays(fact.delayed) if fact.delayed else NO_DELAYS
         self.deadline_offsets, self.deadlines_ms = _numbers(fact.deadline_offsets), _numbers(fact.deadlines_ms)
         self.timeout_offsets, self.timeouts_ms = _numbers(fact.timeout_offsets), _numbers(fact.timeouts_ms)
         if self.topic:

@@ -34,13 +34,14 @@ from typing import TYPE_CHECKING
 from driftq.core.model.facts import LaneKey
 from driftq.core.model.ranges import Range, RangeSet
 from driftq.core.state.held_ranges import HeldRanges
-from driftq.core.state.leases import DeadOffsets, Entry, Lease
+from driftq.core.state.leases import DeadOffsets, Entries, Entry, Lease
 from driftq.core.state.timer_queue import TimerQueue
 
 if TYPE_CHECKING:
     from driftq.core.model.facts import Extended, Failed, FailureExplained, Leased, Released
     from driftq.core.model.job_facts import MadeDue
     from driftq.core.model.snapshot_facts import CursorState, EntryState, HeldState, SettledState
+    from driftq.core.state.delays import Delays
 
 
 class MessageState(Enum):
@@ -75,7 +76,7 @@ class Progress:
         self.ready = RangeSet()  # given back before a client saw them
         self.held = HeldRanges()  # held on their first attempt, as ranges with their leases
         self.dead = DeadOffsets()  # the last dead letters, to recognise late and repeated calls
-        self.entries: dict[int, Entry] = {}  # messages with a history: held again, or resting
+        self.entries = Entries()  # messages with a history: held again, or resting
         self.in_flight = 0  # held messages, in ranges and in entries
         self.fresh_version = 1  # lease version of a first delivery; rises when the group seeks
         self.top_version = 0  # the highest lease version so far
@@ -142,6 +143,7 @@ class Progress:
                 entry.version += 1
                 entry.held, entry.lost = True, False
                 entry.lease = lease
+                entries[first] = entry
                 self.top_version = max(self.top_version, entry.version)
             else:
                 self._lease_fresh(first, end, lease, fact.lane)
@@ -273,13 +275,15 @@ class Progress:
                 self.settle(max(first, self.floor), end)
 
     def delay_all(self, delayed: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """New messages, or those that a group meets at its start, must not be delivered before their time. They are
-        given as (time, offset)."""
+        """New messages must not be delivered before their time. They are given as (time, offset)."""
         waiting = [item for item in delayed if item[0] > now_ms and item[1] >= self.floor]
-        entries, version = self.entries, self.fresh_version - 1
-        for not_before_ms, offset in waiting:
-            entries[offset] = Entry(0, version, retry_at_ms=not_before_ms)
+        self.entries.delay({offset: not_before_ms for not_before_ms, offset in waiting}, self.fresh_version - 1)
         self.retry_timers.extend(waiting)
+
+    def delay_from_start(self, delays: Delays) -> None:
+        """The same for those that a group meets at its start, which it takes over."""
+        self.entries.delay(delays.times, self.fresh_version - 1)
+        self.retry_timers = delays.timers
 
     def seek(self, offset: int) -> None:
         """Start over at an offset. Lease versions keep rising, so that earlier holders stay fenced off."""
@@ -303,8 +307,6 @@ class Progress:
     # --- steps of the folds ---
 
     def entries_in(self, first: int, end: int) -> list[int]:
-        if not self.entries:
-            return []
         if end - first == 1:
             return [first] if first in self.entries else []
         if end - first < len(self.entries):
@@ -320,13 +322,12 @@ class Progress:
 
     def _end_attempt(self, offset: int) -> Entry:
         """Take an offset out of `held` or `entries` and return its entry, a new one after a first attempt."""
-        entry = self.entries.pop(offset, None)
-        if entry is None:
+        if offset in self.entries:
+            entry = self.entries.pop(offset)
+        else:
             pieces = self.held.cut(offset, offset + 1)
             assert pieces, f"offset {offset} of log {self.log_id} is not held by group {self.group_id}"
-            entry = Entry(1, self.fresh_version)
-            entry.lease = pieces[0][2]
-            entry.held = True
+            entry = Entry(1, self.fresh_version, lease=pieces[0][2], held=True)
         self._end_hold(offset, entry)
         return entry
 

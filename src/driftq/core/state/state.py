@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from driftq.core.model.facts import STAGING_LOG
+from driftq.core.state import lanes
 from driftq.core.state.access_tokens import AccessTokenTable
 from driftq.core.state.deadlines import Deadlines
 from driftq.core.state.effects import PENDING_KEPT_MS, EffectMessages, EffectStatus, EffectTable
@@ -98,8 +99,7 @@ class State:
         while self.discarded and count > 0:
             entries = self.discarded[-1].entries
             freed = min(count, len(entries))
-            for _ in range(freed):
-                entries.popitem()
+            entries.free(freed)
             count -= freed + 1
             if not entries:
                 self.discarded.pop()
@@ -132,8 +132,7 @@ class State:
         group = Group(fact.group_id, fact.topic, fact.group, fact.at_ms)
         for log_id, start in zip(self.topics[fact.topic].log_ids, fact.starts, strict=True):
             progress = Progress(fact.group_id, log_id, start)
-            progress.delay_all(self.logs[log_id].delays(), fact.at_ms)
-            progress.pass_over(self.logs[log_id].passed_over(fact.group))
+            lanes.start(progress, self.logs[log_id], fact.group, fact.at_ms)
             group.progress.append(progress)
         return group
 

@@ -152,6 +152,18 @@ def test_a_delayed_message_has_no_attempt_and_no_holder():
     assert (progress.entries[4].attempts, progress.entries[4].version) == (1, 1)
 
 
+def test_a_delayed_message_has_an_entry_of_its_own_once_it_is_delivered():
+    progress = Progress(1, 1, 0)
+    progress.delay_all([(900, 4), (800, 5)], 0)
+    progress.entries[4].attempts = 7  # of a copy
+    assert (progress.entries[4].attempts, list(progress.entries.changed())) == (0, [])
+    leased(progress, (4, 5))
+    assert [offset for offset, _ in progress.entries.changed()] == [4]
+    assert (list(progress.entries), len(progress.entries), progress.resting) == ([4, 5], 2, 1)
+    progress.settle(4, 6)
+    assert (len(progress.entries), 5 in progress.entries, progress.resting) == (0, False, 0)
+
+
 def test_neighbours_under_one_lease_are_one_range_in_whatever_order_they_come():
     lease = Lease("w", "t", 0, 0)
     for order in ([(0, 1), (1, 2), (2, 3)], [(2, 3), (1, 2), (0, 1)], [(0, 1), (2, 3), (1, 2)]):
