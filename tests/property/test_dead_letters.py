@@ -18,14 +18,13 @@ from driftq.core.model.facts import TopicConfig
 from driftq.core.model.replies import Claimed, Rejected
 from driftq.core.state.groups import Topic
 from driftq.engine.engine import Engine
-from driftq.server import dead_letter_index, dead_letter_scan
-from driftq.server.dead_letter_index import Letter, LetterIndex, read_letters
+from driftq.server import dead_letter_index, dead_letter_kinds, dead_letter_scan
+from driftq.server.dead_letter_index import Letter, LetterIndex, Place, read_letters
+from driftq.server.dead_letter_kinds import KindCounts
 from driftq.server.dead_letter_scan import (
     BEFORE_ALL,
     Filter,
-    KindCounts,
     LetterSearch,
-    Place,
     WaitingWalk,
 )
 from driftq.testing.clock import HandClock
@@ -33,7 +32,7 @@ from driftq.wire.dead_letters import REDRIVE_GROUP, ErrorKind
 from driftq.wire.errors import fingerprint
 from tests.support.broker_fixture import packed
 
-ERRORS = ("timeout after 5 s", "timeout after 7 s", "bad value", "", "refused 'x'")
+ERRORS = ("timeout after 5 s", "timeout after 7 s", "timeout after 9 s", "bad value", "", "refused 'x'")
 
 
 class Letters:
@@ -140,6 +139,7 @@ class Letters:
             Filter(),
             Filter(group=random.choice("gh")),
             Filter(error=random.choice(("timeout", "7", "bad", "x", "none"))),
+            Filter(kind=fingerprint(random.choice(ERRORS))),
             Filter(reason=random.choice(("rejected", "other")), since_ms=now_ms - random.randrange(3_000)),
             Filter(until_ms=now_ms - random.randrange(3_000)),
             Filter(places=places),
@@ -199,6 +199,9 @@ def small_steps() -> Iterator[None]:
     """Slices of a few letters, so that every example crosses their bounds."""
     sizes: dict[tuple[Any, str], int] = {
         (dead_letter_index, "SLICE_LETTERS"): 2,
+        (dead_letter_index, "KIND_TEXTS_MAX"): 2,
+        (dead_letter_kinds, "BLOCK_LETTERS"): 4,
+        (dead_letter_scan, "READS_MAX"): 2,
         (dead_letter_index, "PIECE_LETTERS"): 3,
         (dead_letter_scan, "LOOKS_MAX"): 100,
     }

@@ -32,6 +32,7 @@ def check(ranges: RangeSet, expected: set[int]) -> None:
     for first, end in ((0, 60), (7, 23), (12, 13)):
         assert list(ranges.within(first, end)) == sorted(expected & set(range(first, end)))
         assert all(first <= low < high <= end for low, high in ranges.overlapping(first, end))
+        assert ranges.count_between(first, end) == len(expected & set(range(first, end)))
 
 
 @pytest.fixture(params=[2, 3, 1_024], ids="blocks of {}".format, scope="module")

@@ -23,6 +23,7 @@ STDOUT = "<stdout>"
 _FILTER = (
     click.option("--group", default="", help="Only letters of this group."),
     click.option("--error", default="", help="Only letters whose last error contains this text (case-sensitive)."),
+    click.option("--kind", help="Only letters of this kind of error, as `driftq dlq errors --json` names it."),
     click.option("--reason", default="", help="Only letters with this reason (rejected, max_attempts, …)."),
     click.option("--since", type=AGO, help="Only letters since this time (RFC 3339, or 1h for an hour ago)."),
     click.option("--until", type=AGO, help="Only letters before this time."),

@@ -2,13 +2,15 @@
 
     log 7, letters 120 to 124     causes: 3 3 1 3 0          numbers of the table below; 0: read the letter itself
                                   times:  t t t u u          when it died
-    causes                        1: (billing, rejected, "bad value")   3: (mailing, max_attempts, "timeout after 5 s")
+    causes                        1: (billing, rejected, "bad value")   3: (mailing, max_attempts, "timeout after … s")
 
 Letters never change, so the columns only grow at their end and shrink at their start. Which letters were redriven is
-not noted here: the progress of the redriving group knows it (`server.dead_letter_scan`).
+not noted here: the progress of the redriving group knows it (`server.dead_letter_scan`). A cause has its whole text for
+the first texts of each kind of error; of a million texts that differ in an id, the others share one cause without it.
 
 1. **Build.** A log is indexed at its first use after a start, a slice at a time, from the log store (`piece`).
-2. **Keep.** From then on durable facts extend and trim the columns (`observe`).
+2. **Keep.** From then on durable facts extend and trim the columns (`observe`). Columns that were not used for a while
+   are not extended: what came then is read from the log at the next use.
 3. **Bound.** Twelve bytes a letter, for at most `letters_max` letters, and `texts_bytes_max` of causes. What does not
    fit is read from the log each time. Everything can be dropped and built again: it is a cache.
 """
@@ -16,6 +18,7 @@ not noted here: the progress of the redriving group knows it (`server.dead_lette
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,11 +26,13 @@ from msgspec import Struct, json
 
 from driftq.core.model import facts as f
 from driftq.storage.corruption import CorruptLog
+from driftq.wire.errors import fingerprint
 from driftq.wire.message import BAD_HEAD, read_head
 from driftq.wire.records import read_header, unpack
 
 if TYPE_CHECKING:
     from driftq.engine.engine import Engine
+    from driftq.server.dead_letter_kinds import BlockTally
     from driftq.wire.message import DeadLetter, Head
     from driftq.wire.records import Record
 
@@ -37,9 +42,15 @@ CAUSE_COST_BYTES = 250  # what a cause costs in addition to its texts
 PIECE_LETTERS = 20_000  # that one step looks at
 SLICE_LETTERS = 400  # that one step reads from the log
 SLICE_BYTES = 1 << 20
-UNUSED_MS = 60_000  # columns that were not used for this long make room for others
+UNUSED_MS = 60_000  # columns that were not used for this long make room for others, and are not extended
+KIND_TEXTS_MAX = 10_000  # whole texts of one kind of error that are kept, in half of the memory for texts
+
+TALLY_KINDS_MAX = 200  # a tally of more kinds is not kept
 
 UNKNOWN = 0  # the cause of a letter that must be read
+
+
+Place = tuple[int, int]  # partition and offset
 
 
 class Letter(NamedTuple):
@@ -67,35 +78,50 @@ class Cause(NamedTuple):
 
     group: str
     reason: str
-    error: str
-    tenant: str = ""
+    kind: str  # of the error: its fingerprint
+    tenant: str
+    error: str | None  # the whole text; None: one of many of this kind
 
 
 class CauseTable:
     """Causes by number. Numbers are valid for this table only."""
 
-    __slots__ = ("_bytes_max", "_numbers", "_size_bytes", "causes", "is_full")
+    __slots__ = ("_bytes_max", "_many", "_size_bytes", "_text_counts", "_texts", "causes", "is_full")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._size_bytes = 0
-        self._numbers: dict[Cause, int] = {}
-        self.causes: list[Cause] = [Cause("", "", "")]  # the first stands for UNKNOWN
+        self._texts: dict[tuple[str, str, str, str], int] = {}  # group, reason, error, tenant: the number of a cause
+        self._text_counts: Counter[tuple[str, str, str, str]] = Counter()  # by group, reason, kind, tenant
+        self._many: dict[tuple[str, str, str, str], int] = {}  # the cause of all further texts of such a kind
+        self.causes: list[Cause] = [Cause("", "", "", "", None)]  # the first stands for UNKNOWN
         self.is_full = False
 
-    def number(self, cause: Cause) -> int:
+    def number(self, group: str, reason: str, error: str, tenant: str) -> int:
         """The number of a cause, new or known; UNKNOWN if the table is full."""
-        number = self._numbers.get(cause)
+        text = (group, reason, error, tenant)
+        number = self._texts.get(text)
         if number is not None:
             return number
-        size_bytes = CAUSE_COST_BYTES + sum(map(len, cause))
+        kind = (group, reason, fingerprint(error), tenant)
+        if self._text_counts[kind] < KIND_TEXTS_MAX and 2 * self._size_bytes < self._bytes_max:
+            number = self._add(Cause(*kind, error))
+            if number != UNKNOWN:
+                self._texts[text] = number
+                self._text_counts[kind] += 1
+            return number
+        if kind not in self._many:
+            self._many[kind] = self._add(Cause(*kind, None))
+        return self._many[kind]
+
+    def _add(self, cause: Cause) -> int:
+        size_bytes = CAUSE_COST_BYTES + sum(len(text) for text in cause if text)
         if self._size_bytes + size_bytes > self._bytes_max:
             self.is_full = True
             return UNKNOWN
         self._size_bytes += size_bytes
-        number = self._numbers[cause] = len(self.causes)
         self.causes.append(cause)
-        return number
+        return len(self.causes) - 1
 
 
 class LetterPiece(NamedTuple):
@@ -116,7 +142,7 @@ class LetterPiece(NamedTuple):
 class _Columns:
     """The letters [first, end) of one log."""
 
-    __slots__ = ("causes", "first", "times", "unknown", "used_ms")
+    __slots__ = ("causes", "first", "tallies", "times", "unknown", "used_ms")
 
     def __init__(self, first: int, used_ms: int) -> None:
         self.first = first
@@ -124,6 +150,7 @@ class _Columns:
         self.times = array("q")
         self.unknown = 0  # letters that must be read
         self.used_ms = used_ms
+        self.tallies: dict[int, BlockTally] = {}  # by number of a block
 
     @property
     def end(self) -> int:
@@ -140,6 +167,8 @@ class _Columns:
         self.unknown -= self.causes[:count].count(UNKNOWN)
         del self.causes[:count], self.times[:count]
         self.first = max(self.first, start)
+        if count:
+            self.tallies.clear()
         return count
 
 
@@ -242,7 +271,19 @@ class LetterIndex:
         if origin is None:
             return UNKNOWN
         tenant = letter.envelope.tenant_id if letter.envelope is not None else ""
-        return self._table.number(Cause(origin.group, origin.reason, origin.last_error, tenant))
+        return self._table.number(origin.group, origin.reason, origin.last_error, tenant)
+
+    # --- tallies of blocks ---
+
+    def tally(self, log_id: int, block: int) -> BlockTally | None:
+        columns = self._logs.get(log_id)
+        return columns.tallies.get(block) if columns is not None else None
+
+    def keep_tally(self, log_id: int, block: int, end: int, tally: BlockTally) -> None:
+        """Keep the tally of a block that ends at `end`, if its letters are in memory."""
+        columns = self._logs.get(log_id)
+        if columns is not None and end <= columns.end and len(tally.kinds) <= TALLY_KINDS_MAX:
+            columns.tallies[block] = tally
 
     # --- keep up with durable facts ---
 
@@ -255,9 +296,11 @@ class LetterIndex:
                 fold(fact)
 
     def _appended(self, fact: f.Appended) -> None:
-        """Columns that are still being built, or that had no room, get these letters from the log."""
+        """Columns that are still being built, that had no room or are not used get these letters from the log."""
         columns = self._logs.get(fact.log_id)
         if columns is None or fact.first_offset != columns.end or self._letters + fact.count > self._letters_max:
+            return
+        if fact.at_ms - columns.used_ms > UNUSED_MS:
             return
         for record in unpack(fact.batch):
             columns.add(self._number(record.head), fact.at_ms)

@@ -5,7 +5,7 @@ that group has not settled; ranges that were redriven are skipped without lookin
 in the index (`server.dead_letter_index`), so a search reads only what it returns.
 
     WaitingWalk ── ranges of waiting letters ──┬─ LetterSearch   those that a filter admits, read from the log
-                                               └─ KindCounts     how many there are of each kind of error
+                                               └─ KindCounts     how many of each kind (`server.dead_letter_kinds`)
 
 Each `step` is a bounded piece of work: the caller gives other requests a turn between two steps. The end of each log is
 taken at the start, so letters that die in the meantime do not prolong a search.
@@ -13,16 +13,23 @@ taken at the start, so letters that die in the meantime do not prolong a search.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from driftq.core.state.groups import DEAD_PREFIX, Topic
 from driftq.core.transitions.lookups import no_such_topic
-from driftq.server.dead_letter_index import UNKNOWN, CauseTable, Letter, LetterIndex, LetterPiece, read_letters
+from driftq.server.dead_letter_index import (
+    UNKNOWN,
+    Cause,
+    CauseTable,
+    Letter,
+    LetterIndex,
+    Place,
+    read_letters,
+)
 from driftq.storage.cold_segments import ColdRange
-from driftq.wire.dead_letters import REDRIVE_GROUP, ErrorKind
-from driftq.wire.errors import fingerprint
-from driftq.wire.fields import to_rfc3339
+from driftq.wire.dead_letters import REDRIVE_GROUP
+from driftq.wire.errors import MARK, fingerprint
 
 if TYPE_CHECKING:
     from driftq.core.model.replies import Rejected
@@ -30,12 +37,12 @@ if TYPE_CHECKING:
     from driftq.engine.engine import Engine
 
 READ_BYTES = 1 << 20  # of letters, in one step
-KIND_TENANTS_MAX = 100  # that a kind of error names
 LOOKS_MAX = 40_000  # what one step costs at most; looking at an indexed letter is 1
 READ_LOOKS = 60  # reading a letter
 RANGE_LOOKS = 40  # starting with a range
+READS_MAX = 400  # letters that one step reads to decide about them
 
-Place = tuple[int, int]  # partition and offset
+NO, YES, READ = range(3)  # whether a filter admits the letters of a cause; READ: that depends on their texts
 BEFORE_ALL: Place = (0, -1)
 
 
@@ -44,6 +51,7 @@ class Filter(NamedTuple):
 
     group: str = ""
     error: str = ""
+    kind: str | None = None
     reason: str = ""
     since_ms: int = 0
     until_ms: int = 2**62
@@ -55,13 +63,25 @@ class Filter(NamedTuple):
 
     def admits(self, letter: Letter) -> bool:
         origin = letter.origin
-        return self.admits_cause(origin.group, origin.reason, origin.last_error) and (
-            self.since_ms <= letter.at_ms < self.until_ms
+        return (
+            self.group in ("", origin.group)
+            and self.reason in ("", origin.reason)
+            and self.error in origin.last_error
+            and (self.kind is None or self.kind == fingerprint(origin.last_error))
+            and self.since_ms <= letter.at_ms < self.until_ms
             and (self.places is None or (letter.partition, letter.offset) in self.places)
         )
 
-    def admits_cause(self, group: str, reason: str, error: str) -> bool:
-        return self.group in ("", group) and self.reason in ("", reason) and self.error in error
+    def verdict(self, cause: Cause) -> int:
+        """NO, YES or READ, apart from times and places."""
+        if self.group not in ("", cause.group) or self.reason not in ("", cause.reason):
+            return NO
+        if self.kind not in (None, cause.kind):
+            return NO
+        if cause.error is not None:
+            return YES if self.error in cause.error else NO
+        # Of its texts the parts between the marks are known.
+        return YES if any(self.error in part for part in cause.kind.split(MARK)) else READ
 
 
 def dead_topic(state: State, name: str) -> Topic | Rejected:
@@ -76,8 +96,11 @@ def dead_name(name: str) -> str:
 def waiting_count(state: State, topic: Topic) -> int:
     """How many dead letters of a topic were not redriven."""
     dead = state.topics.get(DEAD_PREFIX + topic.name)
-    if dead is None:
-        return 0
+    return letters_waiting(state, dead) if dead is not None else 0
+
+
+def letters_waiting(state: State, dead: Topic) -> int:
+    """How many letters of a dead-letter topic were not redriven."""
     group = dead.groups.get(REDRIVE_GROUP)
     count = 0
     for partition, log_id in enumerate(dead.log_ids):
@@ -128,6 +151,23 @@ class WaitingWalk:
             self._partition, self._offset = self._partition + 1, 0
         return None
 
+    def count(self, waiting: WaitingRange, end: int) -> int:
+        """How many letters wait from the beginning of a range up to `end`, also after the range."""
+        group = self.topic.groups.get(REDRIVE_GROUP)
+        if group is None:
+            return end - waiting.first
+        settled = group.progress[waiting.partition].settled
+        return end - waiting.first - settled.count_between(waiting.first, end)
+
+    def end(self, partition: int) -> int:
+        """Where the walk ends in a partition."""
+        return self._ends[partition]
+
+    def version(self, partition: int) -> tuple[int, int]:
+        """Changes when letters that were settled may wait again."""
+        group = self.topic.groups.get(REDRIVE_GROUP)
+        return (group.group_id, group.progress[partition].fresh_version) if group is not None else (0, 0)
+
     def move_to(self, place: Place) -> None:
         """Continue at this place."""
         self._partition, self._offset = place
@@ -145,7 +185,7 @@ class LetterSearch:
         self._admitted: deque[Place] = deque()  # not read yet
         self._found = walk.after  # the last place that was returned
         self._table: CauseTable | None = None  # that `_flags` belong to
-        self._flags = bytearray()  # by number of a cause: whether the filter may admit it
+        self._flags = bytearray()  # by number of a cause: NO, YES or READ
         self._is_over = False  # everything is in `_admitted`
 
     @property
@@ -235,24 +275,32 @@ class LetterSearch:
             for offset, cause, at_ms in zip(range(piece.first, piece.end), piece.causes, piece.times, strict=True)
             if flags[cause] and (cause == UNKNOWN or low <= at_ms < high)
         ]
-        cost = len(piece.causes) + READ_LOOKS * piece.read
-        if UNKNOWN in piece.causes:
-            cost += READ_LOOKS * len(admitted)
-            admitted = self._check(waiting, piece, admitted)
-        end = piece.end
+        cost, end = len(piece.causes) + READ_LOOKS * piece.read, piece.end
+        doubtful = [offset for offset in admitted if flags[piece.causes[offset - piece.first]] == READ]
+        if doubtful:
+            end = doubtful[READS_MAX] if len(doubtful) > READS_MAX else end
+            rejected = self._rejected(waiting, doubtful[:READS_MAX])
+            admitted = [offset for offset in admitted if offset < end and offset not in rejected]
+            cost += READ_LOOKS * min(READS_MAX, len(doubtful))
         if len(admitted) > count_max:
             admitted = admitted[:count_max]
             end = admitted[-1] + 1
         places += [(waiting.partition, offset) for offset in admitted]
         return end, cost
 
-    def _check(self, waiting: WaitingRange, piece: LetterPiece, offsets: list[int]) -> list[int]:
-        """Read the letters whose cause is not indexed, and drop those that the filter does not admit."""
-        return [
-            offset
-            for offset in offsets
-            if piece.causes[offset - piece.first] != UNKNOWN or self._admits(waiting.log_id, waiting.partition, offset)
-        ]
+    def _rejected(self, waiting: WaitingRange, offsets: list[int]) -> set[int]:
+        """Read letters, neighbours together, and return those that the filter does not admit."""
+        rejected = set(offsets)
+        at = 0
+        while at < len(offsets):
+            first, run = offsets[at], at + 1
+            while run < len(offsets) and offsets[run] == first + run - at:
+                run += 1
+            end = first + run - at
+            letters = list(read_letters(self._engine, waiting.log_id, waiting.partition, first, end, READ_BYTES))
+            rejected.difference_update(letter.offset for letter in letters if self._filter.admits(letter))
+            at += (letters[-1].offset + 1 if letters else end) - first
+        return rejected
 
     def _admits(self, log_id: int, partition: int, offset: int) -> bool:
         letters = read_letters(self._engine, log_id, partition, offset, offset + 1, 1)
@@ -261,9 +309,9 @@ class LetterSearch:
     def _flags_of(self, table: CauseTable) -> bytearray:
         if self._table is not table:
             self._table = table
-            self._flags = bytearray(b"\1")  # UNKNOWN may be admitted
+            self._flags = bytearray((READ,))  # of UNKNOWN
         for cause in table.causes[len(self._flags) :]:
-            self._flags.append(self._filter.admits_cause(cause.group, cause.reason, cause.error))
+            self._flags.append(self._filter.verdict(cause))
         return self._flags
 
     def _next_named(self, count_max: int) -> list[Place]:
@@ -290,88 +338,3 @@ class LetterSearch:
             places.append(place)
         self._is_over = not self._named
         return places
-
-
-class _Kind:
-    """A kind of error, while its letters are counted."""
-
-    __slots__ = ("count", "example", "first", "first_ms", "last_ms", "tenants")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.first: Place = (1 << 62, 0)
-        self.example = ""  # the error of the first
-        self.first_ms, self.last_ms = 1 << 62, 0  # when the earliest and the latest died
-        self.tenants: set[str] = set()
-
-    def add(self, count: int, first: Place, error: str, tenant: str, first_ms: int, last_ms: int) -> None:
-        self.count += count
-        if first < self.first:
-            self.first, self.example = first, error
-        self.first_ms, self.last_ms = min(self.first_ms, first_ms), max(self.last_ms, last_ms)
-        if tenant and len(self.tenants) < KIND_TENANTS_MAX:
-            self.tenants.add(tenant)
-
-    def info(self, group: str, reason: str, error: str) -> ErrorKind:
-        first_at, last_at = to_rfc3339(self.first_ms), to_rfc3339(self.last_ms)
-        return ErrorKind(group, reason, error, self.example, self.count, last_at, first_at, sorted(self.tenants))
-
-
-class KindCounts:
-    """How many letters of a walk there are of each kind of error."""
-
-    def __init__(self, engine: Engine, index: LetterIndex, walk: WaitingWalk) -> None:
-        self._engine = engine
-        self._index = index
-        self._walk = walk
-        self._kinds: dict[tuple[str, str, str], _Kind] = {}
-        self._fingerprints: dict[str, str] = {}
-        self.is_over = False
-
-    def kinds(self) -> list[ErrorKind]:
-        """The most frequent kind first."""
-        counted = sorted(self._kinds.items(), key=lambda item: (-item[1].count, item[1].first))
-        return [kind.info(*key) for key, kind in counted]
-
-    def step(self) -> None:
-        looks = 0
-        while looks < LOOKS_MAX:
-            waiting = self._walk.next_range()
-            if waiting is None:
-                self.is_over = True
-                return
-            piece = self._index.piece(waiting.log_id, waiting.first, waiting.end)
-            self._count(waiting, piece)
-            self._walk.move_to((waiting.partition, piece.end))
-            looks += RANGE_LOOKS + 3 * len(piece.causes) + READ_LOOKS * (piece.read + piece.causes.count(UNKNOWN))
-
-    def _count(self, waiting: WaitingRange, piece: LetterPiece) -> None:
-        partition, causes = waiting.partition, piece.causes
-        firsts = dict(zip(reversed(causes), range(piece.end - 1, piece.first - 1, -1), strict=True))
-        lasts = dict(zip(causes, range(piece.first, piece.end), strict=True))
-        for number, count in Counter(causes).items():
-            if number == UNKNOWN:
-                self._read_unknown(waiting, piece)
-                continue
-            group, reason, error, tenant = piece.table.causes[number]
-            first_ms, last_ms = (piece.times[offset - piece.first] for offset in (firsts[number], lasts[number]))
-            kind = self._kind(group, reason, error)
-            kind.add(count, (partition, firsts[number]), error, tenant, first_ms, last_ms)
-
-    def _read_unknown(self, waiting: WaitingRange, piece: LetterPiece) -> None:
-        for offset, cause in enumerate(piece.causes, piece.first):
-            if cause == UNKNOWN:
-                for letter in read_letters(self._engine, waiting.log_id, waiting.partition, offset, offset + 1, 1):
-                    origin, place = letter.origin, (letter.partition, letter.offset)
-                    kind = self._kind(origin.group, origin.reason, origin.last_error)
-                    kind.add(1, place, origin.last_error, letter.tenant, letter.at_ms, letter.at_ms)
-
-    def _kind(self, group: str, reason: str, error: str) -> _Kind:
-        kind_text = self._fingerprints.get(error)
-        if kind_text is None:
-            kind_text = self._fingerprints[error] = fingerprint(error)
-        key = (group, reason, kind_text)
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = _Kind()
-        return kind

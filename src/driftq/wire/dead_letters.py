@@ -18,8 +18,9 @@ REDRIVE_GROUP = "driftq.redrive"  # the broker's own group: letters that it has 
 
 
 class LetterFilter(Body, frozen=True, omit_defaults=True):
-    """Selects dead letters; all given conditions must hold. `error` is a part of the last error, `since` and `until`
-    are RFC 3339 times, `offsets` are up to 10,000 pairs of partition and offset."""
+    """Selects dead letters; all given conditions must hold. `error` is a part of the last error, `kind` a kind of error
+    as `GET /v1/dlq/{topic}/errors` names it, `since` and `until` are RFC 3339 times, `offsets` are up to 10,000 pairs
+    of partition and offset."""
 
     group: str = ""
     error: str = ""
@@ -27,6 +28,7 @@ class LetterFilter(Body, frozen=True, omit_defaults=True):
     since: str = ""
     until: str = ""
     offsets: list[tuple[Natural, Natural]] | None = None
+    kind: str | None = None
 
 
 class RedriveRequest(LetterFilter, frozen=True, omit_defaults=True):
@@ -105,9 +107,13 @@ class ErrorKind(Struct, frozen=True):
 
 
 class ErrorKindsReply(Struct, frozen=True, omit_defaults=True):
-    """`after` starts the next page; it is missing on the last page."""
+    """`complete` is false if only `counted` of `total` letters were counted so far. `after` starts the next page; it is
+    missing on the last page."""
 
     errors: list[ErrorKind]
+    complete: bool
+    counted: int
+    total: int
     after: str | None = None
 
 

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Claimed
+from driftq.server import dead_letter_index, dead_letter_scan
 from driftq.server.dead_letter_index import LetterIndex
 from tests.support.broker_fixture import packed
 from tests.support.handler_fixture import HandlerFixture, handler_fixture
@@ -174,5 +177,57 @@ def test_a_page_of_large_letters_ends_early():
                     break
                 after = f"?after={reply['after']}"
             assert offsets == list(range(20))
+
+    asyncio.run(run())
+
+
+def test_a_count_that_may_not_wait_returns_what_it_counted_and_the_next_gets_further():
+    async def run() -> None:
+        async with with_letters(20_000) as at:
+            replies = []
+            while not replies or not replies[-1]["complete"]:
+                replies.append((await cost(at, "GET", "/v1/dlq/t/errors?wait_ms=1"))[0])
+                assert len(replies) < 1_000
+            counted = [reply["counted"] for reply in replies]
+            assert len(counted) > 2
+            assert counted == sorted(counted)
+            assert replies[0]["total"] == counted[-1] == 20_000
+            (kind,) = replies[-1]["errors"]  # type: ignore[misc]
+            assert (kind["error"], kind["count"]) == ("timeout after … ms", 20_000)
+
+    asyncio.run(run())
+
+
+def test_a_count_looks_only_at_blocks_in_which_something_changed():
+    async def run() -> None:
+        async with with_letters(40_000) as at:
+            await cost(at, "GET", "/v1/dlq/t/errors")
+            _, unchanged = await cost(at, "GET", "/v1/dlq/t/errors")
+            assert unchanged.total < 0.01  # 4 ms for the 7,000 letters after the last whole block
+            await at.call("POST", "/v1/dlq/t/redrive", {"offsets": [[0, offset] for offset in range(0, 2_000, 2)]})
+            reply, changed = await cost(at, "GET", "/v1/dlq/t/errors")
+            assert reply["counted"] == 39_000
+            reply, unchanged = await cost(at, "GET", "/v1/dlq/t/errors")
+            assert reply["counted"] == 39_000
+            assert unchanged.total < changed.total / 2
+
+    asyncio.run(run())
+
+
+def test_letters_of_a_kind_are_found_without_reading_them():
+    """Each has a text of its own, and more than the index keeps."""
+
+    async def run() -> None:
+        async with with_letters(2_000) as at:
+            await make_dead_letters(at, 500, "other")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(dead_letter_index, "KIND_TEXTS_MAX", 3)
+                kind = "/v1/dlq/t/delete", {"dry_run": True, "kind": "timeout after … ms", "limit": 10_000}
+                matched = (await cost(at, "POST", *kind))[0]["matched"]
+                assert matched == (await cost(at, "GET", "/v1/dlq/t/errors"))[0]["total"]
+                patch.setattr(dead_letter_scan, "read_letters", None)
+                assert (await cost(at, "POST", *kind))[0]["matched"] == matched
+                none = {"dry_run": True, "kind": "timeout"}
+                assert (await cost(at, "POST", "/v1/dlq/t/delete", none))[0]["matched"] == 0
 
     asyncio.run(run())

@@ -216,7 +216,8 @@ def list_letters(
     Parameters:
         topic: The topic in which they died.
         limit: How many at most.
-        letters: `group`, `error` (a part of it), `reason`, `since` and `until`; all of them must fit.
+        letters: `group`, `error` (a part of it), `kind` (of error, as `letter_errors` names it), `reason`, `since` and
+            `until`; all of them must fit.
     """
     path = f"/v1/dlq/{segment(topic)}"
     return pages(path, LettersReply, lambda reply: Page(reply.messages, reply.after), query_of(letters), limit)

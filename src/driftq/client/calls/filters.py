@@ -49,10 +49,11 @@ class MessageFilterOptions(BulkOptions, total=False):
 
 
 class LetterFilterOptions(TimeRange, total=False):
-    """Dead letters of a group, with a part of an error, with a reason."""
+    """Dead letters of a group, with a part of an error, of a kind of error, with a reason."""
 
     group: str
     error: str
+    kind: str | None
     reason: str
 
 

@@ -115,6 +115,18 @@ class RangeSet:
                     return
                 yield max(first, block.firsts[index]), min(end, block.ends[index])
 
+    def count_between(self, first: int, end: int) -> int:
+        """How many integers of the set lie in [first, end)."""
+        count = 0
+        for at in range(bisect_right(self._tops, first), len(self._tops)):
+            firsts, ends = self._blocks[at].firsts, self._blocks[at].ends
+            low, high = bisect_right(ends, first), bisect_left(firsts, end)
+            if low >= high:
+                break
+            count += sum(ends[low:high]) - sum(firsts[low:high])
+            count -= max(0, first - firsts[low]) + max(0, ends[high - 1] - end)
+        return count
+
     def within(self, first: int, end: int) -> Iterator[int]:
         """The integers of the set that lie in [first, end)."""
         for low, high in self.overlapping(first, end):

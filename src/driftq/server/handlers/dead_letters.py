@@ -8,6 +8,7 @@ without sending one twice.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
@@ -18,16 +19,16 @@ from driftq.core.model import interventions as v
 from driftq.core.model.replies import Rejected, Touched
 from driftq.core.state.groups import DEAD_PREFIX
 from driftq.server.access.identity import Verdict, decide, require_group, require_topic
-from driftq.server.dead_letter_index import LetterIndex
+from driftq.server.dead_letter_index import LetterIndex, Place
+from driftq.server.dead_letter_kinds import KindCounts
 from driftq.server.dead_letter_scan import (
     BEFORE_ALL,
     Filter,
-    KindCounts,
     LetterSearch,
-    Place,
     WaitingWalk,
     dead_name,
     dead_topic,
+    letters_waiting,
     waiting_count,
 )
 from driftq.server.deliveries import content
@@ -121,29 +122,34 @@ class DeadLettersHandlers:
 
     async def errors(self, request: Request, topic_name: str) -> Response:
         """How many letters there are of each kind of error, the most frequent first. `after` is the number of kinds on
-        the pages before."""
+        the pages before. A caller with `wait_ms` gets what was counted by then; its next call gets further."""
         require_topic(request, READ, dead_name(topic_name))
         limit = page_limit(request, PAGE_LIMIT_MAX)
         first = number("after", request.query.get("after", "0"))
+        wait_s = number("wait_ms", request.query["wait_ms"]) / 1_000 if "wait_ms" in request.query else math.inf
 
-        def begin(view: StateView) -> KindCounts | Rejected:
+        def begin(view: StateView) -> tuple[KindCounts, int] | Rejected:
             topic = dead_topic(view.state, topic_name)
             if isinstance(topic, Rejected):
                 return topic
-            return KindCounts(self._engine, self._index, WaitingWalk(self._engine, view.state, topic))
+            walk = WaitingWalk(self._engine, view.state, topic)
+            return KindCounts(self._engine, self._index, walk), letters_waiting(view.state, topic)
 
-        counts = await self._engine.queries.result(begin)
-        if isinstance(counts, Rejected):
-            return refusal(counts)
+        begun = await self._engine.queries.result(begin)
+        if isinstance(begun, Rejected):
+            return refusal(begun)
+        counts, total = begun
+        until_s = asyncio.get_running_loop().time() + wait_s
         try:
-            while not counts.is_over:
+            while not counts.is_over and asyncio.get_running_loop().time() < until_s:
                 await self._engine.queries.result(lambda _: counts.step())
                 await asyncio.sleep(0)
         except CorruptLog as error:
             return damaged(error)
         kinds = counts.kinds()
         after = str(first + limit) if len(kinds) > first + limit else None
-        return json_response(ErrorKindsReply(kinds[first : first + limit], after))
+        page = kinds[first : first + limit]
+        return json_response(ErrorKindsReply(page, counts.is_over, counts.counted, total, after))
 
     async def redrive(self, request: Request, topic_name: str) -> Response:
         body = read_json(request.body or b"{}", RedriveRequest)
@@ -281,11 +287,11 @@ def _filter(body: LetterFilter) -> Filter:
     if body.offsets is not None and len(body.offsets) > PLACES_MAX:
         raise BadRequest(f"one call names at most {PLACES_MAX} letters; use a filter for more")
     places = frozenset(body.offsets) if body.offsets is not None else None
-    return Filter(body.group, body.error, body.reason, since_ms, until_ms, places)
+    return Filter(body.group, body.error, body.kind, body.reason, since_ms, until_ms, places)
 
 
 def _filter_query(request: Request) -> LetterFilter:
-    names = ("group", "error", "reason", "since", "until")
+    names = ("group", "error", "kind", "reason", "since", "until")
     return from_query({name: request.query[name] for name in names if name in request.query}, LetterFilter)
 
 

@@ -15,8 +15,8 @@ from driftq.core.model import commands as c
 from driftq.core.model import interventions as v
 from driftq.core.model.replies import Done, Rejected, Touched
 from driftq.server.access.identity import Verdict, decide, require_group, require_topic
-from driftq.server.dead_letter_index import LetterIndex, read_letters
-from driftq.server.dead_letter_scan import Filter, LetterSearch, Place, WaitingWalk, dead_name, dead_topic
+from driftq.server.dead_letter_index import LetterIndex, Place, read_letters
+from driftq.server.dead_letter_scan import Filter, LetterSearch, WaitingWalk, dead_name, dead_topic
 from driftq.server.handlers.codec import json_response, read_json, refusal
 from driftq.server.handlers.jobs import unknown
 from driftq.server.job_selection import ChosenJob, JobSelector

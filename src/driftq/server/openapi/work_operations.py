@@ -27,6 +27,7 @@ _TENANT = Query("tenant_id", str, "The tenant of the job.")
 _FILTER_QUERY = (
     Query("group", str, "Only letters of this group."),
     Query("error", str, "Only letters whose last error contains this text."),
+    Query("kind", str, "Only letters of this kind of error, as the list of errors names it."),
     Query("reason", str, "Only letters with this reason."),
     Query("since", str, "Only letters from this RFC 3339 time on."),
     Query("until", str, "Only letters before this RFC 3339 time."),
@@ -104,7 +105,10 @@ DEAD_LETTER_OPERATIONS: Operations = {
         "Errors that differ only in numbers, ids and quoted parts are counted together.",
         "dead letters",
         {200: ReplyDoc("A page of errors, the most frequent first.", dead_letters.ErrorKindsReply)},
-        query=NUMBERED_PAGE,
+        query=(
+            *NUMBERED_PAGE,
+            Query("wait_ms", int, "Answer after this time with what was counted so far. Without it, all are counted."),
+        ),
         errors=READ_ERRORS,
     ),
     ("POST", "/v1/dlq/{topic}/redrive"): Operation(
