@@ -47,6 +47,7 @@ READS = (
     Read("GET /v1/topics/{topic}/groups", "/v1/topics/t/groups"),
     Read("GET /v1/topics/{topic}/groups/{group}", "/v1/topics/t/groups/g"),
     Read("GET /v1/topics/{topic}/groups/{group}/states", "/v1/topics/t/groups/g/states"),
+    Read("GET /v1/topics/{topic}/groups/{group}/lanes", "/v1/topics/t/groups/g/lanes"),
     Read("GET /v1/explain", "/v1/explain?topic=t&partition=0&offset=0&group=g"),
     Read("GET /v1/idempotency", "/v1/idempotency?topic=t&group=g&key=charge"),
     Read("GET /v1/dlq", "/v1/dlq"),

@@ -194,6 +194,7 @@ CALLS: tuple[ExampleCall, ...] = (
     _call("GET /v1/topics/{topic}/groups", f"/v1/topics/{TOPIC}/groups", _READ),
     _call("GET /v1/topics/{topic}/groups/{group}", f"/v1/topics/{TOPIC}/groups/billing", _READ),
     _call("GET /v1/topics/{topic}/groups/{group}/states", f"/v1/topics/{TOPIC}/groups/billing/states", _READ),
+    _call("GET /v1/topics/{topic}/groups/{group}/lanes", f"/v1/topics/{TOPIC}/groups/billing/lanes", _READ),
     _call("DELETE /v1/topics/{topic}/groups/{group}", f"/v1/topics/{TOPIC}/groups/none", _MANAGE),
     _call(
         "POST /v1/topics/{topic}/groups/{group}/seek", f"/v1/topics/{TOPIC}/groups/none/seek", _MANAGE,

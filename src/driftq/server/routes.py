@@ -147,6 +147,7 @@ def _topics_and_groups(context: Context) -> list[RouteSpec]:
         RouteSpec("GET", "/v1/topics/{topic}/groups/{group}", groups.describe, _SEE_GROUP),
         RouteSpec("DELETE", "/v1/topics/{topic}/groups/{group}", groups.delete, _MANAGE_TOPIC, audit="group.delete"),
         RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/states", groups.states, _SEE_GROUP),
+        RouteSpec("GET", "/v1/topics/{topic}/groups/{group}/lanes", groups.lanes, _SEE_GROUP),
         RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/seek", groups.seek, _MANAGE_TOPIC, audit="group.seek"),
         RouteSpec("POST", "/v1/topics/{topic}/groups/{group}/pause", groups.pause, _MANAGE_TOPIC, audit="group.pause"),
         RouteSpec(

@@ -51,6 +51,30 @@ class GroupInfo(Struct, frozen=True, omit_defaults=True):
     commits_offsets: bool = False
 
 
+class LaneInfo(Struct, frozen=True):
+    """What a group has left to do in one lane: messages of the same priority, task, label and, in a fair topic, tenant.
+    `lag` is the sum of `undelivered`, `in_flight` and `waiting`; `lag_ms` the age of the oldest that was never
+    delivered. Nothing that is not `claimed` is delivered: no consumer of the group has asked for it."""
+
+    priority: int
+    task: str
+    label: str
+    tenant: str
+    lag: int
+    undelivered: int
+    in_flight: int
+    waiting: int
+    lag_ms: int
+    claimed: bool
+
+
+class LanesReply(Struct, frozen=True):
+    """The lanes of a group with something left to do, the largest first; at most 1,000 of `total`."""
+
+    lanes: list[LaneInfo]
+    total: int
+
+
 class GroupRates(Struct, frozen=True):
     """What happened to the messages of a group per second, over the last seconds."""
 

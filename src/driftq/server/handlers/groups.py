@@ -9,6 +9,8 @@ from driftq.core.model import commands as c
 from driftq.core.model.queries import ReadStates
 from driftq.core.model.replies import PendingView, Rejected, StatesView
 from driftq.core.state.backlog import lag_of
+from driftq.core.state.lane_lag import LaneLag, lane_lags
+from driftq.core.state.lanes import SHARED_TENANT
 from driftq.core.transitions.lookups import no_such_group, no_such_topic
 from driftq.engine.queries import known_time
 from driftq.server.access.identity import require_group, sees_group
@@ -35,12 +37,15 @@ from driftq.wire.groups import (
     GroupPartition,
     GroupRates,
     GroupsReply,
+    LaneInfo,
+    LanesReply,
     PendingColumns,
     SeekRequest,
     StatesInfo,
 )
 
 if TYPE_CHECKING:
+    from driftq.core.model.facts import LaneKey
     from driftq.core.state.groups import Group
     from driftq.core.state.state import State
     from driftq.engine.queries import StateView
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 
 PAGE_PARTITIONS_MAX = 10_000  # of the groups on one page
 STATES_LIMIT = 1_000
+LANES_MAX = 1_000
 STATES_LIMIT_MAX = 10_000
 
 
@@ -106,6 +112,15 @@ class GroupsHandlers:
         for info in await collected(self._engine.queries, lambda view: _group_rows(view, group)):
             return json_response(info)
         return refusal(no_such_group(topic_name, name))  # deleted in the meantime
+
+    async def lanes(self, request: Request, topic_name: str, name: str) -> Response:
+        """What is left to do, lane by lane, over all partitions."""
+        group = await self._engine.queries.result(lambda view: _find(view.state, topic_name, name))
+        if isinstance(group, Rejected):
+            return refusal(group)
+        rows = await collected(self._engine.queries, lambda view: _lane_rows(view, group))
+        rows.sort(key=lambda row: -row.lag)
+        return json_response(LanesReply(rows[:LANES_MAX], len(rows)))
 
     async def _pages(self, begin: Callable[[StateView], Iterator[GroupInfo | str | None]]) -> Response:
         """The groups of a page, and the id of the last one if there are more."""
@@ -253,6 +268,31 @@ def _group_partition(view: StateView, group: Group, partition: int) -> GroupPart
         partition, progress.floor, progress.cursor, log.end, lag.messages, age_ms, progress.in_flight, progress.resting,
         progress.settled.count, lag.unclaimed, len(progress.settled),
     )  # fmt: skip
+
+
+def _lane_rows(view: StateView, group: Group) -> Iterator[LaneInfo | None]:
+    """The lanes of a group, after a None for each step of counting them."""
+    sums: dict[LaneKey, LaneLag] = {}
+    ages_ms: dict[LaneKey, int] = {}
+    for progress in group.progress:
+        log = view.state.logs.get(progress.log_id)
+        for lags in lane_lags(progress, log) if log is not None else ():
+            if lags is None:
+                yield None
+                continue
+            for key, lag in lags.items():
+                row = sums.setdefault(key, LaneLag())
+                row.messages += lag.messages
+                row.in_flight += lag.in_flight
+                row.waiting += lag.waiting
+                if lag.undelivered and lag.oldest < view.reader.end(progress.log_id):
+                    age_ms = max(0, view.now_ms - known_time(view.reader, progress.log_id, lag.oldest))
+                    ages_ms[key] = max(age_ms, ages_ms.get(key, 0))
+    for key, row in sums.items():
+        yield LaneInfo(
+            key.priority, key.task, key.label, "" if key.tenant == SHARED_TENANT else key.tenant, row.messages,
+            row.undelivered, row.in_flight, row.waiting, ages_ms.get(key, 0), group.claims(key.task, key.label),
+        )  # fmt: skip
 
 
 def _columns(pending: tuple[PendingView, ...]) -> PendingColumns:

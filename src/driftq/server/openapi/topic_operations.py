@@ -278,6 +278,13 @@ GROUP_OPERATIONS: Operations = {
         ),
         errors=READ_ERRORS,
     ),
+    ("GET", "/v1/topics/{topic}/groups/{group}/lanes"): Operation(
+        "Lag of a group by lane",
+        "What is left to do of each priority, task, label and tenant, over all partitions.",
+        "groups",
+        {200: ReplyDoc("The lanes, the largest first.", groups.LanesReply)},
+        errors=READ_ERRORS,
+    ),
     ("POST", "/v1/topics/{topic}/groups/{group}/seek"): Operation(
         "Move a group to another offset",
         "The group continues at the start, at the end, at a time, or at an offset of one partition.",

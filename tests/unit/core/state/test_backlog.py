@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from driftq.core.model import commands as c
 from driftq.core.model import facts as f
 from driftq.core.state.backlog import lag_of
 from driftq.core.state.jobs import claims
+from driftq.core.state.lane_lag import PLAIN, lane_lags
 from tests.support.broker_fixture import BrokerFixture, held, offsets, produce
 
 TASKS = ("", "mail", "sms")
@@ -43,3 +45,10 @@ def test_lag_is_what_a_count_of_every_message_says(seed):
             wanted = [offset for offset in left if claims(group, log, offset)]
             lag = lag_of(group, log)
             assert (lag.messages, lag.unclaimed) == (len(wanted), len(left) - len(wanted))
+            lanes = list(lane_lags(progress, log))[-1]
+            assert lanes is not None
+            assert {key: lag.messages for key, lag in lanes.items()} == Counter(
+                log.lanes.key_of(offset) or PLAIN for offset in left
+            )
+            assert sum(lag.in_flight for lag in lanes.values()) == progress.in_flight
+            assert sum(lag.waiting for lag in lanes.values()) == progress.resting

@@ -10,7 +10,7 @@ import {
   Time, useCall, usePages, useSeries,
 } from '../ui.js'
 
-const state = (group) => (group.paused ? 'paused' : group.commits_offsets ? 'reader' : group.idle ? 'idle' : 'ok')
+const state = (group) => (group.paused ? 'paused' : group.commits_offsets ? 'reader' : group.idle ? 'idle' : 'active')
 
 export const Groups = ({query}) => {
   const {search, topic} = query
@@ -60,9 +60,10 @@ export const Group = ({topic, group}) => {
     ${!data && !error && html`<${Section}><${Loading} lines=${2} /><//>`}
     ${data && html`<${Section}><${Figures} items=${[
       ['lag', f.count(data.lag), 'messages that are not settled'], ['oldest', data.lag ? f.duration(data.lag_ms) : '–', 'age of the oldest unsettled message'],
-      ['in flight', f.count(data.in_flight), 'held by workers'], ['retrying or delayed', f.count(data.resting)], ['unclaimed', f.count(data.unclaimed || 0), 'of tasks and labels that no consumer asks for'],
+      ['in flight', f.count(data.in_flight), 'held by workers'], ['waiting', f.count(data.resting), 'in backoff or delayed'], ['unclaimed', f.count(data.unclaimed || 0), 'of tasks and labels that no consumer asks for'],
       ['active', html`<${Time} at=${data.active_at} />`, 'last claim or settlement'], ['created', html`<${Time} at=${data.created_at} />`]]} /><//>
     <${GroupPlots} topic=${topic} group=${group} />
+    <${Lanes} base=${base} topic=${topic} group=${group} />
     <${Section} title="Partitions"><${Partitions} topic=${topic} rows=${data.partitions} /><//>
     <${Pending} topic=${topic} group=${group} base=${base} partitions=${data.partitions} />`}
   <//>`
@@ -82,6 +83,29 @@ const Partitions = ({topic, rows}) => {
       {label: 'settled after a gap', cell: (row) => f.count(row.settled_above_floor || 0), end: true, hint: 'messages that are done although an earlier one is not'}]} />`
 }
 
+// What is left to do of each priority, task, label and tenant. A group of plain messages has one lane, which the figures show.
+const Lanes = ({base, topic, group}) => {
+  const {data} = useCall(`${base}/lanes`, {everyMs: 5000, on: {topic, group}})
+  if (!data?.lanes.length || (data.total === 1 && isPlain(data.lanes[0]))) return null
+  const largest = Math.max(1, ...data.lanes.map((row) => row.lag))
+  const some = (field) => data.lanes.some((row) => row[field])
+  return html`<${Section} title="Lag by lane" note=${data.total > data.lanes.length ? `the largest ${f.count(data.lanes.length)} of ${f.count(data.total)}` : ''}>
+    <${Table} label="Lanes" rows=${data.lanes} keyOf=${(row) => JSON.stringify([row.priority, row.task, row.label, row.tenant])} columns=${[
+      {label: 'task', cell: (row) => row.task || html`<span class="faint">${isPlain(row) ? 'plain messages' : 'none'}</span>`, sort: (row) => row.task},
+      some('label') && {label: 'label', cell: (row) => row.label, sort: (row) => row.label},
+      some('priority') && {label: 'priority', cell: (row) => row.priority, sort: (row) => row.priority, end: true},
+      some('tenant') && {label: 'tenant', cell: (row) => row.tenant, sort: (row) => row.tenant},
+      {label: 'lag', cell: (row) => f.count(row.lag), sort: (row) => row.lag, end: true},
+      {label: 'of the most', cell: (row) => html`<${Bar} share=${row.lag / largest} tone="warn" label=${f.plural(row.lag, 'message')} />`},
+      {label: 'oldest', cell: (row) => (row.undelivered ? f.duration(row.lag_ms) : '–'), sort: (row) => row.lag_ms, end: true, hint: 'age of the oldest that was never delivered'},
+      {label: 'undelivered', cell: (row) => f.count(row.undelivered), sort: (row) => row.undelivered, end: true},
+      {label: 'in flight', cell: (row) => f.count(row.in_flight), sort: (row) => row.in_flight, end: true},
+      {label: 'waiting', cell: (row) => f.count(row.waiting), sort: (row) => row.waiting, end: true, hint: 'in backoff or delayed'},
+      {label: '', cell: (row) => !row.claimed && html`<${Badge} state="warning">no consumer asks for it<//>`}]} /><//>`
+}
+
+const isPlain = (lane) => !lane.task && !lane.label && !lane.priority && !lane.tenant
+
 const GroupPlots = ({topic, group}) => {
   const data = useSeries({topic, group})
   if (!data) return null
@@ -89,8 +113,8 @@ const GroupPlots = ({topic, group}) => {
     lines=${names.map(([label, name, colour]) => ({label, colour, values: data.series[name] || []}))} /><//>`
   return html`<div class="grid">
     ${plot('Lag in messages, last hour', [['lag', 'lag'], ['in flight', 'in_flight'], ['waiting', 'waiting']], f.compact)}
-    ${plot('Oldest unsettled message', [['age', 'lag_seconds']], (value) => f.duration(value * 1000))}
-    ${plot('Messages per second', [['delivered', 'delivered'], ['settled', 'settled', '--plot3'], ['failed', 'failed', '--plot4']], f.rate)}</div>`
+    ${plot('Oldest unsettled message', [['age', 'lag_seconds']], f.seconds)}
+    ${plot('Messages per second', [['delivered', 'delivered'], ['settled', 'settled', '--plot3'], ['failed', 'failed', '--plot4']], f.compact)}</div>`
 }
 
 const until = (time) => (time && f.instant(time) < Date.now() ? html`<span title=${f.exact(time)}>due now</span>` : html`<${Time} at=${time} />`)
