@@ -40,6 +40,7 @@ class PartitionRow(NamedTuple):
     in_flight: int
     waiting: int  # in backoff, or for their time
     gaps: int
+    is_paused: bool = False  # the group
 
 
 class TopicRow(NamedTuple):
@@ -141,7 +142,7 @@ class Gauges:
                 lag_s = self._age_s(view, progress.log_id, lag.oldest) if has_age else 0.0
                 yield PartitionRow(
                     group.topic, group.name, str(partition), lag.messages, lag_s, progress.in_flight, progress.resting,
-                    len(progress.settled),
+                    len(progress.settled), group.paused,
                 )  # fmt: skip
                 number += 1
 

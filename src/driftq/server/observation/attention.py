@@ -12,9 +12,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from driftq.core.state.groups import HISTORY_SUFFIX
 from driftq.server.access.identity import sees_group, sees_topic
 from driftq.server.metrics.counters import OTHER
+from driftq.wire.audit import AUDIT_TOPIC
 from driftq.wire.dead_letters import REDRIVE_GROUP
+from driftq.wire.namespaces import own_name
 from driftq.wire.overview import Attention, Severity
 from driftq.wire.server_info import ArchiveInfo, TierInfo
 
@@ -140,15 +143,22 @@ def _groups(sample: BrokerSample, trend: Trend | None) -> Iterator[Attention]:
         link = f"/v1/topics/{quote(topic, safe='')}/groups/{quote(group, safe='')}"
         delivered = sample.group_rates.get(name, (0.0,))[0]
         growth = _growth(trend, name, row.lag)
-        if row.lag_s > UNCLAIMED_S and not row.in_flight and not delivered and row.waiting < row.lag:
+        if row.is_paused:
+            if row.lag_s > UNCLAIMED_S:
+                text = (
+                    f"Group {group} of topic {topic} is paused: {row.lag:,} messages wait, the oldest for "
+                    f"{_time(row.lag_s)}."
+                )
+                yield Attention("notice", "paused", text, link, topic, group, f"driftq groups resume {topic} {group}")
+        elif row.lag_s > UNCLAIMED_S and not row.in_flight and not delivered and row.waiting < row.lag:
             text = (
-                f"No worker takes messages of topic {topic} for group {group}: {row.lag} wait, "
+                f"No worker takes messages of topic {topic} for group {group}: {row.lag:,} wait, "
                 f"the oldest for {_time(row.lag_s)}."
             )
             yield Attention("warning", "no_worker", text, link, topic, group, "driftq worker MODULE")
         elif growth is not None:
             text = (
-                f"The lag of group {group} in topic {topic} grows: {row.lag} messages, {growth[0]} more than "
+                f"The lag of group {group} in topic {topic} grows: {row.lag:,} messages, {growth[0]:,} more than "
                 f"{_time(growth[1])} ago; the oldest is {_time(row.lag_s)} old."
             )
             yield Attention("warning", "lag_grows", text, link, topic, group)
@@ -172,13 +182,15 @@ def _topics(sample: BrokerSample, trend: Trend | None) -> Iterator[Attention]:
         before = trend.dead_letters.get(row.topic, 0) if trend is not None else row.dead_letters
         if row.dead_letters > before:
             text = (
-                f"Dead letters of topic {row.topic} rise: {row.dead_letters} wait, {row.dead_letters - before} more "
-                "than some minutes ago."
+                f"Dead letters of topic {row.topic} rise: {row.dead_letters:,} wait, "
+                f"{row.dead_letters - before:,} more than some minutes ago."
             )
             command = f"driftq dlq errors {row.topic}"
             yield Attention("warning", "dead_letters_rise", text, f"/v1/dlq/{path}/errors", row.topic, "", command)
         elif row.dead_letters:
-            text = f"Topic {row.topic} has {row.dead_letters} dead letters."
+            text = (
+                f"Topic {row.topic} has {row.dead_letters:,} dead {'letter' if row.dead_letters == 1 else 'letters'}."
+            )
             yield Attention("notice", "dead_letters", text, f"/v1/dlq/{path}/errors", row.topic)
         if row.slowest and row.used >= NEARLY_FULL:
             severity: Severity = "critical" if row.used >= 1 else "warning"
@@ -187,9 +199,14 @@ def _topics(sample: BrokerSample, trend: Trend | None) -> Iterator[Attention]:
                 "get 429."
             )
             yield Attention(severity, "backlog", text, f"/v1/topics/{path}", row.topic, row.slowest)
-        elif row.messages and row.topic not in read and row.oldest_s > UNCLAIMED_S:
-            text = f"No group reads topic {row.topic}: it holds {row.messages} messages."
+        elif row.messages and row.topic not in read and row.oldest_s > UNCLAIMED_S and not _is_record(row.topic):
+            text = f"No group reads topic {row.topic}: it holds {row.messages:,} messages."
             yield Attention("notice", "no_group", text, f"/v1/topics/{path}", row.topic)
+
+
+def _is_record(topic: str) -> bool:
+    """Whether it records what happens, for people who look: it needs no group."""
+    return topic.endswith(HISTORY_SUFFIX) or own_name(topic) == AUDIT_TOPIC
 
 
 def _time(seconds: float) -> str:

@@ -61,6 +61,7 @@ class GroupFigures(NamedTuple):
     lag_s: float
     in_flight: int
     waiting: int
+    is_paused: bool = False
 
 
 class BrokerSample(NamedTuple):
@@ -289,11 +290,13 @@ def _groups_of(gauges: GaugeSample) -> dict[Name, GroupFigures]:
     for row in gauges.partitions:
         known = groups.get((row.topic, row.group))
         if known is None:
-            groups[row.topic, row.group] = GroupFigures(row.lag, row.lag_s, row.in_flight, row.waiting)
+            groups[row.topic, row.group] = GroupFigures(
+                row.lag, row.lag_s, row.in_flight, row.waiting, row.is_paused
+            )  # fmt: skip
         else:
             groups[row.topic, row.group] = GroupFigures(
                 known.lag + row.lag, max(known.lag_s, row.lag_s), known.in_flight + row.in_flight,
-                known.waiting + row.waiting,
+                known.waiting + row.waiting, row.is_paused,
             )  # fmt: skip
     return groups
 

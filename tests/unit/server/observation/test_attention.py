@@ -44,8 +44,8 @@ def group(lag: int, lag_s: float, in_flight: int = 0, topic: str = "t") -> Parti
     return PartitionRow(topic, "g", "0", lag, lag_s, in_flight, 0, 0)
 
 
-def topic(dead_letters: int = 0, used: float = 0.0, oldest_s: float = 0.0) -> TopicRow:
-    return TopicRow("t", 10, 100, oldest_s, dead_letters, "g" if used else "", used)
+def topic(dead_letters: int = 0, used: float = 0.0, oldest_s: float = 0.0, name: str = "t") -> TopicRow:
+    return TopicRow(name, 10, 100, oldest_s, dead_letters, "g" if used else "", used)
 
 
 def test_nothing_needs_attention_while_all_is_well():
@@ -75,6 +75,12 @@ def test_a_backlog_and_a_topic_without_groups():
     assert found([], [topic(used=0.9)]) == [("backlog", "t", "warning")]
     assert found([], [topic(used=1.0)]) == [("backlog", "t", "critical")]
     assert found([], [topic(oldest_s=100.0)]) == [("no_group", "t", "notice")]
+    assert found([], [topic(oldest_s=100.0, name=name) for name in ("t.history", "_audit")]) == []
+
+
+def test_a_paused_group_is_not_one_without_workers():
+    assert found([group(5, 61.0)._replace(is_paused=True)]) == [("paused", "t", "notice")]
+    assert found([group(5, 1.0)._replace(is_paused=True)]) == []
 
 
 def test_a_disk_that_is_nearly_full_and_stalls():
