@@ -4,6 +4,7 @@ PYTHON  ?= python3
 SEED    ?= 1
 COUNT   ?= 500
 N       ?= 100
+LETTERS ?= 1000000
 RUN     ?= two-cores
 DATA    ?= ./data
 TABLES  ?= ./tables
@@ -36,7 +37,7 @@ LOCK       := $(UV) pip compile pyproject.toml $(LOCKING)
 LOCK_GROUP := $(UV) pip compile $(LOCKING) --group
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs screenshots lock clean
+.PHONY: help setup browser tools classes quick quick-tests test-all test-spark test-rest test-patient run serve test check format sim sim-many crash archive-cycles bench bench-core bench-peers performance spark-chaos table-power-cuts docs screenshots console-scale lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -163,6 +164,9 @@ performance: setup ## Measure peers, growth and a steady load, and write docs/pe
 
 screenshots: setup ## Make the pictures of the console in docs/ anew, with Chromium
 	$(BIN)/python -m tests.support.screenshots
+
+console-scale: setup browser ## The console over a broker with 10,000 topics and LETTERS dead letters (a million)
+	LETTERS=$(LETTERS) $(BIN)/python -m pytest tests/browser/test_console.py -k large --session-timeout 1800
 
 docs: setup ## Rewrite the tables in docs/ that are made from code
 	PYTHONPATH=src $(BIN)/python -m tests.tidy.tables

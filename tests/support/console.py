@@ -18,6 +18,7 @@ ARGUMENTS = ["--no-sandbox", "--disable-background-networking", "--disable-compo
 
 AXE = {"resultTypes": ["violations"], "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
 PIPELINE = 100  # requests at a time
+PART = 1_000  # jobs that are made, and that die, together
 
 expect.set_options(timeout=20_000)
 
@@ -125,22 +126,28 @@ def populate(server: Server) -> None:
     call("PUT", "/v1/stream/runs/7", HOSTILE.encode(), {"Content-Type": "text/plain"})
 
 
-def fill_large(server: Server) -> None:
-    """10,000 topics, 100,000 jobs, and 20,000 dead letters of those."""
+def fill_large(server: Server, letters: int) -> None:
+    """10,000 topics, 100,000 jobs or more, and dead letters of those: half of one kind, half of another one. The texts
+    of a kind differ in a number."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         for first in range(0, 10_000, PIPELINE):
             names = (f"t-{number:05}" for number in range(first, first + PIPELINE))
             _pipelined(connection, [("/v1/topics", {"name": name, "partitions": 1}) for name in names])
         _pipelined(connection, [("/v1/topics", {"name": "jobs", "partitions": 1})])
         jobs = [*[{"value": "v", "task": "common"}] * 999, {"value": "v", "task": "rare"}]
-        for _ in range(100):
+        for first in range(0, max(100_000, letters), PART):
             _pipelined(connection, [("/v1/produce/batch", {"topic": "jobs", "messages": jobs})])
-    claim = {"topic": "jobs", "group": "g", "owner": "o", "max": 1_000}
-    for _ in range(20):
-        held = server.call("POST", "/v1/claim", claim).json()["messages"]
-        letters = [{key: item[key] for key in ("partition", "offset", "token")} for item in held]
-        rejected = {"topic": "jobs", "group": "g", "owner": "o", "reason": "no", "messages": letters}
-        assert server.call("POST", "/v1/reject", rejected).status == 200
+            if first < letters:
+                _reject(server, first)
+
+
+def _reject(server: Server, number: int) -> None:
+    claim = {"topic": "jobs", "group": "g", "owner": "o", "max": PART}
+    held = server.call("POST", "/v1/claim", claim).json()["messages"]
+    letters = [{key: item[key] for key in ("partition", "offset", "token")} for item in held]
+    reason = f"no answer for charge ch_{number}" if number % (2 * PART) else f"card {number} declined"
+    rejected = {"topic": "jobs", "group": "g", "owner": "o", "reason": reason, "messages": letters}
+    assert server.call("POST", "/v1/reject", rejected).status == 200
 
 
 def _pipelined(connection: socket.socket, calls: list[tuple[str, object]]) -> None:

@@ -35,13 +35,24 @@ export function duration(ms) {
   if (ms < 1) return `${sign}${Math.round(ms * 1000)} µs`
   if (ms < 1000) return `${sign}${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`
   const seconds = ms / 1000
-  if (seconds < 60) return `${sign}${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`
-  const minutes = Math.floor(seconds / 60)
-  if (minutes < 60) return `${sign}${minutes} min ${Math.round(seconds % 60)} s`
-  const hours = Math.floor(minutes / 60)
-  if (hours < 48) return `${sign}${hours} h ${minutes % 60} min`
-  return `${sign}${Math.floor(hours / 24)} d ${hours % 24} h`
+  if (seconds < 59.5) return `${sign}${seconds < 9.95 && seconds % 1 ? seconds.toFixed(1) : Math.round(seconds)} s`
+  const whole = Math.round(seconds)
+  if (whole < 3600) return sign + both(Math.floor(whole / 60), 'min', whole % 60, 's')
+  const minutes = Math.floor(whole / 60)
+  if (minutes < 2880) return sign + both(Math.floor(minutes / 60), 'h', minutes % 60, 'min')
+  return sign + both(Math.floor(minutes / 1440), 'd', Math.floor(minutes / 60) % 24, 'h')
 }
+
+const both = (large, unit, small, smaller) => `${large} ${unit}${small ? ` ${small} ${smaller}` : ''}`
+
+export const seconds = (value) => (value === null || value === undefined ? '–' : duration(value * 1000))
+
+export const bytesPerS = (value) => `${bytes(value)}/s`
+
+// Where the lines of a plot's axis may be: sizes at powers of two, times at whole seconds, minutes and hours.
+bytes.steps = bytesPerS.steps = Array.from({length: 50}, (_, power) => 2 ** power)
+seconds.steps = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * 86400)]
+duration.steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, ...seconds.steps.map((step) => step * 1000)]
 
 export const instant = (value) => new Date(value)
 
@@ -113,9 +124,10 @@ export function hexDump(base64, limit = 2048) {
 }
 
 // A call as a command for the shell. Text from users is quoted.
-export function curl(method, path, body) {
+export function curl(method, path, body, hasToken) {
   const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`
   const parts = ['curl', '-sS', ...(method === 'GET' ? [] : ['-X', method]), quote(location.origin + path)]
+  if (hasToken) parts.push('-H', '"Authorization: Bearer $DRIFTQ_TOKEN"')
   if (body !== undefined) parts.push('-H', quote('Content-Type: application/json'), '-d', quote(JSON.stringify(body)))
   return parts.join(' ')
 }

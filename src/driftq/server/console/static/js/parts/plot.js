@@ -27,7 +27,7 @@ function options(width, lines, format, setCursor) {
       fill: index === 0 && lines.length < 3 ? `${colour(line.colour || COLOURS[0])}1c` : undefined,
     }))],
     axes: [{...axis, size: 22, gap: 4, space: 70, values: (_, times) => times.map((time) => clock.format(time * 1000))},
-      {...axis, size: 60, gap: 6, space: 34, values: (_, values) => values.map((value) => format(value))}],
+      {...axis, size: 60, gap: 6, space: 34, ...(format.steps ? {incrs: format.steps} : {}), values: (_, values) => values.map((value) => format(value).replace('.0 ', ' '))}],
   }
 }
 

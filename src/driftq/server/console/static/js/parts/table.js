@@ -4,7 +4,8 @@ import {html, useState} from '../../vendor/htm-preact.mjs'
 import {Input, Select} from './dialog.js'
 import {Link} from './text.js'
 
-// `columns`: {label, cell(row), sort(row)?, end?: right-aligned, hint?}. Sorting is of the rows that are loaded.
+// `columns`: {label, cell(row), sort(row)?, end?: right-aligned, acts?: buttons, always in sight, hint?}. Sorting is of
+// the rows that are loaded.
 export const Table = ({columns, rows, keyOf, onSelect, selected, label, sorted, onSort}) => {
   const [order, setOrder] = useState(sorted || null)
   const shownColumns = columns.filter(Boolean)
@@ -21,14 +22,14 @@ export const Table = ({columns, rows, keyOf, onSelect, selected, label, sorted, 
     <thead><tr>
       ${onSelect && html`<th class="check"><input type="checkbox" aria-label="Select all" checked=${all}
         onChange=${() => onSelect(all ? new Set() : new Set(rows.map(keyOf)))} /></th>`}
-      ${shownColumns.map((head) => html`<th class=${head.end ? 'end' : ''} title=${head.hint || ''} aria-sort=${ordering(head)}>
+      ${shownColumns.map((head) => html`<th class=${head.acts ? 'acts' : head.end ? 'end' : ''} title=${head.hint || ''} aria-sort=${ordering(head)}>
         ${head.sort && (!onSort || head.by) ? html`<button type="button" class="sort" onClick=${() => turn(head)}>${head.label}<i aria-hidden="true">${
           ordering(head) ? (order.down ? '↓' : '↑') : ''}</i></button>` : head.label}</th>`)}
     </tr></thead>
     <tbody>${shown.map((row) => html`<tr key=${keyOf(row)} class=${selected?.has(keyOf(row)) ? 'chosen' : ''}>
       ${onSelect && html`<td class="check"><input type="checkbox" aria-label=${`Select ${keyOf(row)}`}
         checked=${selected.has(keyOf(row))} onChange=${() => onSelect(toggled(selected, keyOf(row)))} /></td>`}
-      ${shownColumns.map((head) => html`<td class=${head.end ? 'end' : head.wide ? 'wide' : ''}>${head.cell(row)}</td>`)}
+      ${shownColumns.map((head) => html`<td class=${head.acts ? 'acts' : head.end ? 'end' : head.wide ? 'wide' : ''}>${head.cell(row)}</td>`)}
     </tr>`)}</tbody></table></div>`
 }
 

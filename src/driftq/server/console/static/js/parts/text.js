@@ -37,7 +37,7 @@ export const Sentence = ({text}) => text.split(INSTANT).map((part, index) => (in
 export const Link = ({to, children, ...rest}) => html`<a href=${to} ...${rest}>${children}</a>`
 
 const TONES = {
-  ready: 'ok', running: 'busy', succeeded: 'ok', acked: 'ok', ok: 'ok', open: 'ok', shipping: 'ok', done: 'ok', exact: 'ok', live: 'ok',
+  ready: 'ok', running: 'busy', succeeded: 'ok', acked: 'ok', ok: 'ok', open: 'ok', shipping: 'ok', done: 'ok', exact: 'ok', live: 'ok', active: 'ok',
   scheduled: 'wait', retrying: 'warn', delayed: 'wait', resting: 'warn', waiting: 'warn', paused: 'warn', held: 'busy', leased: 'busy',
   draining: 'warn', warning: 'warn', idle: 'wait', dead: 'bad', failed: 'bad', critical: 'bad', failing: 'bad', error: 'bad',
   lost: 'bad', cancelled: 'wait', closed: 'wait', expired: 'wait', notice: 'wait', denied: 'bad', refused: 'bad',

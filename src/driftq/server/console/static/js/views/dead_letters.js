@@ -11,6 +11,8 @@ import {
 
 const STEP = 200 // letters of one call of a redrive that is watched
 const PART = 10000 // letters of one call that counts or deletes
+const WAIT_MS = 300 // for kinds of errors that are counted for the first time since a start
+const AGAIN_MS = 100
 
 export const DeadLetters = () => {
   const pages = usePages('/v1/dlq?limit=500', 'topics', {everyMs: 5000, on: {topic: true}})
@@ -31,35 +33,40 @@ export const DeadLetters = () => {
   <//>`
 }
 
-// The longest part of a kind's text that is the same in all its letters.
-const longest = (error) => error.split('…').sort((a, b) => b.length - a.length)[0].trim()
-
 const Kinds = ({topic, limit = 50, refresh, setKinds}) => {
-  const kinds = usePages(api.path`/v1/dlq/${topic}/errors` + `?limit=${limit}`, 'errors', {everyMs: 10000, on: {topic: `dlq.${topic}`}})
-  useEffect(() => setKinds?.(kinds), [kinds.items])
+  const kinds = usePages(api.path`/v1/dlq/${topic}/errors` + `?limit=${limit}&wait_ms=${WAIT_MS}`, 'errors', {everyMs: 10000, on: {topic: `dlq.${topic}`}})
+  useEffect(() => {
+    setKinds?.(kinds)
+    const timer = kinds.reply?.complete === false && !document.hidden && setTimeout(kinds.refresh, AGAIN_MS)
+    return () => clearTimeout(timer)
+  }, [kinds.items])
   const most = Math.max(1, ...kinds.items.map((row) => row.count))
   if (kinds.error) return html`<${Failure} error=${kinds.error} />`
   if (!kinds.done) return html`<${Loading} />`
+  const {complete, counted, total} = kinds.reply
+  const progress = !complete && html`<p class="faint" role="status">Counted ${f.count(counted)} of ${f.plural(total, 'letter')} so far, for the first time since the broker
+    started. <${Bar} share=${counted / Math.max(1, total)} tone="ok" /></p>`
+  if (progress && !kinds.items.length) return progress
   if (!kinds.items.length) return html`<${Empty}>No dead letter waits here.<//>`
-  return html`<${Table} label=${`Kinds of errors of ${topic}`} rows=${kinds.items} keyOf=${(row) => `${row.group}/${row.reason}/${row.error}`} columns=${[
-      {label: 'letters', cell: (row) => f.count(row.count), sort: (row) => row.count, end: true},
+  return html`${progress}<${Table} label=${`Kinds of errors of ${topic}`} rows=${kinds.items} keyOf=${(row) => `${row.group}/${row.reason}/${row.error}`} columns=${[
+      {label: 'letters', cell: (row) => html`<${Link} to=${to('dead-letters', topic, kindOf(row))}>${f.count(row.count)}<//>`, sort: (row) => row.count, end: true},
       {label: '', cell: (row) => html`<${Bar} share=${row.count / most} tone="bad" label=${f.plural(row.count, 'letter')} />`},
       {label: 'error', wide: true, cell: (row) => html`<details><summary>${row.error || '(no text)'}</summary><${Payload} label="one of them" text=${row.example} /></details>`},
       {label: 'reason', cell: (row) => row.reason.replaceAll('_', ' '), sort: (row) => row.reason}, {label: 'group', cell: (row) => html`<${Link} to=${to('groups', topic, row.group)}>${row.group}<//>`, sort: (row) => row.group},
-      kinds.items.some((row) => row.tenants?.length) && {label: 'tenants', cell: (row) => (row.tenants || []).join(', ')},
+      kinds.items.some((row) => row.tenants?.length) && {label: 'tenants', cell: (row) => html`<span class="clip short" title=${(row.tenants || []).join(', ')}>${(row.tenants || []).join(', ')}</span>`},
       {label: 'first', cell: (row) => html`<${Time} at=${row.first_at} />`, sort: (row) => row.first_at || ''},
       {label: 'last', cell: (row) => html`<${Time} at=${row.last_at} />`, sort: (row) => row.last_at},
-      {label: '', end: true, cell: (row) => html`<${Link} to=${to('dead-letters', topic, kindOf(row))}>letters<//>${refresh && mayRedrive(topic) && html` · <${Redrive} quiet label="Send back"
-        topic=${topic} filter=${kindOf(row)} refresh=${refresh} />`}${refresh && mayDeleteLetters(topic) && html` · <${DeleteLetters} quiet label="Delete"
+      refresh && {label: '', acts: true, cell: (row) => html`${mayRedrive(topic) && html`<${Redrive} quiet label="Send back"
+        topic=${topic} filter=${kindOf(row)} refresh=${refresh} /> · `}${mayDeleteLetters(topic) && html`<${DeleteLetters} quiet label="Delete"
         topic=${topic} filter=${kindOf(row)} refresh=${refresh} />`}`}]} />
     <${More} pages=${kinds} noun="kinds" />`
 }
 
-const kindOf = (row) => clean({group: row.group, reason: row.reason, error: longest(row.error)})
+const kindOf = (row) => ({group: row.group, reason: row.reason, kind: row.error})
 
 export const TopicDeadLetters = ({topic, query}) => {
   const kinds = useRef(null)
-  const filter = clean({group: query.group, error: query.error, reason: query.reason})
+  const filter = clean({group: query.group, kind: query.kind, error: query.error, reason: query.reason})
   const letters = usePages(api.path`/v1/dlq/${topic}` + api.query({limit: 50, ...filter}), 'messages', {everyMs: 10000, on: {topic: `dlq.${topic}`}})
   const refresh = () => {
     kinds.current?.refresh()
@@ -82,12 +89,12 @@ export const TopicDeadLetters = ({topic, query}) => {
       ${!letters.done && html`<${Loading} lines=${6} />`}
       ${letters.items.length > 0 && html`<${Table} label="Letters" rows=${letters.items} keyOf=${(row) => `${row.partition}/${row.offset}`} columns=${[
         {label: 'letter', cell: (row) => html`<${Link} to=${to('topics', `dlq.${topic}`, row.partition, row.offset)}>${row.partition}/${row.offset}<//>`},
-        {label: 'died', cell: (row) => html`<${Time} at=${row.dlq?.dead_at} />`}, {label: 'group', cell: (row) => row.dlq?.group},
-        {label: 'attempts', cell: (row) => row.dlq?.attempts, end: true}, {label: 'tenant', cell: (row) => row.envelope?.tenant_id || ''},
+        {label: 'died', cell: (row) => html`<${Time} at=${row.dlq?.dead_at} />`},
         {label: 'error', cell: (row) => html`<span class="clip" title=${row.dlq?.last_error || ''}>${(row.dlq?.last_error || '').trim().split('\n').at(-1)}</span>`},
         {label: 'key', cell: (row) => html`<span class="mono clip short">${row.key}</span>`},
         {label: 'value', cell: (row) => html`<span class="mono clip short">${row.value_base64 ? `${f.bytes(atob(row.value_base64).length)}, not text` : row.value.slice(0, 200)}</span>`},
-        mayDeleteLetters(topic) && {label: '', end: true, cell: (row) => html`${mayRedrive(topic) && html`<${Redrive} quiet label="Edit, send back" topic=${topic} letter=${row} filter=${only(row)} refresh=${refresh} /> · `}<${DeleteLetters} quiet label="Delete" topic=${topic} filter=${only(row)} refresh=${refresh} />`}]} />
+        {label: 'group', cell: (row) => row.dlq?.group}, {label: 'attempts', cell: (row) => row.dlq?.attempts, end: true}, {label: 'tenant', cell: (row) => row.envelope?.tenant_id || ''},
+        mayDeleteLetters(topic) && {label: '', acts: true, cell: (row) => html`${mayRedrive(topic) && html`<${Redrive} quiet label="Edit, send back" topic=${topic} letter=${row} filter=${only(row)} refresh=${refresh} /> · `}<${DeleteLetters} quiet label="Delete" topic=${topic} filter=${only(row)} refresh=${refresh} />`}]} />
       <${More} pages=${letters} noun="letters" />`}
       ${letters.done && !letters.items.length && !letters.error && html`<${Empty}>No letter fits.<//>`}
     <//>

@@ -6,9 +6,9 @@ import * as api from '../api.js'
 import * as f from '../format.js'
 import {go, to} from '../location.js'
 import {
-  Badge, Command, Confirm, Empty, Exact, Failure, Fields, Filters, Link, Loading, More, Page, Payload, Section, Table, Time, useCall, usePages,
+  Badge, Command, Confirm, Empty, Failure, Filters, Link, Loading, More, Page, Payload, Section, Table, Time, useCall, usePages,
 } from '../ui.js'
-import {Attempts, CancelJob, mayRetry, RetryJob, retryState, WAITING} from './message.js'
+import {Attempts, CancelJob, Content, ENDED, Gates, mayRetry, RetryJob, retryState, WAITING} from './message.js'
 
 const STATES = ['ready', 'running', 'scheduled', 'retrying', 'unclaimed', 'succeeded', 'dead', 'cancelled', 'finished']
 const FILTER = ['topic', 'state', 'task', 'tenant_id', 'since', 'until']
@@ -51,16 +51,16 @@ export const Jobs = ({query}) => {
     ${!pages.done && html`<${Section}><${Loading} lines=${8} /><//>`}
     ${pages.items.length > 0 && html`<${Section}><${Table} label="Jobs" rows=${pages.items} keyOf=${keyOf} selected=${selected} onSelect=${setSelected} columns=${[
         {label: 'job', cell: (row) => html`<${Link} to=${to('jobs', row.topic, row.id, {tenant_id: row.tenant})}>${row.id}<//>`},
-        {label: 'topic', cell: (row) => html`<${Link} to=${to('topics', row.topic)}>${row.topic}<//>`, sort: (row) => row.topic},
-        {label: 'task', cell: (row) => row.task || '', sort: (row) => row.task || ''},
         {label: 'state', cell: (row) => html`<${Badge} state=${row.state} />`, sort: (row) => row.state},
+        {label: 'task', cell: (row) => row.task || '', sort: (row) => row.task || ''},
+        {label: 'topic', cell: (row) => html`<${Link} to=${to('topics', row.topic)}>${row.topic}<//>`, sort: (row) => row.topic},
+        {label: 'created', cell: (row) => html`<${Time} at=${row.created_at} />`, sort: (row) => row.created_at},
+        {label: 'due', cell: (row) => row.due_at && html`<${Time} at=${row.due_at} />`, sort: (row) => row.due_at || ''},
         {label: 'attempts', cell: (row) => row.attempts || 0, sort: (row) => row.attempts || 0, end: true},
-        {label: 'due', cell: (row) => html`<${Time} at=${row.due_at} />`, sort: (row) => row.due_at || ''},
         {label: 'worker', cell: (row) => row.owner || ''},
         {label: 'error', cell: (row) => html`<span class="clip short" title=${row.error || ''}>${(row.error || '').trim().split('\n').at(-1)}</span>`},
         {label: 'run', cell: (row) => row.run_id && html`<${Link} to=${to('runs', row.run_id)}>${row.run_id}<//>`},
-        {label: 'tenant', cell: (row) => row.tenant || '', sort: (row) => row.tenant || ''},
-        {label: 'created', cell: (row) => html`<${Time} at=${row.created_at} />`, sort: (row) => row.created_at, end: true}]} />
+        {label: 'tenant', cell: (row) => row.tenant || '', sort: (row) => row.tenant || ''}]} />
       <${More} pages=${pages} noun="jobs" /><//>
       ${chosen.length > 0 && html`<div class="selection"><strong>${f.plural(chosen.length, 'job')} selected</strong>
         ${retriable.length > 0 && html`<${RetryMany} label=${`Retry ${f.count(retriable.length)}`} requests=${byTopic(retriable)} done=${done} />`}
@@ -127,17 +127,24 @@ export const Job = ({topic, id, query}) => {
   const result = useCall(api.path`/v1/jobs/${topic}/${id}/result` + whose, {everyMs: 2000, on: {topic}})
   return html`<${Page} title=${id} badge=${job.data && html`<${Badge} state=${job.data.state} />`} crumbs=${[['Jobs', to('jobs')], [topic, to('topics', topic)]]}
     actions=${job.data && may('produce', topic) && html`${mayRetry(topic, retryState(job.data)) && html`<${RetryJob} ...${{topic, id, tenant, refresh: job.refresh}} state=${retryState(job.data)} />`}
-      <${CancelJob} ...${{topic, id, tenant}} refresh=${job.refresh} />`}>
+      ${!ENDED.includes(job.data.state) && html`<${CancelJob} ...${{topic, id, tenant}} refresh=${job.refresh} />`}`}>
     ${job.error && !job.data && html`<${Failure} error=${job.error} />`}
-    ${job.data && html`<${Section}><${Fields} items=${[['task', job.data.task], ['priority', job.data.priority],
-      ['not before', job.data.not_before && html`<${Exact} at=${job.data.not_before} />`],
-      ['message', html`<${Link} to=${to('topics', topic, job.data.partition, job.data.offset)}>${`${job.data.partition}/${job.data.offset}: content, and why it waits`}<//>`]]} /><//>
-    <${Attempts} ...${{topic, job}} />`}
+    ${job.data && !ENDED.includes(job.data.state) && html`<${Gates} topic=${topic} partition=${job.data.partition} offset=${job.data.offset} />`}
+    ${job.data && html`<${Attempts} ...${{topic, job}} />`}
     ${result.data?.done && html`<${Section} title="Result">
-      ${result.data.result !== undefined && html`<${Payload} label="returned" text=${JSON.stringify(result.data.result)} />`}
+      ${result.data.result === null && !result.data.error && html`<p>It returned nothing.</p>`}
+      ${(result.data.result ?? null) !== null && html`<${Payload} label="returned" text=${JSON.stringify(result.data.result)} />`}
       ${result.data.error && html`<${Payload} label="error" text=${result.data.error} />`}
       ${result.data.traceback && html`<${Payload} label="traceback" text=${result.data.traceback} />`}
       ${result.data.expired && html`<p class="faint">It ended so long ago that its result is forgotten.</p>`}
       ${result.data.ended_at && html`<p class="faint">ended <${Time} at=${result.data.ended_at} /></p>`}<//>`}
+    ${job.data && html`<${JobContent} topic=${topic} data=${job.data} />`}
   <//>`
+}
+
+// What was asked for: the message of a job.
+const JobContent = ({topic, data: {partition, offset}}) => {
+  const {data} = useCall(api.path`/v1/topics/${topic}/partitions/${partition}/messages` + api.query({offset, limit: 1}))
+  const message = data?.messages.find((row) => row.offset === offset)
+  return message ? html`<${Content} topic=${topic} message=${message} place=${html`<${Link} to=${to('topics', topic, partition, offset)}>${partition}/${offset}<//>`} />` : null
 }

@@ -1,6 +1,6 @@
 // One message: what it is, what happened to it, and why it is not running, as a row of gates.
 
-import {html} from '../../vendor/htm-preact.mjs'
+import {html, useRef} from '../../vendor/htm-preact.mjs'
 import {may, mayRedrive} from '../access.js'
 import * as api from '../api.js'
 import * as f from '../format.js'
@@ -10,38 +10,44 @@ import {Badge, Confirm, Copy, Exact, Failure, Fields, Link, Loading, Page, Paylo
 export const Message = ({topic, partition, offset}) => {
   const path = api.path`/v1/topics/${topic}/partitions/${partition}/messages` + api.query({offset, limit: 1})
   const message = useCall(path)
-  const explanation = useCall('/v1/explain' + api.query({topic, partition, offset}), {everyMs: 2000, on: {topic}})
   const found = message.data?.messages.find((row) => String(row.offset) === offset)
   const id = found?.job?.id
   const tenant = found?.envelope?.tenant_id
   const name = id || `${topic}:${partition}:${offset}`
   const job = useCall(found ? api.path`/v1/jobs/${topic}/${name}` + api.query({tenant_id: tenant}) : null, {everyMs: 2000, on: {topic}})
   const state = job.data && retryState(job.data)
+  const gates = useRef(null)
   const refresh = () => {
     job.refresh()
-    explanation.refresh()
+    gates.current?.()
   }
   return html`<${Page} title=${`Message ${offset}`} subtitle=${`partition ${partition} of ${topic}`}
     crumbs=${[['Topics', to('topics')], [topic, to('topics', topic)], [`partition ${partition}`, to('topics', topic, {partition})]]}
     actions=${html`${found && html`<${Copy} button text=${curlOf(topic, found)}>Copy as curl<//>`}
       ${mayRetry(topic, state) && html`<${RetryJob} ...${{topic, id: name, tenant, state, refresh}} />`}
-      ${id && may('produce', topic) && html`<${CancelJob} topic=${topic} id=${id} tenant=${tenant} refresh=${refresh} />`}`}>
-    <${Section} title="Why is it not running?">
-      ${explanation.error && !explanation.data && html`<${Failure} error=${explanation.error} />`}
-      ${!explanation.data && !explanation.error && html`<${Loading} lines=${4} />`}
-      ${explanation.data && html`<${Explanation} topic=${topic} data=${explanation.data} job=${found?.job} />`}
-    <//>
+      ${id && may('produce', topic) && !ENDED.includes(job.data?.state) && html`<${CancelJob} topic=${topic} id=${id} tenant=${tenant} refresh=${refresh} />`}`}>
+    <${Gates} ...${{topic, partition, offset}} again=${gates} />
     ${message.error && html`<${Failure} error=${message.error} />`}
     ${found && html`<${Content} topic=${topic} message=${found} />`}
     ${id && html`<${Attempts} topic=${topic} job=${job} />`}
   <//>`
 }
 
+// Why it is not running, group by group.
+export const Gates = ({topic, partition, offset, again}) => {
+  const {data, error, refresh} = useCall('/v1/explain' + api.query({topic, partition, offset}), {everyMs: 2000, on: {topic}})
+  if (again) again.current = refresh
+  return html`<${Section} title="Why is it not running?">
+    ${error && !data && html`<${Failure} error=${error} />`}
+    ${!data && !error && html`<${Loading} lines=${4} />`}
+    ${data && html`<${Explanation} topic=${topic} data=${data} />`}<//>`
+}
+
 // The call that sends the same message again.
 const curlOf = (topic, message) => {
   const {envelope, key, value, value_base64: bytes, job} = message
   const body = {topic, value: value ?? '', ...(bytes ? {value_base64: bytes, value: undefined} : {}), ...(key ? {key} : {}), ...(envelope ? {envelope} : {}), ...(job?.task ? {task: job.task} : {})}
-  return f.curl('POST', '/v1/produce', body)
+  return f.curl('POST', '/v1/produce', body, !!api.token.get())
 }
 
 export const CancelJob = ({topic, id, tenant, refresh}) => html`<${Confirm} label="Cancel" danger title=${`Cancel job ${id}?`}
@@ -51,6 +57,7 @@ export const CancelJob = ({topic, id, tenant, refresh}) => html`<${Confirm} labe
 // --- retry now ---
 
 export const WAITING = ['retrying', 'scheduled']
+export const ENDED = ['succeeded', 'dead', 'cancelled', 'finished']
 
 export const mayRetry = (topic, state) => may('produce', topic) && (WAITING.includes(state) || (state === 'dead' && mayRedrive(topic)))
 
@@ -97,7 +104,7 @@ function Way({shared, group, topic}) {
     <${End} reached=${first < 0} text=${first >= 0 ? 'not yet' : group?.ahead > 0 ? `${f.plural(group.ahead, 'message')} of its lane come before it` : 'the next claim gets it'} /></ol>`
 }
 
-const Explanation = ({topic, data, job}) => html`<p class="verdict"><${Sentence} text=${data.summary} /></p>
+const Explanation = ({topic, data}) => html`<p class="verdict"><${Sentence} text=${data.summary} /></p>
   ${!data.groups.length && html`<${Way} shared=${data.gates} topic=${topic} />`}
   ${data.groups.map((group) => html`<div class="grouphead" key=${group.group}><${Link} to=${to('groups', topic, group.group)}>${group.group}<//>
       <${Badge} state=${group.settled_as === 'dead letter' ? 'dead' : group.state}>${group.settled_as || group.state}<//>
@@ -109,12 +116,12 @@ const Explanation = ({topic, data, job}) => html`<p class="verdict"><${Sentence}
 
 // --- content ---
 
-const Content = ({topic, message}) => {
+export const Content = ({topic, message, place}) => {
   const {envelope, routing, job, dlq} = message
   const tenant = envelope?.tenant_id
   return html`<${Section} title="Content">
     <${Payload} text=${message.value} base64=${message.value_base64} />
-    <${Fields} items=${[['produced', html`<${Exact} at=${message.timestamp_ms} />`], ['key', message.key && html`<span class="mono">${message.key}</span>`],
+    <${Fields} items=${[['message', place], ['produced', html`<${Exact} at=${message.timestamp_ms} />`], ['key', message.key && html`<span class="mono">${message.key}</span>`],
       ['task', job?.task], ['job', job?.id && html`<${Link} to=${to('jobs', topic, job.id, {tenant_id: tenant})}>${job.id}<//>`], ['priority', job?.priority],
       ['not before', job?.not_before_ms && html`<${Exact} at=${job.not_before_ms} />`],
       ['run', envelope?.run_id && html`<${Link} to=${to('runs', envelope.run_id)}>${envelope.run_id}<//>`], ['step', envelope?.step_id], ['parent step', envelope?.parent_step_id],

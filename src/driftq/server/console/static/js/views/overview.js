@@ -11,13 +11,14 @@ const SPANS = [['1 h', 3600], ['6 h', 21600], ['24 h', 86400]]
 const place = (item) => {
   if (item.kind.startsWith('dead') && item.topic) return ['dead-letters', item.topic]
   if (item.group) return ['groups', item.topic, item.group]
-  return item.topic ? ['topics', item.topic] : ['storage']
+  if (item.topic) return ['topics', item.topic]
+  return item.kind === 'loop_stalls' ? null : ['storage']
 }
 const WORDS = {'dead-letters': 'see the letters', groups: 'see the group', topics: 'see the topic', storage: 'see the storage'}
 
 const Attention = ({items}) => (items.length
   ? html`<ul class="attention">${items.map((item) => html`<li key=${item.text}><span><${Badge} state=${item.severity} /></span><span>${item.text}</span>
-      <a href=${to(...place(item))}>${WORDS[place(item)[0]]}</a>${item.command && html`<code>${item.command}</code>`}</li>`)}</ul>`
+      ${place(item) && html`<a href=${to(...place(item))}>${WORDS[place(item)[0]]}</a>`}${item.command && html`<code>${item.command}</code>`}</li>`)}</ul>`
   : html`<p class="well"><${Badge} state="ok">all well<//> Nothing needs attention.</p>`)
 
 const Start = () => html`<${Section} title="Nothing is here yet"><p>Three commands make something appear:</p>
@@ -31,7 +32,7 @@ export const Overview = () => {
   const [span, setSpan] = useState(SPANS[0][1])
   const picker = html`<div class="pick" role="group" aria-label="Time span">${SPANS.map(([label, seconds]) => html`<button type="button"
     aria-pressed=${span === seconds} onClick=${() => setSpan(seconds)}>${label}</button>`)}</div>`
-  return html`<${Page} title="Overview" subtitle=${data && html`DriftQ ${data.version} · ${data.durability} · up ${f.duration(data.uptime_ms)}`} actions=${picker}>
+  return html`<${Page} title="Overview" subtitle=${data && html`DriftQ ${data.version} · durability ${data.durability} · up ${f.duration(data.uptime_ms)}`} actions=${picker}>
     ${error && !data && html`<${Failure} error=${error} />`}
     <${Section} title="What needs attention">${data ? html`<${Attention} items=${data.attention} />` : html`<${Loading} lines=${2} />`}<//>
     ${data?.counts.topics === 0 && data.counts.streams === 0 && html`<${Start} />`}
@@ -54,16 +55,14 @@ const Now = ({data: {counts, rates, latency, disk, stalls, oldest_lag_ms: oldest
   disk && ['disk free', f.bytes(disk.free_bytes), `of ${f.bytes(disk.size_bytes)}`, to('storage')],
 ]} />`
 
-const seconds = (value) => f.duration(value * 1000)
-
 // title, lines as [label, series, colour?], format, hint
 const PLOTS = [
-  ['Messages per second', [['produced', 'produced'], ['delivered', 'delivered'], ['settled', 'settled']], f.rate],
-  ['Failures per second', [['failed attempts', 'failed', '--plot2'], ['dead letters', 'dead', '--plot4']], f.rate],
-  ['Oldest unsettled message', [['age', 'lag_seconds']], seconds],
+  ['Messages per second', [['produced', 'produced'], ['delivered', 'delivered'], ['settled', 'settled']], f.compact],
+  ['Failures per second', [['failed attempts', 'failed', '--plot2'], ['dead letters', 'dead', '--plot4']], f.compact],
+  ['Oldest unsettled message', [['age', 'lag_seconds']], f.seconds],
   ['Latency, 99th percentile', [['commit', 'commit_p99_ms'], ['fsync', 'fsync_p99_ms', '--plot2']], f.duration, 'one in a hundred takes longer'],
   ['Lag in messages', [['lag', 'lag'], ['in flight', 'in_flight'], ['waiting', 'waiting']], f.compact],
-  ['Bytes per second', [['produced', 'produced_bytes']], (value) => `${f.bytes(value)}/s`],
+  ['Bytes per second', [['produced', 'produced_bytes']], f.bytesPerS],
   ['Stalls of the event loop', [['stalls', 'stalls', '--plot4']], f.compact, 'turns of 20 ms and longer, in ten seconds'],
   ['Free disk space', [['free', 'disk_free_bytes', '--plot3']], f.bytes],
   ['Dead letters', [['waiting', 'dead_letters', '--plot4']], f.compact],

@@ -14,7 +14,8 @@ const STATES = ['', 'running', 'waiting', 'done', 'failed', 'cancelled']
 export const Runs = ({query}) => {
   const pages = usePages(`/v1/runs${api.query({limit: 100, state: query.state})}`, 'runs', {everyMs: 5000, on: {topic: true}})
   return html`<${Page} title="Runs" subtitle="messages and streams that share a run id, of the last day">
-    <${Filters} values=${query} onChange=${(values) => go(to('runs', values))} fields=${[{name: 'state', label: 'state', options: STATES}]} />
+    <${Filters} values=${query} onChange=${({run, ...values}) => go(run ? to('runs', run.trim()) : to('runs', values))} fields=${[
+      {name: 'run', label: 'run id', type: 'search', placeholder: 'opens a run'}, {name: 'state', label: 'state', options: STATES}]} />
     ${pages.reply && !pages.reply.complete && html`<p class="faint">The index is being built after a start; runs may be missing.</p>`}
     ${pages.error && html`<${Failure} error=${pages.error} />`}
     ${!pages.done && html`<${Section}><${Loading} lines=${8} /><//>`}
@@ -22,7 +23,7 @@ export const Runs = ({query}) => {
       {label: 'run', cell: (row) => html`<${Link} to=${to('runs', row.run_id)}>${row.run_id}<//>`, sort: (row) => row.run_id},
       {label: 'state', cell: (row) => html`<${Badge} state=${row.state} />`, sort: (row) => row.state},
       {label: 'steps', cell: (row) => f.count(row.steps), sort: (row) => row.steps, end: true},
-      {label: 'of them', cell: (row) => Object.entries(row.states).map(([state, number]) => `${f.count(number)} ${state}`).join(', ')},
+      {label: 'states of steps', cell: (row) => Object.entries(row.states).map(([state, number]) => `${f.count(number)} ${state}`).join(', ')},
       {label: 'streams', cell: (row) => f.count(row.streams), sort: (row) => row.streams, end: true},
       {label: 'began', cell: (row) => html`<${Time} at=${row.began_at} />`, sort: (row) => row.began_at},
       {label: 'changed', cell: (row) => html`<${Time} at=${row.changed_at} />`, sort: (row) => row.changed_at}]} />

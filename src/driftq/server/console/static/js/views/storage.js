@@ -10,7 +10,7 @@ export const Storage = () => {
   const {data, error} = useCall('/v1/overview', {everyMs: 5000})
   const series = useCall('/v1/series?window_ms=21600000&names=disk_free_bytes,fsync_p99_ms,commit_p99_ms', {everyMs: 30000})
   const clock = useCall('/v1/clock', {everyMs: 10000})
-  return html`<${Page} title="Storage" subtitle=${data?.durability}>
+  return html`<${Page} title="Storage" subtitle=${data && `durability ${data.durability}`}>
     ${error && !data && html`<${Failure} error=${error} />`}
     ${data && !data.disk && html`<${Empty}>This broker keeps everything in memory: nothing survives it.<//>`}
     ${data?.disk && html`<${Disk} disk=${data.disk} latency=${data.latency} full=${fullIn(series.data)} />`}
@@ -37,7 +37,7 @@ function fullIn(series) {
 const Disk = ({disk, latency, full}) => html`<${Section} title="Disk"><${Figures} items=${[
   ['free', f.bytes(disk.free_bytes)], ['of', f.bytes(disk.size_bytes)], ['full in', full ? f.duration(full) : '–', 'at the rate of the last hours'],
   ['used', html`<${Bar} share=${1 - disk.free_bytes / Math.max(1, disk.size_bytes)} tone=${disk.free_bytes < 0.1 * disk.size_bytes ? 'bad' : 'ok'} />`], ['waits for a sync', f.bytes(disk.unsynced_bytes)],
-  ['room in the journal', f.bytes(disk.journal_room_bytes)], ['fsync p50', f.duration(latency.fsync_p50_ms)], ['fsync p99', f.duration(latency.fsync_p99_ms)]]} />
+  ['journal room', f.bytes(disk.journal_room_bytes)], ['fsync p50', f.duration(latency.fsync_p50_ms)], ['fsync p99', f.duration(latency.fsync_p99_ms)]]} />
   <${Table} label="Files" rows=${Object.entries(disk.used_bytes)} keyOf=${([part]) => part} columns=${[
     {label: 'part', cell: ([part]) => part}, {label: 'size', cell: ([, size]) => f.bytes(size), sort: ([, size]) => size, end: true}]} /><//>`
 

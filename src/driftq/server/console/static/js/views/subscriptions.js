@@ -20,10 +20,10 @@ export const Subscriptions = () => {
       {label: 'held by', cell: (row) => row.holder && html`${row.holder} <span class="faint">until <${Time} at=${row.lease_until} /></span>`},
       {label: 'failures', cell: (row) => f.count(row.failures), sort: (row) => row.failures, end: true, hint: 'of its webhook since the last success'},
       {label: 'created', cell: (row) => html`<${Time} at=${row.created_at} />`, sort: (row) => row.created_at, end: true},
-      {label: '', cell: (row) => may('manage', row.id) && html`<${Confirm} label="Delete" danger quiet title=${`Delete subscription ${row.id}?`}
+      {label: '', acts: true, cell: (row) => may('manage', row.id) && html`<${Confirm} label="Delete" danger quiet title=${`Delete subscription ${row.id}?`}
         text=${`This is one subscription. Its target is not woken any more${row.grown ? `; ${f.plural(row.grown, 'stream')} have grown since its last acknowledgement` : ''}.`}
         run=${() => api.del(api.path`/v1/stream/__ds/subscriptions/${row.id}`)} done=${pages.refresh} />`}]} /><${More} pages=${pages} noun="subscriptions" /><//>`}
-    ${pages.done && !pages.items.length && !pages.error && html`<${Empty} title="There is no subscription">A subscription calls a webhook, or wakes a worker, when streams grow.
+    ${pages.done && !pages.items.length && !pages.error && html`<${Empty} title="There is no subscription yet">A subscription calls a webhook, or wakes a worker, when streams grow.
       <${Command}>curl -X PUT localhost:8080/v1/stream/__ds/subscriptions/notify -H 'Content-Type: application/json' -d '{"type": "webhook", "pattern": "runs/*", "webhook": {"url": "URL"}}'<//><//>`}
   <//>`
 }

@@ -14,7 +14,7 @@ export const Tokens = () => {
       {label: 'created', cell: (row) => html`<${Time} at=${row.created_at} /> ${row.created_by && `by ${row.created_by}`}`, sort: (row) => row.created_at},
       {label: 'used', cell: (row) => html`<${Time} at=${row.used_at} />`, sort: (row) => row.used_at || ''},
       {label: 'expires', cell: (row) => (row.expires_at ? html`<${Time} at=${row.expires_at} />` : 'never'), sort: (row) => row.expires_at || '9'},
-      {label: '', cell: (row) => html`<${Secret} label="Rotate" title=${`Rotate ${row.name}`} submit="Rotate" refresh=${pages.refresh}
+      {label: '', acts: true, cell: (row) => html`<${Secret} label="Rotate" title=${`Rotate ${row.name}`} submit="Rotate" refresh=${pages.refresh}
         text="It gets a new secret. The old one ends at once." send=${() => api.post(api.path`/v1/tokens/${row.id}/rotate`, {})} />
         <${Confirm} label="Revoke" danger title=${`Revoke ${row.name}?`} text="Calls with it are refused from now on; its open streams end within a second."
           run=${() => api.del(api.path`/v1/tokens/${row.id}`)} done=${pages.refresh} />`}]} />

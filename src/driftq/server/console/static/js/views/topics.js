@@ -113,8 +113,8 @@ const TopicPlots = ({topic}) => {
   if (!data) return null
   const plot = (title, name, format, label) => html`<${Section}><${Plot} title=${title} start=${data.start} stepMs=${data.step_ms} format=${format}
     lines=${[{label, values: data.series[name] || []}]} /><//>`
-  return html`<div class="grid">${plot('Messages per second, last hour', 'produced', f.rate, 'produced')}${
-    plot('Bytes per second', 'produced_bytes', (value) => `${f.bytes(value)}/s`, 'produced')}${plot('Messages kept', 'messages', f.compact, 'messages')}</div>`
+  return html`<div class="grid">${plot('Messages per second, last hour', 'produced', f.compact, 'produced')}${
+    plot('Bytes per second', 'produced_bytes', f.bytesPerS, 'produced')}${plot('Messages kept', 'messages', f.compact, 'messages')}</div>`
 }
 
 const TopicGroups = ({topic}) => {
@@ -125,7 +125,7 @@ const TopicGroups = ({topic}) => {
   }
   return html`<${Section}><${Table} label="Groups" rows=${pages.items} keyOf=${(row) => row.group} columns=${[
     {label: 'group', cell: (row) => html`<${Link} to=${to('groups', topic, row.group)}>${row.group}<//>`, sort: (row) => row.group},
-    {label: 'state', cell: (row) => html`<${Badge} state=${row.paused ? 'paused' : row.idle ? 'idle' : 'ok'} />`},
+    {label: 'state', cell: (row) => html`<${Badge} state=${row.paused ? 'paused' : row.idle ? 'idle' : 'active'} />`},
     {label: 'lag', cell: (row) => f.count(row.lag), sort: (row) => row.lag, end: true}, {label: 'oldest', cell: (row) => f.duration(row.lag_ms), sort: (row) => row.lag_ms, end: true},
     {label: 'in flight', cell: (row) => f.count(row.in_flight), sort: (row) => row.in_flight, end: true},
     {label: 'waiting', cell: (row) => f.count(row.resting), sort: (row) => row.resting, end: true},
