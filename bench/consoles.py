@@ -1,6 +1,7 @@
 """What open consoles cost the broker: CPU time of its process, with and without them, under the same load.
 
     python -m bench.consoles --pages 100 --seconds 5 --rounds 3
+    python -m bench.consoles --paint 20       milliseconds until Chromium paints something, in a new profile each time
 
 A page is what the console does on its overview and on a topic: one feed of events, and the calls at their intervals.
 Rounds without and with pages alternate, so the load of the machine is the same for both; CPU seconds do not depend on
@@ -18,6 +19,8 @@ from typing import NamedTuple
 
 from bench.queue import cpu_s
 from bench.report import emit, median
+from tests.support.browser import binary
+from tests.support.console import browser
 from tests.support.server import Server, running
 
 PRODUCED_PER_S = 200
@@ -124,13 +127,36 @@ async def run(server: Server, pages: int, seconds: float, rounds: int) -> None:
     emit("consoles", "for each page", 1_000 * (shares[pages] - shares[0]) / pages, "ms of CPU a second")
 
 
+def paint(server: Server, visits: int) -> None:
+    """Visits without a cache, each in a context of its own. What is painted first is the words that it loads; the view
+    itself is there when its heading is."""
+    painted: list[float] = []
+    shown: list[float] = []
+    with browser(binary("release")) as chromium:
+        for _ in range(visits):
+            context = chromium.new_context()
+            page = context.new_page()
+            page.goto(f"{server.url}/console/")
+            page.locator("h1").wait_for()
+            shown.append(page.evaluate("performance.now()"))
+            entry = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            painted.append(entry)
+            context.close()
+    emit("consoles", "first paint", median(painted), "ms", longest=max(painted), visits=visits)
+    emit("consoles", "heading of the overview", median(shown), "ms", longest=max(shown), visits=visits)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--paint", type=int, default=0, help="visits with Chromium, instead of open pages")
     arguments = parser.parse_args()
     with running(None) as server:
+        if arguments.paint:
+            paint(server, arguments.paint)
+            return
         asyncio.run(run(server, arguments.pages, arguments.seconds, arguments.rounds))
 
 
