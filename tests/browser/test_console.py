@@ -143,6 +143,7 @@ def test_an_empty_broker_teaches_three_commands(new_tab: Callable[..., Tab]):
         expect(page.locator(".empty")).to_contain_text("There is no run yet")
 
 
+@pytest.mark.timeout(1_200)
 def test_a_large_broker_is_shown_in_pages(new_tab: Callable[..., Tab], tmp_path: Path):
     """With 10,000 topics, 100,000 jobs and a tenth of a million dead letters; `make console-scale` takes a million."""
     settings = "limits.topics_max=20000", f"limits.partition_messages={2 * max(LETTERS, 1_000_000)}"

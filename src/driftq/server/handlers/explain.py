@@ -129,6 +129,9 @@ class Explainer:
             at = to_rfc3339(deadline_ms)
             why = f"The deadline of this message passed at {at}: a claim moves it to the dead letters instead."
             return [Gate("deadline", why, NEVER)]
+        not_before_ms = log.delays.times.get(offset, 0)
+        if not_before_ms > self._now_ms and not self._topic.groups:  # otherwise each group has this gate
+            return [_delay_gate(to_rfc3339(not_before_ms))]
         return []
 
     def _message(self) -> MessageFacts:
@@ -211,7 +214,7 @@ class Explainer:
         if place is MessageState.RESTING and entry is not None and entry.retry_at_ms > self._now_ms:
             at = to_rfc3339(entry.retry_at_ms)
             if entry.attempts == 0 and not entry.releases:
-                return [Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)]
+                return [_delay_gate(at)]
             why = f"Attempt {entry.attempts} ended ({entry.error or 'given back'}); it waits until {at}."
             return [Gate("resting", why, "its time comes", at)]
         return []
@@ -268,3 +271,7 @@ class Explainer:
                 if letter is not None and (letter.offset, letter.group) == (self._offset, group.name):
                     return letter
         return None
+
+
+def _delay_gate(at: str) -> Gate:
+    return Gate("delayed", f"It was produced with a delay: not before {at}.", "its time comes", at)

@@ -95,6 +95,21 @@ def test_a_delayed_message_names_its_time():
     run(check())
 
 
+def test_a_delayed_message_names_its_time_before_there_is_a_group():
+    async def check():
+        async with handler_fixture() as at:
+            await prepared(at, {"delay_ms": 5_000})
+            explanation = (await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")).body
+            (gate,) = explanation["gates"]
+            assert (gate["gate"], gate["opens_at"]) == ("delayed", to_rfc3339(START_MS + 5_000))
+            assert explanation["summary"] == gate["why"]
+            at.clock.move(5_001)
+            explanation = (await at.call("GET", "/v1/explain?topic=t&partition=0&offset=0")).body
+            assert explanation["gates"] == []
+
+    run(check())
+
+
 def test_all_gates_are_reported_at_once():
     async def check():
         async with handler_fixture(limits=ONE_AT_A_TIME) as at:
