@@ -244,6 +244,24 @@ def test_quotas_and_what_is_counted_survive_a_restart(tenants: Tenants):
     assert [tenant["name"] for tenant in tenants.operator.done("GET", "/v1/tenants").json()["tenants"]] == ["acme"]
 
 
+def test_schedules_are_counted_and_the_next_one_is_refused_also_after_a_restart(tenants: Tenants):
+    acme = tenants.new("acme", schedules=2)
+    acme.done("POST", "/v1/topics", {"name": "orders"})
+
+    def create(name: str, every_ms: int = 3_600_000) -> Reply:
+        body = {"name": name, "topic": "orders", "message": {"value": "v"}, "every_ms": every_ms, "replace": True}
+        return acme.call("POST", "/v1/schedules", body)
+
+    assert (create("a").status, create("b").status) == (201, 201)
+    assert_over(create("c"), "schedules")
+    assert create("b", 7_200_000).status == 200, "one that exists can be changed"
+    tenants.restart(acme)
+    assert_over(create("c"), "schedules")
+    assert tenants.used("acme")["schedules"] == 2
+    acme.done("DELETE", "/v1/schedules/a")
+    assert create("c").status == 201
+
+
 def test_a_tenant_is_deleted_only_when_nothing_is_left(tenants: Tenants):
     acme = tenants.new("acme")
     acme.done("POST", "/v1/topics", {"name": "orders"})

@@ -26,6 +26,7 @@ _HELP = {
     "topics": "Topics it may have.",
     "streams": "Streams it may have.",
     "groups": "Groups it may have.",
+    "schedules": "Schedules it may have.",
     "connections": "Connections it may hold open.",
 }
 

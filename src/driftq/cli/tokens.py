@@ -75,10 +75,17 @@ def list_(invocation: Invocation) -> None:
         output.document(tokens)
         return
     rows = (
-        (token.id, token.name, ",".join(token.grants), token.expires_at or "never", token.used_at or "never")
+        (
+            token.id,
+            token.name,
+            token.tenant or "none",
+            ",".join(token.grants),
+            token.expires_at or "never",
+            token.used_at or "never",
+        )
         for token in tokens
     )
-    output.table(("ID", "NAME", "GRANTS", "EXPIRES", "USED"), rows, "No tokens. See `driftq tokens create`.")
+    output.table(("ID", "NAME", "TENANT", "GRANTS", "EXPIRES", "USED"), rows, "No tokens. See `driftq tokens create`.")
 
 
 @command.command()

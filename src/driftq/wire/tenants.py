@@ -18,6 +18,7 @@ QUOTAS = (
     "topics",
     "streams",
     "groups",
+    "schedules",
     "connections",
 )
 
@@ -33,6 +34,7 @@ class TenantAmounts(Body, frozen=True):
     topics: Natural = 0
     streams: Natural = 0
     groups: Natural = 0
+    schedules: Natural = 0
     connections: Natural = 0
 
 
@@ -54,6 +56,7 @@ class TenantChange(Body, frozen=True):
     topics: Natural | None = None
     streams: Natural | None = None
     groups: Natural | None = None
+    schedules: Natural | None = None
     connections: Natural | None = None
 
 

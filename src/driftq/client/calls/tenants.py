@@ -11,7 +11,7 @@ from driftq.wire.tenants import TenantInfo, TenantListing, TenantsReply
 
 def create_tenant(name: str, **quotas: int) -> Call[TenantInfo]:
     """Create a tenant. Quotas are `messages_per_s`, `bytes_per_s`, `requests_per_s`, `stored_bytes`, `backlog`,
-    `topics`, `streams`, `groups` and `connections`; what is not named has none."""
+    `topics`, `streams`, `groups`, `schedules` and `connections`; what is not named has none."""
     return post("/v1/tenants", {"name": name, "quotas": quotas}, json_reader(TenantInfo))
 
 
@@ -32,5 +32,5 @@ def set_tenant(name: str, **quotas: int) -> Call[TenantInfo]:
 
 
 def delete_tenant(name: str) -> Call[None]:
-    """Delete a tenant that has no topics, streams, subscriptions and tokens left."""
+    """Delete a tenant that has no topics, streams, schedules, subscriptions and tokens left."""
     return bodyless_call("DELETE", f"/v1/tenants/{segment(name)}")

@@ -19,6 +19,7 @@ class TenantQuotas(Struct, frozen=True, array_like=True, gc=False):
     streams: int = 0
     groups: int = 0
     connections: int = 0
+    schedules: int = 0
 
 
 class TenantCreated(Fact, tag=140, frozen=True):

@@ -26,7 +26,7 @@ from driftq.core.model.commands import Produce, ProduceKey
 from driftq.core.model.replies import Done, Produced, Rejected, Reply
 from driftq.core.model.schedules import ScheduleRan, ScheduleReady
 from driftq.core.state.idempotency_keys import job_key
-from driftq.core.transitions.lookups import bad_schedule_name, no_such_schedule, no_such_topic
+from driftq.core.transitions.lookups import bad_schedule_name, no_such_schedule, no_such_topic, over_quota
 from driftq.wire.errors import Code
 from driftq.wire.message import Job, encode_head, read_head
 from driftq.wire.namespaces import own_name
@@ -56,6 +56,9 @@ def create(ctx: DecisionContext, command: s.CreateSchedule) -> Reply:
         if len(schedules) >= ctx.limits.schedules_max:
             message = f"there are {ctx.limits.schedules_max} schedules, the most allowed; delete some"
             return Rejected(Code.OVERLOADED, message, {"reason": "too_many_schedules"})
+        refused = over_quota(ctx, name, "schedules")
+        if refused is not None:
+            return refused
         plan = _after(command.plan, ctx.now_ms)
         ctx.facts.append(f.ScheduleCreated(schedules.next_number, name, spec, plan, ctx.now_ms))
         return ScheduleReady(name, created=True)

@@ -41,6 +41,7 @@ from driftq.wire.schedules import firing_id
 if TYPE_CHECKING:
     from driftq.core.model.facts import Fact
     from driftq.core.model.schedule_facts import ScheduleSpec
+    from driftq.core.state.tenants import TenantTable
 
 PLAN_LOW = 2  # with fewer times than this, a schedule is planned again
 
@@ -128,7 +129,8 @@ class Schedule:
 class ScheduleTable:
     """All schedules, by name and by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenants: TenantTable) -> None:
+        self._tenants = tenants  # counts those of each tenant
         self.by_name: dict[str, Schedule] = {}
         self.by_number: dict[int, Schedule] = {}
         self.names = SortedPaths()  # in order, for lists
@@ -184,6 +186,7 @@ class ScheduleTable:
     def _add(self, schedule: Schedule) -> None:
         self.by_name[schedule.name] = self.by_number[schedule.number] = schedule
         self.names.add(schedule.name)
+        self._tenants.count_schedule(schedule.name, 1)
         self.next_number = max(self.next_number, schedule.number + 1)
         self._settle(schedule)
 
@@ -214,6 +217,7 @@ class ScheduleTable:
         schedule = self.by_number.pop(fact.number)
         del self.by_name[schedule.name]
         self.names.discard(schedule.name)
+        self._tenants.count_schedule(schedule.name, -1)
         self.unplanned.pop(fact.number, None)
         if schedule.waits_until_ms is not None:
             self.timers.remove((schedule.waits_until_ms, fact.number))

@@ -69,7 +69,7 @@ class State:
         self.subscriptions = SubscriptionTable(self.deadlines)
         self.access_tokens = AccessTokenTable()
         self.tenants = TenantTable()
-        self.schedules = ScheduleTable()
+        self.schedules = ScheduleTable(self.tenants)
         self.next_log_id = STAGING_LOG + 1  # numbers are never reused
         self.next_group_id = 1
         self.next_fence = 1  # of effects; rises over all keys together

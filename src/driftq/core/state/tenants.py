@@ -1,4 +1,4 @@
-"""Tenants: their quotas, and how many topics, streams and groups each has.
+"""Tenants: their quotas, and how many topics, streams, groups and schedules each has.
 
 A tenant is created while nothing is in its namespace, so the counts start at 0 and follow what is added and removed.
 Without tenants each of these calls is a test of an empty dictionary.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Tenant:
     """One tenant."""
 
-    __slots__ = ("created", "groups", "quotas", "streams", "topics")
+    __slots__ = ("created", "groups", "quotas", "schedules", "streams", "topics")
 
     def __init__(self, created: TenantCreated) -> None:
         self.created = created
@@ -27,6 +27,7 @@ class Tenant:
         self.topics = 0  # without dead-letter topics
         self.streams = 0
         self.groups = 0  # without those of dead-letter topics
+        self.schedules = 0
 
     @property
     def name(self) -> str:
@@ -62,6 +63,10 @@ class TenantTable:
     def count_stream(self, path: str, change: int) -> None:
         if self.by_name and (tenant := self.of(path)) is not None:
             tenant.streams += change
+
+    def count_schedule(self, schedule: str, change: int) -> None:
+        if self.by_name and (tenant := self.of(schedule)) is not None:
+            tenant.schedules += change
 
     # --- facts ---
 

@@ -80,7 +80,7 @@ def bad_topic_name(ctx: DecisionContext, topic: str) -> Rejected | None:
 
 
 def over_quota(ctx: DecisionContext, name: str, quota: str, more: int = 1) -> Rejected | None:
-    """Why the tenant that a name belongs to cannot have another topic, stream or group."""
+    """Why the tenant that a name belongs to cannot have another topic, stream, group or schedule."""
     tenant = ctx.state.tenants.of(name)
     if tenant is None:
         return None

@@ -89,6 +89,7 @@ class TenantsHandlers:
                 topics=tenant.topics,
                 streams=tenant.streams,
                 groups=tenant.groups,
+                schedules=tenant.schedules,
                 connections=apps.connections(name) if apps is not None else 0,
             )
             listing = _listing(tenant)
@@ -98,7 +99,7 @@ class TenantsHandlers:
 
 
 def _quotas(amounts: TenantAmounts) -> TenantQuotas:
-    return TenantQuotas(*(getattr(amounts, quota) for quota in QUOTAS))
+    return TenantQuotas(**{quota: getattr(amounts, quota) for quota in QUOTAS})
 
 
 def _listing(tenant: Tenant) -> TenantListing:

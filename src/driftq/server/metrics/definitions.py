@@ -110,7 +110,7 @@ METRICS: tuple[MetricDefinition, ...] = (
         "driftq_tenant_refused_total", "counter", _QUOTA, "Calls of a tenant that were refused because of a quota."
     ),
     MetricDefinition(
-        "driftq_tenant_used", "gauge", _QUOTA, "What a tenant uses: topics, streams, groups, connections."
+        "driftq_tenant_used", "gauge", _QUOTA, "What a tenant uses: topics, streams, groups, schedules, connections."
     ),
     MetricDefinition("driftq_tenant_quota", "gauge", _QUOTA, "The quotas of a tenant; 0 if it has none of a kind."),
     MetricDefinition("driftq_topics", "gauge", (), "Topics, not counting dead-letter topics."),

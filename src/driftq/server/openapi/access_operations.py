@@ -121,7 +121,7 @@ OPERATIONS: Operations = {
     ),
     ("DELETE", "/v1/tenants/{tenant}"): Operation(
         "Delete a tenant",
-        "Only one that has no topics, streams, subscriptions and tokens left. For operators.",
+        "Only one that has no topics, streams, schedules, subscriptions and tokens left. For operators.",
         _TAG,
         DONE,
         errors=(400, 404, 409),

@@ -88,7 +88,7 @@ class TenantApps:
         known = self._context.root_engine.latest_state.tenants.by_name.get(tenant)
         used = {"connections": self.connections(tenant)}
         if known is not None:
-            used |= {"topics": known.topics, "streams": known.streams, "groups": known.groups}
+            used |= {quota: getattr(known, quota) for quota in ("topics", "streams", "groups", "schedules")}
         quotas = {quota: getattr(known.quotas, quota) for quota in QUOTAS} if known is not None else {}
         return TenantRow(
             tenant, counters.requests, counters.messages, counters.bytes, dict(counters.refused), used, quotas

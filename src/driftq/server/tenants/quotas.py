@@ -1,9 +1,9 @@
 """Quotas: what a tenant may still do.
 
-    request ──▶ requests_per_s, connections     by route, before its handler
-    command ──▶ stored_bytes, backlog           measured (`TenantUsage`)
-            ──▶ messages_per_s, bytes_per_s     buckets (`TenantRates`)
-            ──▶ topics, streams, groups         counted and refused by the broker
+    request ──▶ requests_per_s, connections          by route, before its handler
+    command ──▶ stored_bytes, backlog                measured (`TenantUsage`)
+            ──▶ messages_per_s, bytes_per_s          buckets (`TenantRates`)
+            ──▶ topics, streams, groups, schedules   counted and refused by the broker
 
 Over a quota only what adds something is refused, with 429. Reads, claims, acks and deletions pass: they are the way
 back below the quota. They are counted as requests.

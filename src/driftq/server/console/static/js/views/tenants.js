@@ -6,7 +6,7 @@ import * as f from '../format.js'
 import {go, to} from '../location.js'
 import {Action, Bar, Command, Confirm, Dialog, Empty, Failure, Input, Link, Loading, More, Page, Section, Table, Time, useCall, usePages} from '../ui.js'
 
-const QUOTAS = ['messages_per_s', 'bytes_per_s', 'requests_per_s', 'stored_bytes', 'backlog', 'topics', 'streams', 'groups', 'connections']
+const QUOTAS = ['messages_per_s', 'bytes_per_s', 'requests_per_s', 'stored_bytes', 'backlog', 'topics', 'streams', 'groups', 'schedules', 'connections']
 const amount = (name, value) => `${name.includes('bytes') ? f.bytes(value) : f.count(value)}${name.endsWith('_per_s') ? '/s' : ''}`
 const words = (name) => name.replace('_per_s', '').replaceAll('_', ' ')
 const given = (form) => Object.fromEntries(QUOTAS.filter((name) => form.get(name)).map((name) => [name, Number(form.get(name))]))
@@ -37,13 +37,13 @@ const Create = () => html`<${Action} label="Create a tenant" primary>${(close) =
 export const Tenant = ({tenant}) => {
   const path = api.path`/v1/tenants/${tenant}`
   const {data, error, refresh} = useCall(path, {everyMs: 3000})
-  const names = data && ['topics', 'streams', 'groups'].filter((name) => data.used[name]).map((name) => `${f.count(data.used[name])} ${name}`)
+  const names = data && ['topics', 'streams', 'groups', 'schedules'].filter((name) => data.used[name]).map((name) => `${f.count(data.used[name])} ${name}`)
   return html`<${Page} title=${tenant} crumbs=${[['Tenants', to('tenants')]]} actions=${data && html`
     <${Action} label="Change">${(close) => html`<${Dialog} title=${`Change ${tenant}`} submit="Change" onClose=${close} onSubmit=${async (form) => {
       await api.patch(path, Object.fromEntries(QUOTAS.map((name) => [name, Number(form.get(name) || 0)])))
       refresh()
     }}>${fields(data.quotas)}<//>`}<//>
-    <${Confirm} label="Delete" danger title=${`Delete ${tenant}?`} text=${names.length ? `It still has ${names.join(', ')}: delete those first.` : 'It has no topics, streams or groups. Its tokens end at once.'}
+    <${Confirm} label="Delete" danger title=${`Delete ${tenant}?`} text=${names.length ? `It still has ${names.join(', ')}: delete those first.` : 'It has no topics, streams, groups or schedules. Its tokens end at once.'}
       run=${() => api.del(path)} done=${() => go(to('tenants'))} />`}>
     ${error && !data && html`<${Failure} error=${error} />`}
     ${data && html`<${Section} title="Quotas" note=${html`created <${Time} at=${data.created_at} />`}><${Table} label="Quotas" rows=${QUOTAS} keyOf=${(name) => name} columns=${[
