@@ -41,7 +41,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final, cast
 
-from driftq.server.http.exchange import HttpExchange
 from driftq.server.http.fair_queue import Flow
 from driftq.server.http.limits import BODY, IDLE, LARGE_BODY_BYTES, TimeoutReason
 from driftq.server.http.request import Request, RequestHead
@@ -51,7 +50,7 @@ from driftq.server.http.response_queue import ResponseQueue
 from driftq.server.http.service import HTTP, Service
 from driftq.server.http.stream import ResponseStream
 from driftq.server.http.tls import peer_certificate
-from driftq.server.http.turns import COST_BYTES_SHIFT, PIPELINED_MAX, TurnTaker
+from driftq.server.http.turns import COST_BYTES_SHIFT, TurnTaker
 from driftq.server.http.write_buffer import WriteBuffer
 
 # How long a stopping server waits for a peer to close after a half close.
@@ -208,7 +207,7 @@ class Connection(ResponseQueue):
             self._unstarted
             or turns.left <= 0
             or self._output.paused
-            or (exchanges and (turns.pipelined >= PIPELINED_MAX or len(exchanges) >= self._limits.pipelined))
+            or (exchanges and (self._pipeline.count >= turns.pipelined_max or len(exchanges) >= self._limits.pipelined))
             or (size > LARGE_BODY_BYTES and not turns.has_room())
         ):
             self._unstarted.append(request)
@@ -233,11 +232,7 @@ class Connection(ResponseQueue):
             if len(request.body) > LARGE_BODY_BYTES:
                 self._large_ended(request)
         else:
-            exchange = HttpExchange(self, request)
-            if self._exchanges:
-                self._turns.pipelined += 1
-            self._exchanges.append(exchange)
-            exchange.wait_for(result)
+            self._new_exchange(request).wait_for(result)
 
     def _send_continue(self) -> None:
         """Send `100 Continue` once all earlier responses are out, unless the body is arriving anyway."""
@@ -253,10 +248,7 @@ class Connection(ResponseQueue):
         refusal, self._parser.refusal = self._parser.refusal, None
         assert refusal is not None
         self._half_close = half_close
-        exchange = HttpExchange(self, Request(_REFUSED, b"", self._peer))
-        if self._exchanges:
-            self._turns.pipelined += 1
-        self._exchanges.append(exchange)
+        exchange = self._new_exchange(Request(_REFUSED, b"", self._peer))
         exchange.set_reply(self._service.refusal_response(*refusal))
 
     def _on_writable(self) -> None:
@@ -298,7 +290,7 @@ class Connection(ResponseQueue):
         output.cork()
         while unstarted and turns.left > 0 and not self._closing and not output.paused:
             size = len(unstarted[0].body)
-            if exchanges and (turns.pipelined >= PIPELINED_MAX or len(exchanges) >= self._limits.pipelined):
+            if exchanges and (self._pipeline.count >= turns.pipelined_max or len(exchanges) >= self._limits.pipelined):
                 break
             if size > LARGE_BODY_BYTES and not turns.has_room():
                 break
@@ -326,7 +318,9 @@ class Connection(ResponseQueue):
         if self._output.paused:
             return False
         pending = len(self._exchanges)
-        return not pending or (pending <= self._limits.pipelined // 2 and self._turns.pipelined < PIPELINED_MAX)
+        return not pending or (
+            pending <= self._limits.pipelined // 2 and self._pipeline.count < self._turns.pipelined_max
+        )
 
     def take_turn(self) -> None:
         # The time in the queue is ours, not the peer's.

@@ -62,6 +62,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
         "_advancing",
         "_closing",
         "_parser",
+        "_pipeline",
         "_half_close",
         "_on_response",
         "_output",
@@ -85,6 +86,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
         self._service = service
         self.monitor = service.monitor
         self._turns = service.turns
+        self._pipeline = service.turns.pipeline("")  # of its tenant
         self._on_response = service.on_response
         self._exchanges: deque[HttpExchange] = deque()  # started requests without a response, oldest first
         self._unstarted: deque[Request] = deque()  # parsed requests that a limit holds back
@@ -107,6 +109,18 @@ class ResponseQueue(asyncio.BufferedProtocol):
         if identity is not None and identity.tenant != self._tenant and request.keep_alive:
             self._service.change_tenant(self._tenant, identity.tenant)
             self._tenant = identity.tenant
+            under_way = max(0, len(self._exchanges) - 1)
+            self._pipeline.count -= under_way
+            self._pipeline = self._turns.pipeline(identity.tenant)
+            self._pipeline.count += under_way
+
+    def _new_exchange(self, request: Request) -> HttpExchange:
+        """The request is started and has no response yet."""
+        exchange = HttpExchange(self, request)
+        if self._exchanges:
+            self._pipeline.count += 1
+        self._exchanges.append(exchange)
+        return exchange
 
     def error_reply(self, request: Request, error: BaseException) -> Response:
         """The response to a request whose handler raised."""
@@ -130,7 +144,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
             if type(reply) is Response:
                 exchanges.popleft()
                 if exchanges:
-                    self._turns.pipelined -= 1
+                    self._pipeline.count -= 1
                 if len(exchange.request.body) > LARGE_BODY_BYTES:
                     self._large_ended(exchange.request)
                 self._send(exchange.request, reply)
@@ -275,7 +289,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
             return
         exchanges.popleft()
         if exchanges:
-            self._turns.pipelined -= 1
+            self._pipeline.count -= 1
         if len(exchange.request.body) > LARGE_BODY_BYTES:
             self._large_ended(exchange.request)
         if close or (self._stopping and not exchanges and not self._unstarted):
@@ -315,7 +329,7 @@ class ResponseQueue(asyncio.BufferedProtocol):
                 self._service.body_budget.release(len(request.body))
         exchanges = tuple(self._exchanges)
         self._exchanges.clear()
-        self._turns.pipelined -= max(0, len(exchanges) - 1)
+        self._pipeline.count -= max(0, len(exchanges) - 1)
         for exchange in exchanges:
             if len(exchange.request.body) > LARGE_BODY_BYTES:
                 self._large_ended(exchange.request)

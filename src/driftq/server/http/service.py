@@ -124,7 +124,7 @@ class Service:
                 del self.tenants[before]
         if after:
             self.tenants[after] = self.tenants.get(after, 0) + 1
-        self.turns.share_turns(len(self.tenants) > 1)
+        self.turns.share_turns(self.tenants)
 
     def check_large(self, head: RequestHead, peer: str, certificate: PeerCertificate | None) -> None:
         """Before a large body is read: may its sender send it? Raises `RequestRefused`."""

@@ -22,7 +22,8 @@ long turns.
 
 What is started has to be answered, and the answers of one commit leave in one go. So two more things are limited over
 all connections. *Pipelined requests*, those that a connection starts before it has answered the one before: beyond
-`PIPELINED_MAX`, a connection has one request under way. *Large requests*, because it is the disk that they keep busy,
+`PIPELINED_MAX`, a connection has one request under way. Tenants have equal parts of it, so that one whose answers wait
+leaves room for the others. *Large requests*, because it is the disk that they keep busy,
 not the loop: `started_bytes` of them are started and not yet answered at any time. Further ones wait here, small ones
 do not.
 
@@ -33,7 +34,7 @@ does not know what a request is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from driftq.server.http.fair_queue import FairQueue, Flow
@@ -47,6 +48,8 @@ SHARED_TURN_S: Final = 0.001
 COST_BYTES_SHIFT: Final = 12  # 4 KiB of input
 OUTPUT_BYTES_SHIFT: Final = 11  # 2 KiB of output, most of whose cost is the kernel's
 PIPELINED_MAX: Final = 256  # one connection may have `HttpLimits.pipelined` of them
+PIPELINED_MIN: Final = 8  # of a tenant, however many there are
+PIPELINES_KEPT: Final = 64  # of tenants without connections
 READ_BUFFER_BYTES: Final = 256 * 1024
 # Accounts for the time of a callback by a cause: `LoopMonitor.timed`.
 Timed = Callable[[str, Callable[..., object]], Callable[..., None]]
@@ -62,13 +65,22 @@ class TurnTaker(Protocol):
         """Whose share the work is of."""
 
 
+class PipelinedRequests:
+    """The requests of a tenant that are started beyond the first of each connection, and have no response yet."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Turns:
     """The turns of one loop."""
 
     __slots__ = (
-        "_call_soon", "_clock", "_cost_max", "_full_buffer", "_queue", "_serve", "_serving", "_small_buffer",
-        "_started_bytes", "_started_max_bytes", "_waiting_for_room", "armed", "left", "pipelined", "read_buffer",
-        "started_s", "turn_s",
+        "_call_soon", "_clock", "_cost_max", "_full_buffer", "_pipelines", "_queue", "_serve", "_serving",
+        "_small_buffer", "_started_bytes", "_started_max_bytes", "_waiting_for_room", "armed", "left",
+        "pipelined_max", "read_buffer", "started_s", "turn_s",
     )  # fmt: skip
 
     def __init__(
@@ -94,14 +106,30 @@ class Turns:
         self._cost_max = TURN_COST  # of one turn
         self.turn_s = TURN_S  # a turn ends after this time
         self.left = TURN_COST  # of this turn; 0 or less: wait
-        self.pipelined = 0  # started requests, beyond the first of each connection, that have no response yet
+        self._pipelines: dict[str, PipelinedRequests] = {}  # by tenant; "": callers without one
+        self.pipelined_max = PIPELINED_MAX  # requests in each of them
         self.started_s = 0.0  # when the first input of this turn arrived
         self.armed = False  # `_next_turn` is scheduled. To spend, call `arm` if it is not
 
-    def share_turns(self, is_shared: bool) -> None:
-        """Whether connections of several tenants are open."""
+    def share_turns(self, tenants: Collection[str]) -> None:
+        """Connections of these tenants are open."""
+        is_shared = len(tenants) > 1
         self._cost_max = SHARED_TURN_COST if is_shared else TURN_COST
         self.turn_s = SHARED_TURN_S if is_shared else TURN_S
+        self.pipelined_max = max(PIPELINED_MIN, PIPELINED_MAX // max(1, len(tenants)))
+        if len(self._pipelines) > 2 * len(tenants) + PIPELINES_KEPT:
+            kept = {tenant: self._pipelines[tenant] for tenant in tenants if tenant in self._pipelines}
+            self._pipelines = {
+                tenant: pipeline for tenant, pipeline in self._pipelines.items() if pipeline.count
+            } | kept
+
+    def pipeline(self, tenant: str) -> PipelinedRequests:
+        return self._pipelines.setdefault(tenant, PipelinedRequests())
+
+    @property
+    def pipelined(self) -> int:
+        """Pipelined requests of all tenants."""
+        return sum(pipeline.count for pipeline in self._pipelines.values())
 
     def arm(self) -> None:
         """Something is spent in this turn: the next one has its full budget again."""

@@ -87,14 +87,14 @@ def test_while_turns_are_shared_a_flow_that_comes_later_waits_for_a_small_piece_
     log: list[str] = []
     loop = HandLoop()
     turns = Turns(loop.call_soon, 1_000, LoopMonitor().timed, lambda: 0.0)
-    turns.share_turns(True)
+    turns.share_turns(("a", "b"))
     turns.wait(Work(turns, "flood", 10 * TURN_COST, log).flow)
     loop.turn()
     assert len(log) == SHARED_TURN_COST
     turns.wait(Work(turns, "light", 1, log).flow)
     loop.turn()
     assert log.index("light") <= SHARED_TURN_COST + VISIT_COST
-    turns.share_turns(False)
+    turns.share_turns(("a",))
     while loop.callbacks:
         loop.turn()
     assert collections.Counter(log) == {"flood": 10 * TURN_COST, "light": 1}
@@ -216,6 +216,40 @@ def test_a_connection_has_one_request_under_way_when_too_many_are_pipelined_and_
         assert [light.response()[0] for _ in range(2)] == [200, 200]
         turns = server.listener._service.turns
         assert server.do(lambda: turns.pipelined) == 0
+
+
+def test_a_tenant_whose_answers_wait_leaves_pipelining_to_the_others():
+    pending: list[tuple[str, Deferred]] = []
+
+    def handle(request: Request) -> Response | Deferred:
+        _, name, what = request.raw_path.decode().split("/")
+        request.identity = Identity(name, (), tenant=name)
+        if what == "hello":
+            return Response(200, b"hello")
+        pending.append((name, Deferred()))
+        return pending[-1][1]
+
+    def of(name: str) -> int:
+        return sum(tenant == name for tenant, _ in pending)
+
+    with running(handle, HttpLimits(pipelined=PIPELINED_MAX)) as server, contextlib.ExitStack() as stack:
+        flooding = [stack.enter_context(server.connect()) for _ in range(3)]
+        calm = stack.enter_context(server.connect())
+        for wire, name in ((calm, "calm"), *((wire, "flood") for wire in flooding)):
+            assert wire.ask(get(f"/{name}/hello"))[0] == 200
+        for wire in flooding:
+            wire.send(get("/flood/wait") * 2 * PIPELINED_MAX)
+        eventually(lambda: of("flood") == PIPELINED_MAX // 2 + len(flooding))
+        calm.send(get("/calm/wait") * 50)
+        eventually(lambda: of("calm") == 50, "all of them are under way")
+        assert of("flood") == PIPELINED_MAX // 2 + len(flooding)
+        server.do(lambda: [answer.resolve(Response(200, b"done")) for name, answer in pending if name == "calm"])
+        assert [calm.response()[0] for _ in range(50)] == [200] * 50
+        turns = server.listener._service.turns
+        assert server.do(lambda: turns.pipelined) == PIPELINED_MAX // 2
+        for wire in flooding:
+            vanish(wire)
+        eventually(lambda: server.do(lambda: turns.pipelined) == 0)
 
 
 def test_large_requests_wait_for_room_and_small_ones_do_not():
