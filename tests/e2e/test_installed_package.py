@@ -83,6 +83,19 @@ print("done")
 """
 
 
+# What an index shows of the package, and what an installer decides by.
+METADATA = (
+    "License-Expression: Apache-2.0",
+    "License-File: LICENSE",
+    "Requires-Python: >=3.11",
+    "Description-Content-Type: text/markdown",
+    "Classifier: Operating System :: POSIX :: Linux",
+    "Classifier: Operating System :: MacOS",
+    "Classifier: Operating System :: Microsoft :: Windows",
+    "Classifier: Typing :: Typed",
+)
+
+
 class Installed(NamedTuple):
     wheel: Path
     server: Path  # the programs of a virtualenv with the broker
@@ -132,7 +145,8 @@ def test_the_wheel_has_the_licence_the_types_and_every_module_and_nothing_else(i
         licence = next(name for name in names if name.endswith("licenses/LICENSE"))
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
         metadata = archive.read(next(name for name in names if name.endswith("METADATA"))).decode()
-    assert "License-Expression: Apache-2.0" in metadata
+    assert set(METADATA) <= set(metadata.partition("\n\n")[0].splitlines())
+    assert metadata.partition("\n\n")[2] == (ROOT / "README.md").read_text(encoding="utf-8")
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == sources
     assert {"driftq/py.typed", "driftq/spark/worker-python"} <= set(names)

@@ -190,6 +190,16 @@ def test_requests_over_the_quota_are_refused_if_they_add_something(tenants: Tena
     assert all(acme.call("GET", "/v1/topics").status == 200 for _ in range(10))
 
 
+def test_a_large_body_over_the_quota_of_bytes_is_refused_before_it_is_read(tenants: Tenants):
+    acme = tenants.new("acme", bytes_per_s=100_000)
+    acme.done("POST", "/v1/topics", {"name": "orders"})
+    no_json = b"{" * 100_000
+    assert acme.call("POST", "/v1/produce", no_json).status == 400
+    acme.done("POST", "/v1/produce", {"topic": "orders", "value": "x" * 1_000_000})
+    assert_over(acme.call("POST", "/v1/produce", no_json), "bytes_per_s")
+    assert acme.call("GET", "/v1/topics").status == 200
+
+
 def test_stored_bytes_and_backlog_are_measured_and_freed(tenants: Tenants):
     acme = tenants.new("acme", stored_bytes=50_000, backlog=0)
     acme.done("POST", "/v1/topics", {"name": "orders"})

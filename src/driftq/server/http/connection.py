@@ -233,6 +233,9 @@ class Connection(ResponseQueue):
                 self._large_ended(request)
         else:
             self._new_exchange(request).wait_for(result)
+        turns = self._turns
+        if turns.is_shared and self.monitor.clock() - turns.started_s > turns.turn_s:
+            turns.left = 0
 
     def _send_continue(self) -> None:
         """Send `100 Continue` once all earlier responses are out, unless the body is arriving anyway."""

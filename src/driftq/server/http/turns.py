@@ -17,15 +17,14 @@ wait for about one turn, no matter how many connections flood the server or how 
 its input stays in the socket.
 
 While several tenants are connected (`share_turns`), turns are shorter: one of them waits for at most a small piece of
-another's work, and the loop looks for its input more often. That costs a few more system calls, so one tenant alone has
-long turns.
+another's work, and the loop looks for its input more often. Then the time is checked after each request, because one
+can cost ten times as much as another. All this costs a few more system calls, so one tenant alone has long turns.
 
 What is started has to be answered, and the answers of one commit leave in one go. So two more things are limited over
 all connections. *Pipelined requests*, those that a connection starts before it has answered the one before: beyond
 `PIPELINED_MAX`, a connection has one request under way. Tenants have equal parts of it, so that one whose answers wait
-leaves room for the others. *Large requests*, because it is the disk that they keep busy,
-not the loop: `started_bytes` of them are started and not yet answered at any time. Further ones wait here, small ones
-do not.
+leaves room for the others. *Large requests*, because it is the disk that they keep busy, not the loop: `started_bytes`
+of them are started and not yet answered at any time. Further ones wait here, small ones do not.
 
 The cost is counted, so the same input leads to the same order. Some requests cost much more than they count, so a turn
 also ends after `TURN_S`, whatever is left of its budget. The queue is pure; this module connects it to the loop. It
@@ -44,7 +43,7 @@ TURN_COST: Final = 128
 VISIT_COST: Final = 16
 TURN_S: Final = 0.004
 SHARED_TURN_COST: Final = 32
-SHARED_TURN_S: Final = 0.001
+SHARED_TURN_S: Final = 0.0005
 COST_BYTES_SHIFT: Final = 12  # 4 KiB of input
 OUTPUT_BYTES_SHIFT: Final = 11  # 2 KiB of output, most of whose cost is the kernel's
 PIPELINED_MAX: Final = 256  # one connection may have `HttpLimits.pipelined` of them
@@ -79,7 +78,7 @@ class Turns:
 
     __slots__ = (
         "_call_soon", "_clock", "_cost_max", "_full_buffer", "_pipelines", "_queue", "_serve", "_serving",
-        "_small_buffer", "_started_bytes", "_started_max_bytes", "_waiting_for_room", "armed", "left",
+        "_small_buffer", "_started_bytes", "_started_max_bytes", "_waiting_for_room", "armed", "is_shared", "left",
         "pipelined_max", "read_buffer", "started_s", "turn_s",
     )  # fmt: skip
 
@@ -103,17 +102,18 @@ class Turns:
         self._full_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self._small_buffer = self._full_buffer[:PIECE_BYTES]
         self.read_buffer = self._full_buffer
+        self.is_shared = False  # connections of several tenants are open
         self._cost_max = TURN_COST  # of one turn
         self.turn_s = TURN_S  # a turn ends after this time
         self.left = TURN_COST  # of this turn; 0 or less: wait
         self._pipelines: dict[str, PipelinedRequests] = {}  # by tenant; "": callers without one
         self.pipelined_max = PIPELINED_MAX  # requests in each of them
-        self.started_s = 0.0  # when the first input of this turn arrived
+        self.started_s = 0.0  # when the first input of this turn arrived, or its first visit began
         self.armed = False  # `_next_turn` is scheduled. To spend, call `arm` if it is not
 
     def share_turns(self, tenants: Collection[str]) -> None:
         """Connections of these tenants are open."""
-        is_shared = len(tenants) > 1
+        self.is_shared = is_shared = len(tenants) > 1
         self._cost_max = SHARED_TURN_COST if is_shared else TURN_COST
         self.turn_s = SHARED_TURN_S if is_shared else TURN_S
         self.pipelined_max = max(PIPELINED_MIN, PIPELINED_MAX // max(1, len(tenants)))
@@ -134,6 +134,8 @@ class Turns:
     def arm(self) -> None:
         """Something is spent in this turn: the next one has its full budget again."""
         self.armed = True
+        if self.is_shared:
+            self.started_s = self._clock()
         self._call_soon(self._next_turn)
 
     def wait(self, flow: Flow[TurnTaker]) -> None:
@@ -167,7 +169,8 @@ class Turns:
     def _serve_queue(self) -> None:
         queue = self._queue
         remaining = max(VISIT_COST, self._cost_max + min(0, self.left))  # less after a turn that cost too much
-        until_s = self._clock() + self.turn_s
+        self.started_s = self._clock()
+        until_s = self.started_s + self.turn_s
         self._serving = True
         while remaining > 0 and (flow := queue.pop()) is not None:
             visit = self.left = min(VISIT_COST, remaining)

@@ -30,6 +30,7 @@ from driftq.core.model.job_batches import AddToJobBatch, CreateJobBatch
 from driftq.core.state.job_batches import jobs_in, template_bytes
 from driftq.core.transitions.lookups import quota_exceeded
 from driftq.server.handlers.codec import refusal
+from driftq.server.http.limits import LARGE_BODY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +102,11 @@ class TenantMeter:
                 )
         if quotas.requests_per_s:
             rejected = self._rates.take(self.tenant, _ONE, self._now_ms(), always=not adds)
+            if rejected is not None:
+                return self._refused(rejected)
+        if adds and len(request.body) > LARGE_BODY_BYTES:
+            # Before it is read: to decode a megabyte only to refuse it takes the time of others.
+            rejected = self._rates.refusal(self.tenant, {"bytes_per_s": len(request.body)}, self._now_ms())
             if rejected is not None:
                 return self._refused(rejected)
         return None

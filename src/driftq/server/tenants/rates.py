@@ -59,15 +59,17 @@ class TenantRates:
         if not limits:
             return None
         left = self._refilled(tenant, limits, now_ms)
-        waits = {rate: self._wait_s(left[rate], needs[rate], limit) for rate, limit in limits.items()}
-        longest = max(waits, key=waits.__getitem__)
-        if waits[longest] > 0 and not always:
-            used = int(limits[longest] * self._burst_s - left[longest])
-            wait_ms = max(1, int(waits[longest] * 1_000))
-            return quota_exceeded(tenant, longest, used, limits[longest], wait_ms)
+        rejected = None if always else self._refusal(tenant, needs, limits, left)
+        if rejected is not None:
+            return rejected
         for rate in limits:
             left[rate] = max(0.0, left[rate] - needs[rate]) if always else left[rate] - needs[rate]
         return None
+
+    def refusal(self, tenant: str, needs: dict[str, int], now_ms: int) -> Rejected | None:
+        """Why `take` would be refused. Takes nothing."""
+        limits = {rate: limit for rate in needs if (limit := self.per_s(tenant, rate))}
+        return self._refusal(tenant, needs, limits, self._refilled(tenant, limits, now_ms)) if limits else None
 
     def used(self, tenant: str, rate: str, now_ms: int) -> int:
         """How much of a rate is in use now."""
@@ -75,6 +77,16 @@ class TenantRates:
         if not limit or tenant not in self._buckets:
             return 0
         return max(0, int(limit * self._burst_s - self._refilled(tenant, {rate: limit}, now_ms)[rate]))
+
+    def _refusal(
+        self, tenant: str, needs: dict[str, int], limits: dict[str, int], left: dict[str, float]
+    ) -> Rejected | None:
+        waits = {rate: self._wait_s(left[rate], needs[rate], limit) for rate, limit in limits.items()}
+        longest = max(waits, key=waits.__getitem__)
+        if waits[longest] <= 0:
+            return None
+        used = int(limits[longest] * self._burst_s - left[longest])
+        return quota_exceeded(tenant, longest, used, limits[longest], max(1, int(waits[longest] * 1_000)))
 
     def _refilled(self, tenant: str, limits: dict[str, int], now_ms: int) -> dict[str, float]:
         bucket = self._buckets.get(tenant)

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable
 
 from driftq.engine.loop_monitor import LoopMonitor
@@ -129,6 +130,34 @@ def test_connections_of_two_tenants_share_turns_and_those_of_one_do_not():
         eventually(lambda: turns.turn_s == TURN_S)
 
 
+def test_while_turns_are_shared_a_request_that_takes_long_ends_the_turn():
+    turns_of_requests: list[int] = []
+    turn = 0
+
+    def handle(request: Request) -> Response:
+        if request.raw_path == b"/long":
+            turns_of_requests.append(turn)
+            until_s = time.perf_counter() + 2 * SHARED_TURN_S
+            while time.perf_counter() < until_s:
+                pass
+        request.identity = Identity("n", (), tenant=request.raw_path.decode())
+        return Response(200, b"done")
+
+    with running(handle) as server, server.connect() as heavy, server.connect() as light:
+
+        def count_turns() -> None:
+            nonlocal turn
+            turn += 1
+            server.loop.call_soon(count_turns)
+
+        assert heavy.ask(get("/long"))[0] == 200
+        assert light.ask(get("/light"))[0] == 200
+        server.do(count_turns)
+        heavy.send(get("/long") * 50)
+        assert [heavy.response()[0] for _ in range(50)] == [200] * 50
+    assert len(set(turns_of_requests[1:])) == 50, "each in a turn of its own"
+
+
 def test_a_flow_that_left_gets_no_turn():
     log: list[str] = []
     loop = HandLoop()
@@ -232,6 +261,13 @@ def test_a_tenant_whose_answers_wait_leaves_pipelining_to_the_others():
     def of(name: str) -> int:
         return sum(tenant == name for tenant, _ in pending)
 
+    def answer(name: str) -> int:
+        answers = [waiting for tenant, waiting in pending if tenant == name]
+        pending[:] = [entry for entry in pending if entry[0] != name]
+        for waiting in answers:
+            waiting.resolve(Response(200, b"done"))
+        return len(answers)
+
     with running(handle, HttpLimits(pipelined=PIPELINED_MAX)) as server, contextlib.ExitStack() as stack:
         flooding = [stack.enter_context(server.connect()) for _ in range(3)]
         calm = stack.enter_context(server.connect())
@@ -243,13 +279,17 @@ def test_a_tenant_whose_answers_wait_leaves_pipelining_to_the_others():
         calm.send(get("/calm/wait") * 50)
         eventually(lambda: of("calm") == 50, "all of them are under way")
         assert of("flood") == PIPELINED_MAX // 2 + len(flooding)
-        server.do(lambda: [answer.resolve(Response(200, b"done")) for name, answer in pending if name == "calm"])
+        server.do(lambda: answer("calm"))
         assert [calm.response()[0] for _ in range(50)] == [200] * 50
         turns = server.listener._service.turns
         assert server.do(lambda: turns.pipelined) == PIPELINED_MAX // 2
+        answered = 0
+        while answered < 6 * PIPELINED_MAX:
+            eventually(lambda: pending)
+            answered += server.do(lambda: answer("flood"))
         for wire in flooding:
-            vanish(wire)
-        eventually(lambda: server.do(lambda: turns.pipelined) == 0)
+            assert [wire.response()[0] for _ in range(2 * PIPELINED_MAX)] == [200] * 2 * PIPELINED_MAX
+        assert server.do(lambda: turns.pipelined) == 0
 
 
 def test_large_requests_wait_for_room_and_small_ones_do_not():
