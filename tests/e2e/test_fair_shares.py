@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.light_client import connect, light_waits, raw_request, resident_mib
+from driftq.wire.records import Record, pack
+from tests.support.light_client import connect, highest_mib, light_waits, raw_request, resident_mib
 from tests.support.server import Server, running
 from tests.support.wait import until_now
 
@@ -20,6 +21,8 @@ UNREAD = 60
 FILLED_BYTES = 20_000_000
 VALUE_BYTES = 100_000
 RESIDENT_MIB_MAX = 300
+HIGHEST_MIB_MAX = 400  # also for a moment
+MIB = 1 << 20
 COUNT = 150  # requests of the light client
 
 
@@ -88,6 +91,37 @@ def test_consumers_that_do_not_read_hold_little_memory_and_delay_no_other_client
     path = "/v1/consume?topic=heavy&owner=o&group=g"
     requests = [raw_request("GET", f"{path}{number}") for number in range(UNREAD)]
     check_light_client(server, lambda: send_and_never_read(server, sockets, requests))
+
+
+@pytest.mark.parametrize(
+    ("head_bytes", "count", "status"),
+    [(64 * MIB - 100, 1, b"413"), (7 * MIB, 2, b"400")],
+    ids=["one head", "two heads"],
+)
+def test_small_batches_that_unpack_to_much_hold_little_memory(server, sockets, head_bytes, count, status):
+    batch = pack([Record(b"x", b"", b" " * head_bytes)] * count, compress=True)
+    assert len(batch) < 10_000
+    attackers = [sockets.enter_context(connect(server.port)) for _ in range(16)]
+    for sock in attackers:
+        sock.sendall(raw_request("POST", "/v1/produce/packed?topic=heavy", batch))
+    for sock in attackers:
+        assert sock.recv(12) == b"HTTP/1.1 " + status
+    assert highest_mib(server) < HIGHEST_MIB_MAX
+
+
+@pytest.mark.timeout(120)
+def test_claims_of_messages_with_large_envelopes_hold_little_memory(server, sockets):
+    """As JSON each has 60 kB, and none of it is in the value."""
+    labels = {f"label {number}": "\u0001" * 160 for number in range(60)}
+    body = {"topic": "heavy", "value": "v", "envelope": {"labels": labels}}
+    for _ in range(200):
+        assert server.call("POST", "/v1/produce", body).status == 200
+    requests = [
+        raw_request("POST", "/v1/claim", {"topic": "heavy", "group": f"g{number}", "owner": "o", "max": 200})
+        for number in range(UNREAD)
+    ]
+    light_waits(server, "light", COUNT, lambda: send_and_never_read(server, sockets, requests))  # it is served
+    assert highest_mib(server) < HIGHEST_MIB_MAX
 
 
 def flood(server: Server, connections: int, request: bytes, count: int) -> None:

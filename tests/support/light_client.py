@@ -67,8 +67,17 @@ def delay_ms() -> float:
 
 
 def resident_mib(server: Server) -> int:
+    return _memory_mib(server, "VmRSS")
+
+
+def highest_mib(server: Server) -> int:
+    """The most that was resident at any time."""
+    return _memory_mib(server, "VmHWM")
+
+
+def _memory_mib(server: Server, field: str) -> int:
     status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) >> 10 for line in status.splitlines() if line.startswith("VmRSS"))
+    return next(int(line.split()[1]) >> 10 for line in status.splitlines() if line.startswith(field))
 
 
 def light_waits(server: Server, topic: str, count: int, during: Callable[[], None] = lambda: None) -> Waits:
