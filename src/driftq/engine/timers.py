@@ -7,8 +7,11 @@ costs latency, never correctness.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from driftq.core.model.schedules import FireSchedules
 
 if TYPE_CHECKING:
     from driftq.core.broker import Broker
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 
 PAUSE_S = 0.01  # after a sweep that left something which is due: others are served, and the disk keeps up
+FIRING_PAUSE_S = 0.005  # after firings: what becomes due by then shares a write
+LATE_PAUSE_S = 0.002  # the same, at least, if those that are left are late already
 
 
 class DeadlineTimer:
@@ -64,9 +69,22 @@ class DeadlineTimer:
         self._handle = self._deadline_ms = None
         command = self._broker.due(self._clock.now_ms())
         if command is not None and not self._stopped:
+            began_s = time.perf_counter()
             self._submit(command)
+            took_s = time.perf_counter() - began_s
             deadline_ms = self._broker.next_deadline_ms()
             if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
                 # A hint may be too early; then the pause delays the next deadline by no more than its length.
-                self._not_before_s = self._loop.time() + PAUSE_S
+                late_s = (self._clock.now_ms() - deadline_ms) / 1_000
+                self._not_before_s = self._loop.time() + pause_s(command, took_s, late_s)
         self.arm()
+
+
+def pause_s(command: Command, took_s: float, late_s: float) -> float:
+    """The pause after a command that took so long, if what is left is so late. Firings that are late take a third of
+    the loop; they are refused when the disk does not keep up."""
+    if not isinstance(command, FireSchedules):
+        return PAUSE_S
+    if late_s <= FIRING_PAUSE_S:
+        return FIRING_PAUSE_S
+    return min(PAUSE_S, max(LATE_PAUSE_S, 2 * took_s))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from driftq.core.model.commands import Sweep
 from driftq.core.model.limits import BrokerLimits
+from driftq.core.model.schedules import FireSchedules
 from driftq.engine.loop_monitor import LoopMonitor
-from driftq.engine.timers import PAUSE_S, DeadlineTimer
+from driftq.engine.timers import FIRING_PAUSE_S, LATE_PAUSE_S, PAUSE_S, DeadlineTimer, pause_s
 from tests.support.broker_fixture import BrokerFixture
 
 LEASE_MS = 30_000
@@ -57,3 +59,10 @@ def test_a_sweep_that_left_nothing_delays_no_deadline() -> None:
         assert left_s <= delay_s < left_s + 1
 
     fired(1, check)
+
+
+def test_firings_that_are_late_wait_for_twice_as_long_as_the_last_ones_took() -> None:
+    firings = FireSchedules()
+    assert [pause_s(firings, took_s, late_s=1.0) for took_s in (0.0, 0.003, 0.5)] == [LATE_PAUSE_S, 0.006, PAUSE_S]
+    assert pause_s(firings, 0.003, late_s=0.001) == FIRING_PAUSE_S, "they are on time: some gather"
+    assert pause_s(Sweep(), 0.0, late_s=1.0) == PAUSE_S
