@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import pydoc
 import socket
 import threading
 import warnings
@@ -52,6 +53,14 @@ def test_both_clients_have_the_same_methods_with_the_same_arguments(blocking, aw
 def test_every_method_has_a_docstring_and_typed_parameters(broker):
     assert "partitions" in inspect.signature(broker.topics.create).parameters
     assert "on disk" in (type(broker).send.__doc__ or "")
+    shown = pydoc.plain(pydoc.render_doc(broker.send))
+    assert "send(topic: str, value: Value, *, key: str = ''," in shown
+    assert ") -> ProduceReply\n" in shown, "what it returns, not the call that it builds"
+    assert "Chooses the partition" in shown
+    assert str(inspect.signature(broker.topics.list)).endswith(" -> list[str]")
+    awaited = broker.asynchronous()
+    assert str(inspect.signature(awaited.topics.list)).endswith(" -> Awaitable[list[str]]")
+    assert str(inspect.signature(awaited.schedules.iterate)).endswith(" -> AsyncIterator[ScheduleInfo]")
     assert issubclass(api.AsyncDriftQ, AsyncApi)
 
 

@@ -11,13 +11,14 @@
     class AsyncTopics(TopicMethods, AsyncApi): ...   await topics.create("orders") -> TopicReply
 
 `endpoint` wraps a function of its arguments; `bound_endpoint` decorates a method that also needs its object. `listing`
-and `iterating` follow the cursor of a list that the broker returns in pages. Signature and docstring are those of the
+and `iterating` follow the cursor of a list that the broker returns in pages. Parameters and docstring are those of the
 wrapped function, also for `help`, editors and type checkers.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -74,7 +75,8 @@ class endpoint(Generic[P, T]):
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
-        bound = bind(self._build, (), executor(instance, self._name))
+        returns = "{}" if isinstance(instance, SyncApi) else "Awaitable[{}]"
+        bound = bind(self._build, (), executor(instance, self._name), returns)
         instance.__dict__[self._name] = bound
         return bound
 
@@ -122,8 +124,11 @@ def executor(instance: Any, name: str) -> Callable[[Any], Any]:
     return execute_later
 
 
-def bind(build: Callable[..., Any], first: tuple[object, ...], execute: Callable[..., Any]) -> Callable[..., Any]:
-    """A method bound to its object: a real function, so that `help` shows its parameters."""
+def bind(
+    build: Callable[..., Any], first: tuple[object, ...], execute: Callable[..., Any], returns: str = ""
+) -> Callable[..., Any]:
+    """A method bound to its object: a real function, so that `help` shows its parameters, and with `returns`, which has
+    a place for the `T` of `Call[T]`, what it returns."""
     build_call = functools.partial(build, *first) if first else build
 
     @functools.wraps(build)
@@ -131,7 +136,24 @@ def bind(build: Callable[..., Any], first: tuple[object, ...], execute: Callable
         return execute(build_call(*args, **kwargs))
 
     call.__wrapped__ = build_call  # the signature without `self`
+    if returns:
+        call.__signature__ = signature_for_help(build, returns)  # type: ignore[attr-defined]
     return call
+
+
+@functools.lru_cache(1_000)
+def signature_for_help(build: Callable[..., Any], returns: str) -> inspect.Signature:
+    signature = inspect.signature(build)
+    result = str(signature.return_annotation).partition("[")[2].removesuffix("]")
+    shown = [item.replace(annotation=_Text(item.annotation)) for item in signature.parameters.values()]
+    return signature.replace(parameters=shown, return_annotation=_Text(returns.format(result)))
+
+
+class _Text(str):
+    """An annotation that `help` shows without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Page(NamedTuple, Generic[T]):
@@ -170,14 +192,14 @@ class listing(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, SyncApi):
-            return bind(self._build, (), functools.partial(collect, instance._transport))
+            return bind(self._build, (), functools.partial(collect, instance._transport), "list[{}]")
         transport: AsyncTransport = instance._transport  # type: ignore[attr-defined]
 
         def collect_later(pages: Pages[T]) -> Pending[list[T]]:
             transport.forgotten.check()
             return Pending(collect_async(transport, pages), transport.forgotten, self._build.__name__)
 
-        return bind(self._build, (), collect_later)
+        return bind(self._build, (), collect_later, "Awaitable[list[{}]]")
 
     def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Called on the class: the first argument is the object."""
@@ -222,8 +244,9 @@ class iterating(Generic[P, T]):
         if instance is None:
             return self
         if isinstance(instance, SyncApi):
-            return bind(self._build, (), functools.partial(_iterate, instance._transport))
-        return bind(self._build, (), functools.partial(_iterate_async, instance._transport))  # type: ignore[attr-defined]
+            return bind(self._build, (), functools.partial(_iterate, instance._transport), "Iterator[{}]")
+        transport: AsyncTransport = instance._transport  # type: ignore[attr-defined]
+        return bind(self._build, (), functools.partial(_iterate_async, transport), "AsyncIterator[{}]")
 
     def __call__(self, instance: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Called on the class: the first argument is the object."""

@@ -116,7 +116,9 @@ def test_jobs_are_enqueued_with_a_value_and_options(memory):
 @pytest.mark.parametrize("thing", ["memory.send", "driftq.DriftQ.send", "driftq.AsyncDriftQ.send"])
 def test_help_shows_the_parameters_and_their_meaning(memory, thing):
     shown = pydoc.render_doc(eval(thing, {"memory": memory, "driftq": driftq}), renderer=pydoc.plaintext)
-    assert "send(topic: 'str', value: 'Value', *, key: 'str' = ''" in shown
+    unquoted = shown.replace("'str'", "str").replace("'Value'", "Value")
+    assert "send(topic: str, value: Value, *, key: str = ''" in unquoted
+    assert thing != "memory.send" or ") -> ProduceReply\n" in shown, "what it returns, not the call that it builds"
     assert "idempotency_key: The same key again, within ten minutes, stores nothing" in shown
 
 
