@@ -39,6 +39,7 @@ def test_a_schedule_is_created_shown_paused_run_and_deleted(topic: str):
     created = as_json("create", "sync", topic, "{}", "--every", "15m", "--jitter", "1m", "--catch-up", "all")
     assert (created["every_ms"], created["jitter_ms"], created["catch_up"]) == (900_000, 60_000, "all")
     assert len(as_json("show", "report")["next_times"]) == 10
+    assert "give either --cron or --every" in run("create", "never", topic, "x", code=Exit.USAGE)
     assert "with replace it is changed" in run("create", "report", topic, "x", *cron, code=Exit.REFUSED)
     assert as_json("create", "report", topic, "x", *cron, "--replace")["message"]["value"] == "x"
     assert "unknown timezone" in run(

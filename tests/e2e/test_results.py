@@ -72,6 +72,7 @@ def test_a_failed_job_raises_with_the_traceback_of_its_worker(broker):
     with pytest.raises(JobFailed, match="ValueError: -1 is negative") as failed:
         handle.result(timeout=WAIT_S)
     assert "in add" in failed.value.traceback
+    assert failed.value.traceback.count('File "') == 1, "the frames of the handler, not those of the worker around it"
     assert "test_results.py" in str(failed.value)
 
 

@@ -262,6 +262,7 @@ def test_a_worker_waits_for_its_topic_and_for_its_broker_and_reports_both(tmp_pa
         with command(tmp_path, server.url, "app:charge") as run:
             run.wait_for("topic orders does not exist; waiting for it. Create it: driftq topics create orders")
             server.call("POST", "/v1/topics", {"name": "orders"})
+            run.wait_for("topic orders exists now")
             server.call("POST", "/v1/produce", {"topic": "orders", "value": "1"})
             run.until(lambda: run.lines == ["charged 1"])
             os.kill(server.process.pid, signal.SIGSTOP)  # as a machine that does not answer any more

@@ -62,6 +62,8 @@ def create(
     Example: driftq schedules create report emails '{"to": "ann"}' --task mail.v1 --cron '0 9 * * MON-FRI' --timezone
     Europe/Paris
     """
+    if bool(options["cron"]) == bool(every):
+        raise click.UsageError("give either --cron or --every")
     options["labels"] = dict(options["labels"]) or None
     timeout_ms = options.pop("timeout")
     _show(

@@ -30,6 +30,8 @@ from driftq.wire.effects import OutcomeAck
 from driftq.wire.errors import Code, code_of
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from driftq.client.claim_result import ClaimResult, MessageRun
     from driftq.client.transport.http import HttpReply
     from driftq.wire.claims import RefusedItem, SettleReply
@@ -38,6 +40,7 @@ REASON_CHARACTERS_MAX = 500
 TRACEBACK_CHARACTERS_MAX = 8_000
 CLAIM_ACKS_MAX = 1_000
 RESULTS_BYTES_MAX = 1 << 20  # of one call that acks
+_PACKAGE = __file__.rpartition("client")[0]  # the folder of our own code
 RENEW_S = 1.0  # a message that waited for less than this still has almost its whole lease
 
 
@@ -166,7 +169,15 @@ def traceback_of(error: BaseException) -> str:
     """The end of an error's traceback, as text; empty if it was not raised."""
     if error.__traceback__ is None:
         return ""
-    return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:]
+    return "".join(traceback.format_exception(*raised(error)))[-TRACEBACK_CHARACTERS_MAX:]
+
+
+def raised(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
+    """An error with the frames of its handler, as `logging` takes it: how the worker called it explains nothing."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        frames = frames.tb_next
+    return type(error), error, frames or error.__traceback__  # of an error of our own: all of them
 
 
 def token_ranges(messages: Iterable[ClaimedMessage], verb: str = "") -> list[HeldItem]:

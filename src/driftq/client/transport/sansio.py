@@ -213,10 +213,11 @@ class RetryOptions(NamedTuple):
 class PeerHistory:
     """What this client knows of its broker."""
 
-    __slots__ = ("ever_connected", "takes_acks")
+    __slots__ = ("ever_connected", "is_lost", "takes_acks")
 
     def __init__(self) -> None:
         self.ever_connected = False  # it has replied
+        self.is_lost = False  # it does not answer the heartbeats of workers, and that was reported
         self.takes_acks = False  # its last claim was packed, so it takes acks with a claim
 
 

@@ -7,16 +7,19 @@ calls and in the tasks that it starts. Each attempt sets a context variable, whi
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from driftq.client.claims import Reject
+from driftq.client.claims import Reject, raised
 from driftq.client.errors import InvalidCall
 from driftq.client.pending_call import current
 
 if TYPE_CHECKING:
     from driftq.client.message import AsyncMessage, Message
     from driftq.client.worker.options import Handler
+
+logger = logging.getLogger("driftq.worker")
 
 AnyMessage: TypeAlias = "Message | AsyncMessage"
 
@@ -74,3 +77,7 @@ def called(handler: Handler, message: AnyMessage) -> AttemptResult:
         return AttemptResult(handler(message))
     except BaseException as error:  # no error may end the thread
         return AttemptResult(None, error)
+
+
+def log_failure(message: AnyMessage, reason: str, error: BaseException) -> None:
+    logger.warning("%r failed: %s", message, reason, exc_info=raised(error))

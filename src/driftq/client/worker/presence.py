@@ -22,6 +22,7 @@ from driftq import __version__
 from driftq.client.calls import admin, workers
 from driftq.client.errors import DriftQError, NotConnected, NotFound, OutcomeUnknown, Refused
 from driftq.client.transport.sansio import RetryOptions
+from driftq.client.worker.claim_errors import WARNING_S
 from driftq.wire.workers import HEARTBEAT_MS, SUBSCRIPTIONS_MAX, HeartbeatRequest, WorkerSubscriptionInfo
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Presence:
         abort: asyncio.Event,
     ) -> None:
         self._client = client
+        self._peer = client._transport.peer
         self._workers = workers[:SUBSCRIPTIONS_MAX]
         self._drain = drain
         self._abort = abort
@@ -56,6 +58,7 @@ class Presence:
         self._has_registry = True
         self._is_listed = False  # the broker has an entry of ours
         self._lost_s: float | None = None  # since when the broker does not answer
+        self._reported_s = 0.0  # when that was logged last
 
     async def run(self, delay_s: float = 0.0) -> None:
         """Until it is cancelled. The first heartbeat follows after `delay_s`."""
@@ -67,6 +70,7 @@ class Presence:
                     next_s = time.monotonic()  # this process was held up: look again at once
                 await asyncio.sleep(max(0.01, next_s - time.monotonic()))
         finally:
+            self._peer.is_lost = False
             if self._is_listed and self._lost_s is None:
                 await self._leave()
 
@@ -121,14 +125,23 @@ class Presence:
         )
 
     def _on_silence(self, error: DriftQError) -> None:
+        now_s = time.monotonic()
         if self._lost_s is None:
-            self._lost_s = time.monotonic()
-            logger.warning("lost the broker at %s: %s", self._client.url, error)
+            self._lost_s = self._reported_s = now_s
+            self._peer.is_lost = True  # workers need not report it, too
+            if self._peer.ever_connected:
+                logger.warning("lost the broker at %s: %s", self._client.url, error)
+            else:
+                logger.warning("waiting for the broker: %s", error)
+        elif now_s >= self._reported_s + WARNING_S:
+            self._reported_s = now_s
+            logger.warning("still no reply of the broker at %s after %.0f s", self._client.url, now_s - self._lost_s)
 
     def _on_reply(self) -> None:
         if self._lost_s is not None:
             logger.warning("the broker at %s is back after %.1f s", self._client.url, time.monotonic() - self._lost_s)
             self._lost_s = None
+            self._peer.is_lost = False
 
 
 def _info(worker: Worker[Any, Any], loop: WorkerLoop) -> WorkerSubscriptionInfo:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from driftq.client.api import AsyncDriftQ, DriftQ, connect_async
 from driftq.client.errors import DriftQError, InvalidCall, NotFound, Refused
 from driftq.client.event_loop import new_event_loop
+from driftq.client.worker.claim_errors import AwaitedTopics, RepeatedErrors
 from driftq.client.worker.hooks import RunHooks
 from driftq.client.worker.presence import Presence
 
@@ -109,9 +110,9 @@ async def run_async(
             loops = [worker.new_loop(client, middleware) for worker in workers]
             presence = Presence(client, list(zip(workers, loops, strict=True)), stop, abort)
             announcing = asyncio.create_task(presence.run(DRAIN_QUIET_S if drain else 0.0))
+            awaited = AwaitedTopics() if waits_for_topics else None
             tasks = [
-                asyncio.create_task(loop.run(stop, drain=drain, abort=abort, waits_for_topic=waits_for_topics))
-                for loop in loops
+                asyncio.create_task(loop.run(stop, drain=drain, abort=abort, awaited_topics=awaited)) for loop in loops
             ]
             registering = asyncio.create_task(
                 _register_schedules(client, workers, stop, waits_for_topics=waits_for_topics)
@@ -138,15 +139,18 @@ async def _register_schedules(
     whose decorator is gone stays until it is deleted by hand, since other versions of the program may still run. A
     broker that is away is tried again; a refusal is raised, except for a missing topic that is waited for. One that
     has to wait does not delay the others."""
+    errors = RepeatedErrors(client._transport.peer)
     left = [worker for worker in workers if worker.registration() is not None]
     while left and not stop.is_set():
-        left = [worker for worker in left if not await _is_registered(client, worker, waits_for_topics)]
+        left = [worker for worker in left if not await _is_registered(client, worker, waits_for_topics, errors)]
         if left:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), RETRY_S)
 
 
-async def _is_registered(client: AsyncDriftQ, worker: Worker[Any, Any], waits_for_topics: bool) -> bool:
+async def _is_registered(
+    client: AsyncDriftQ, worker: Worker[Any, Any], waits_for_topics: bool, errors: RepeatedErrors
+) -> bool:
     """Try to register the schedule of a worker. False if it has to be tried again."""
     call = worker.registration()
     assert call is not None
@@ -160,7 +164,8 @@ async def _is_registered(client: AsyncDriftQ, worker: Worker[Any, Any], waits_fo
         if isinstance(error, Refused) and not error.retryable:
             error.message = f"the schedule of {worker.full_name} is refused: {error.message}"
             raise
-        logger.warning("cannot register the schedule of %s, retrying: %s", worker.full_name, error)
+        if errors.is_due(error):
+            logger.warning("cannot register the schedule of %s, retrying: %s", worker.full_name, error)
         return False
     return True
 

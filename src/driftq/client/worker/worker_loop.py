@@ -52,8 +52,8 @@ from driftq.client.claims import (
 from driftq.client.errors import DriftQError
 from driftq.client.message import async_messages, sync_messages
 from driftq.client.transport.sync_transport import Transport
-from driftq.client.worker.attempt import AnyMessage, AttemptResult, RunningAttempt, awaited
-from driftq.client.worker.claim_errors import ClaimErrors
+from driftq.client.worker.attempt import AnyMessage, AttemptResult, RunningAttempt, awaited, log_failure
+from driftq.client.worker.claim_errors import AwaitedTopics, ClaimErrors
 from driftq.client.worker.handler_threads import HandlerThreads
 from driftq.client.worker.options import WorkerCounts
 from driftq.client.worker.prefetch_window import PrefetchWindow
@@ -130,12 +130,12 @@ class WorkerLoop:
         *,
         drain: bool = False,
         abort: asyncio.Event | None = None,
-        waits_for_topic: bool = False,
+        awaited_topics: AwaitedTopics | None = None,
     ) -> WorkerCounts:
-        """Until `stop`, or with `drain` until nothing is left to claim. With `waits_for_topic`, a topic that does not
+        """Until `stop`, or with `drain` until nothing is left to claim. With `awaited_topics`, a topic that does not
         exist is waited for instead of an error."""
         self._abort_event = abort or self._abort_event
-        self._claim_errors.waits_for_topic = waits_for_topic
+        self._claim_errors.awaited_topics = awaited_topics
         count = self._options.concurrency if self._threads is None else 0
         runners = [asyncio.create_task(self._run_handlers(stop)) for _ in range(count)]
         others = [asyncio.create_task(self._to_settle.run()), asyncio.create_task(self._lease_loop())]
@@ -288,7 +288,7 @@ class WorkerLoop:
         error = result.error
         settlement = settlement_for(error)
         if error is not None and settlement.verb == "nack/batch" and not isinstance(error, HandlerResult):
-            logger.warning("%r failed: %s", message, settlement.reason, exc_info=error)
+            log_failure(message, settlement.reason, error)
         self._queue_settlement(message, settlement)
 
     def _queue_settlement(self, message: AnyMessage, settlement: SettleAction) -> None:

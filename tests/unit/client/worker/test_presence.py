@@ -93,8 +93,9 @@ def test_an_older_broker_is_only_asked_whether_it_is_alive(monkeypatch):
     asyncio.run(steps())
 
 
-def test_a_lost_broker_is_reported_once_and_so_is_its_return(caplog, monkeypatch):
+def test_a_lost_broker_is_reported_and_so_is_its_return(caplog, monkeypatch):
     monkeypatch.setattr(presence, "HEARTBEAT_MS", 10)
+    monkeypatch.setattr(presence, "WARNING_S", 0.2)
 
     async def steps() -> None:
         broker = Broker()
@@ -112,14 +113,19 @@ def test_a_lost_broker_is_reported_once_and_so_is_its_return(caplog, monkeypatch
             await until(has_announced, 20)
             await listener.stop(0.1)
             await until(lambda: logged(1), 20)
-            listener = await serve(broker, "127.0.0.1", port, on_bad_request=bad_request, on_error=internal_error)
+            assert client._transport.peer.is_lost
             await until(lambda: logged(2), 20)
+            monkeypatch.setattr(presence, "WARNING_S", 60.0)
+            listener = await serve(broker, "127.0.0.1", port, on_bad_request=bad_request, on_error=internal_error)
+            await until(lambda: logged(3), 20)
+            assert not client._transport.peer.is_lost
             run.task.cancel()
             await asyncio.gather(run.task, return_exceptions=True)
             await listener.stop(0.1)
 
     with caplog.at_level("WARNING", "driftq.worker"):
         asyncio.run(steps())
-    lost, back = (record.getMessage() for record in caplog.records)
+    lost, still, back = (record.getMessage() for record in caplog.records)
     assert lost.startswith("lost the broker at http://127.0.0.1:")
+    assert still.startswith("still no reply of the broker at http://127.0.0.1:")
     assert "is back after" in back
