@@ -2,7 +2,8 @@
 
 - how soon the caller that waits for a result has it, after the worker's ack has returned;
 - how soon a job starts after `enqueue` was called;
-- how much faster two processes are than one, for calls that keep a core busy;
+- how much faster two processes are than one, for calls that keep a core busy; and how much faster two processes are
+  that only compute, since two cores of a machine may be one that takes turns;
 - what a middleware with a hook before and after each call costs, compared with none.
 
 The times of two processes are compared by the monotonic clock, which on Linux is the same for all of them.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -40,8 +43,9 @@ def run(rounds: int, seconds: float, folder: str | None) -> dict[str, Any]:
         figures["enqueue_to_start_ms"] = latency("enqueue to start", enqueue_to_start(framework, place))
         one, two = processes(framework, place, rounds, seconds)
         figures["two_processes"] = two / one
+        figures["two_processes_bare"] = bare = bare_ratio(rounds, seconds)
         emit("workers", "busy calls, one process", one, "jobs/s")
-        emit("workers", "busy calls, two processes", two, "jobs/s", ratio=two / one)
+        emit("workers", "busy calls, two processes", two, "jobs/s", ratio=two / one, bare_ratio=bare)
         costs = {variant: [] for variant in (NO_HOOKS, HOOKS)}  # type: dict[Variant, list[Figures]]
         for _ in range(rounds):
             for variant, runs in costs.items():
@@ -117,3 +121,28 @@ def processes(framework: DriftQTasks, place: Path, rounds: int, seconds: float) 
             runs.append(measure(framework, variant, place, seconds, ENV).jobs_per_s)
     del framework.jobs_per_s
     return median(rates[1]), median(rates[2])
+
+
+BARE = """
+import sys, time
+from bench.workers.programs.driftq_tasks import busy
+count, end_s = 0, time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end_s:
+    busy(count)
+    count += 1
+print(count)
+"""
+
+
+def bare_ratio(rounds: int, seconds: float) -> float:
+    """How many times as many of the same calls two processes make as one, without workers and a server."""
+    counts: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for number, runs in counts.items():
+            command = [sys.executable, "-c", BARE, str(seconds)]
+            started = [
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ENV})
+                for _ in range(number)
+            ]
+            runs.append(sum(int(process.communicate()[0]) for process in started))
+    return median(counts[2]) / median(counts[1])
