@@ -36,7 +36,7 @@ class ArchiveOptions:
 
     mode: Mode = "async"
     interval_ms: int = 250
-    chunk_bytes: int = 1 << 20
+    chunk_bytes: int = 8 << 20  # what is shipped before the interval is over
     base_bytes: int = 256 << 20  # of the journal, until the next base
     base_ms: int = 3_600_000  # the same as a time
     retain_ms: int = 7 * 86_400_000

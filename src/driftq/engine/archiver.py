@@ -1,6 +1,6 @@
 """The archiver: ships the journal of a running broker to its archive, and now and then a base, on threads of its own.
 
-    committer ── append, sync ──▶ journal files ──▶ driftq-archiver ──▶ chunks      every `interval_ms`, or at 1 MiB
+    committer ── append, sync ──▶ journal files ──▶ driftq-archiver ──▶ chunks      every `interval_ms`, or at 8 MiB
     checkpointer ─── fold ──────▶ snapshot, logs ─▶ driftq-bases ─────▶ bases       now and then, after a checkpoint
 
 The event loop and the committer are not involved: the threads read files, and only what is durable. The loop asks
@@ -52,7 +52,6 @@ State = Literal["starting", "waiting", "shipping", "failing", "superseded"]
 BEAT_S = 5.0
 SILENCE_S = 12.0  # an owner that has not replaced the manifest for so long is gone
 RETRY_MAX_S = 10.0
-LARGE_CHUNK_BYTES = 8 << 20  # when much waits: fewer, larger objects
 STOP_S = 10.0  # how long a stop waits for the archive
 RETENTION_S = 600.0  # between two looks for what retention ends
 BASES_POLL_S = 1.0  # between two looks for what bases and segments are due
@@ -300,13 +299,17 @@ class Archiver:
         return now_s - self._seen[1] >= SILENCE_S
 
     def _ship_all(self) -> None:
-        large = self._writer.lag_bytes() > LARGE_CHUNK_BYTES
-        while (run := self._writer.ship(LARGE_CHUNK_BYTES if large else self._options.chunk_bytes)) is not None:
+        """Everything that waits. What becomes durable in the meantime is left for the next interval in mode "async", if it
+        is less than a chunk: each object has a price, however small it is."""
+        chunk_bytes, is_patient = self._options.chunk_bytes, self._options.mode == "async"
+        while (run := self._writer.ship(chunk_bytes)) is not None:
             self._bases.bytes_since += len(run.data)
             with self._changed:
                 self._changed.notify_all()
             self._look()
             if self._is_over() or time.monotonic() - self._beat_s > 2 * BEAT_S:
+                return
+            if is_patient and self._stop_at_s is None and self._writer.lag_bytes() < chunk_bytes:
                 return
 
     def _beat(self) -> None:
