@@ -17,6 +17,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import mmap
 import os
 import secrets
 from collections.abc import Iterator
@@ -41,6 +42,10 @@ _REASONS: dict[int, Reason] = {
     errno.ENOTDIR: "no_bucket",
 }
 _TEMPORARY = ".tmp"
+DIRECT_BYTES = 256 << 10  # objects from this size on are written past the page cache
+PIECE_BYTES = 1 << 20  # with one write
+ALIGNED_BYTES = 4_096  # such writes begin and end at blocks of the device
+_DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 class FolderObjects:
@@ -126,11 +131,8 @@ class FolderObjects:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         path = f"{folder}/{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            with open(path, "xb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-                os.fsync(file.fileno())
+            if not _DIRECT or len(data) < DIRECT_BYTES or not _write_direct(path, data):
+                _write(path, data)
             yield path
         finally:
             with contextlib.suppress(FileNotFoundError):
@@ -155,6 +157,46 @@ class FolderObjects:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         _sync_folder(parent)
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+
+def _write_direct(path: str, data: bytes) -> bool:
+    """Past the page cache, in which these bytes would only be in the way of others: that takes less than half
+    of the CPU, and the broker's own syncs do not wait for them. False if it cannot be done here, or not to the end."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | _DIRECT, 0o666)
+    except OSError:
+        return False
+    try:
+        if not _fill_direct(descriptor, data):
+            return False
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _fill_direct(descriptor: int, data: bytes) -> bool:
+    try:
+        with mmap.mmap(-1, PIECE_BYTES) as piece, memoryview(data) as whole:  # a mapping begins with a page
+            for start in range(0, len(whole), PIECE_BYTES):
+                part = whole[start : start + PIECE_BYTES]
+                piece[: len(part)] = part
+                size = -(-len(part) // ALIGNED_BYTES) * ALIGNED_BYTES
+                with memoryview(piece)[:size] as view:
+                    if os.pwrite(descriptor, view, start) != size:
+                        return False
+        os.ftruncate(descriptor, len(data))
+    except OSError:
+        return False
+    return True
 
 
 def _version(data: bytes) -> str:

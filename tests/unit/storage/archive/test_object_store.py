@@ -9,7 +9,7 @@ import os
 import pytest
 
 from driftq.storage.archive.cloud_objects import BadAddress, CloudObjects, open_object_store
-from driftq.storage.archive.folder_objects import FolderObjects
+from driftq.storage.archive.folder_objects import DIRECT_BYTES, PIECE_BYTES, FolderObjects
 from driftq.storage.archive.object_store import MemoryObjects, ObjectExists, ObjectStoreError
 from tests.support.faulty_objects import FaultyObjects
 from tests.support.object_store_suite import CHECKS
@@ -61,6 +61,32 @@ def test_an_object_has_its_name_only_when_it_is_on_the_device(tmp_path, monkeypa
     store.put_new("a/b", b"data")
     with pytest.raises(ObjectExists):
         store.put_new("a/b", b"data")
+
+
+@pytest.mark.parametrize("size", [DIRECT_BYTES, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES + 4_097])
+@pytest.mark.parametrize("refused", ["nothing", "to open", "to write"])
+def test_large_objects_are_written_past_the_page_cache_or_through_it(tmp_path, monkeypatch, size, refused):
+    data = os.urandom(size)
+    opened, written = os.open, os.pwrite
+
+    def refuse(*_, **__):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    def open_plain(path, flags, *rest, **more):
+        return refuse() if flags & os.O_DIRECT else opened(path, flags, *rest, **more)
+
+    def write_some(descriptor, view, start):
+        return refuse() if start else written(descriptor, view, start) - 4_096
+
+    if refused == "to open":
+        monkeypatch.setattr(os, "open", open_plain)
+    if refused == "to write":
+        monkeypatch.setattr(os, "pwrite", write_some)
+    store = FolderObjects(str(tmp_path))
+    store.put_new("a/large", data)
+    monkeypatch.undo()
+    assert (tmp_path / "a" / "large").read_bytes() == data
+    assert [row.size_bytes for row in store.list("")] == [size]
 
 
 @pytest.mark.parametrize(
