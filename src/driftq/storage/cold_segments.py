@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".tier"
 WINDOW_BYTES = 1 << 20  # of a segment, fetched with one request, unless one record is wanted
+LONG_WINDOW_BYTES = 4 << 20  # the same for a reader that wants more than that: half of a small request is waiting
 AHEAD_BYTES = 8 << 20  # fetched for a reader of long ranges before it asks
 
 _HEAD = struct.Struct("<4sII")  # magic, checksum of the rest, size of the place
@@ -125,13 +126,14 @@ def contiguous_runs(runs: Sequence[BatchRun], index: int, size_bytes: int, end_o
 def windows_from(segment: LogSegment, index: int, size_bytes: int, end_offset: int) -> list[ColdWindow]:
     """The windows of a segment that hold so much from a run on, whole, as far as they begin before an offset."""
     runs = segment.runs
-    number = runs[index].position // WINDOW_BYTES
-    last = (runs[index].position + size_bytes - 1) // WINDOW_BYTES
+    window_bytes = LONG_WINDOW_BYTES if size_bytes > WINDOW_BYTES else WINDOW_BYTES
+    number = runs[index].position // window_bytes
+    last = (runs[index].position + size_bytes - 1) // window_bytes
     groups: dict[int, list[BatchRun]] = {}
-    while index > 0 and runs[index - 1].position // WINDOW_BYTES == number:
+    while index > 0 and runs[index - 1].position // window_bytes == number:
         index -= 1
     for at in range(index, len(runs)):
-        group = runs[at].position // WINDOW_BYTES
+        group = runs[at].position // window_bytes
         if group > last or (group not in groups and group != number and runs[at].first_offset >= end_offset):
             break
         groups.setdefault(group, []).append(runs[at])
