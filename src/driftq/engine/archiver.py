@@ -299,8 +299,8 @@ class Archiver:
         return now_s - self._seen[1] >= SILENCE_S
 
     def _ship_all(self) -> None:
-        """Everything that waits. What becomes durable in the meantime is left for the next interval in mode "async", if it
-        is less than a chunk: each object has a price, however small it is."""
+        """Everything that waits. What becomes durable in the meantime is left for the next interval in mode "async", if
+        it is less than a chunk: each object has a price, however small it is."""
         chunk_bytes, is_patient = self._options.chunk_bytes, self._options.mode == "async"
         while (run := self._writer.ship(chunk_bytes)) is not None:
             self._bases.bytes_since += len(run.data)
