@@ -4,7 +4,7 @@ records are read that are only there.
     python -m bench.archive [--seconds 5] [--runs 5] [--messages 10000000] [--folder DIR] [--only TEXT]
 
 What is only in the archive is read in turns with what is on the disk: the same records, in ranges as Spark asks for
-them.
+them. `bare_mb_per_s` is what the object store gives on this machine when nothing is done with the bytes.
 
 Runs with and without an archive take turns. The archive is a folder on the same disk, or a real S3 server on the same
 machine, which takes its share of the cores: what it costs here is more than what it costs with a store elsewhere.
@@ -19,6 +19,7 @@ import resource
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +31,12 @@ from driftq.core.model import commands as c
 from driftq.core.model.limits import BrokerLimits
 from driftq.core.model.replies import Rejected
 from driftq.engine.archive_bases import ArchiveOptions
+from driftq.engine.cold_reads import DOWNLOADS
 from driftq.engine.engine import Engine
 from driftq.engine.folder_storage import Archive, StorageOptions
 from driftq.repair.restore import RestorePoint, restore
 from driftq.storage.archive.cloud_objects import open_object_store
+from driftq.storage.cold_segments import LONG_WINDOW_BYTES
 from driftq.storage.disk import OsDisk
 from driftq.storage.tiers import TierLimits
 from driftq.wire.records import read_header
@@ -120,27 +123,33 @@ async def fill_engine(folder: str, url: str, messages: int, *, base_bytes: int =
     await engine.close()
 
 
-def measure_restore(messages: int, parent: str | None) -> None:
+def measure_restore(messages: int, parent: str | None, archive: str) -> None:
+    """`archive` is one that was made before, or where to make it; "": made for this run only."""
     with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=parent) as root:
-        Path(root, "archive").mkdir()
-        uvloop.run(fill_engine(f"{root}/data", f"{root}/archive", messages))
+        archive = archive or f"{root}/archive"
+        if not os.path.isdir(archive):
+            Path(archive).mkdir()
+            uvloop.run(fill_engine(f"{root}/data", archive, messages))
         begun_s, cpu_s = time.perf_counter(), time.process_time()
-        report = restore(open_object_store(f"{root}/archive"), OsDisk(), f"{root}/restored", RestorePoint())
+        report = restore(open_object_store(archive), OsDisk(), f"{root}/restored", RestorePoint())
         restore_s = time.perf_counter() - begun_s
 
-        async def open_again() -> None:
+        async def open_again() -> tuple[float, int]:
             engine = await Engine.open(f"{root}/restored", limits=LIMITS)
+            served_s = time.perf_counter()
+            count = sum(engine.durable_end(log_id) for log_id in engine.latest_state.topics["t"].log_ids)
             await engine.close()
+            return served_s, count
 
         open_s = time.perf_counter()
-        uvloop.run(open_again())
-        done_s = time.perf_counter()
+        done_s, count = uvloop.run(open_again())
+        assert count == messages // 32_000 * 32_000, f"{count} of {messages} messages are there"
         size_bytes = report.base_bytes + report.journal_bytes
         emit(
             "archive", f"restore of {messages} messages from a folder", size_bytes / restore_s / 1e6, "MB/s",
             cpu_us_per_op=1e6 * (time.process_time() - cpu_s) / messages, restore_s=restore_s, open_s=done_s - open_s,
             until_serving_s=done_s - begun_s, size_mb=size_bytes / 1e6, base_mb=report.base_bytes / 1e6,
-            chunks=report.chunks, archive_mb=folder_bytes(f"{root}/archive") / 1e6, load=os.getloadavg()[0],
+            chunks=report.chunks, archive_mb=folder_bytes(archive) / 1e6, load=os.getloadavg()[0],
             peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         )  # fmt: skip
 
@@ -174,6 +183,17 @@ async def make_tiered(folder: str, url: str, messages: int) -> None:
     await engine.close()
 
 
+def bare_gets(url: str) -> float:
+    """MB/s of the object store alone: the same requests as cold reads make, and nothing is done with the bytes."""
+    objects = open_object_store(url)
+    rows = [row for row in objects.list("") if "/logs/" in row.key]
+    ranges = [(row.key, start) for row in rows for start in range(0, row.size_bytes, LONG_WINDOW_BYTES)]
+    begun_s = time.perf_counter()
+    with ThreadPoolExecutor(DOWNLOADS) as pool:
+        sizes = pool.map(lambda part: len(objects.get_range(*part, LONG_WINDOW_BYTES)), ranges)
+        return sum(sizes) / (time.perf_counter() - begun_s) / 1e6
+
+
 def measure_cold(kind: str, url: str, messages: int, runs: int, parent: str | None) -> None:
     with tempfile.TemporaryDirectory(prefix="driftq-bench-", dir=parent) as root:
         uvloop.run(make_tiered(f"{root}/data", url, messages))
@@ -190,14 +210,16 @@ def measure_cold(kind: str, url: str, messages: int, runs: int, parent: str | No
             await engine.close()
             return size / wall_s / 1e6, wall_s, cpu_s, cold_bytes / size
 
-        local, cold = [], []
+        local, cold, bare = [], [], []
         for _ in range(runs):
+            bare.append(bare_gets(url))
             local.append(uvloop.run(read(f"{root}/data-local")))
             cold.append(uvloop.run(read(f"{root}/data")))
         emit(
             "archive", f"reads from {kind} compared with reads from the disk",
             100 * median([two[0] / one[0] for one, two in zip(local, cold)]), "%",
             cold_mb_per_s=median([row[0] for row in cold]), local_mb_per_s=median([row[0] for row in local]),
+            bare_mb_per_s=median(bare),
             cold_cpu_s=median([row[2] for row in cold]), local_cpu_s=median([row[2] for row in local]),
             share_from_the_archive=cold[0][3], runs=runs, load=os.getloadavg()[0],
         )  # fmt: skip
@@ -210,6 +232,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--cold-messages", type=int, default=3_000_000)
     parser.add_argument("--folder", default=None, help="where to make the temporary data folders")
+    parser.add_argument("--archive", default="", help="a folder to restore; it is made if it is not there, and kept")
     parser.add_argument("--only", default="", help="cases whose name contains this: folder, s3, cold, restore")
     options = parser.parse_args()
     if options.only in "folder":
@@ -234,7 +257,7 @@ def main() -> None:
             os.environ.update(s3.environment())
             measure_cold("a local S3", "s3://archive/cold", options.cold_messages, options.runs, options.folder)
     if options.only in "restore":
-        measure_restore(options.messages, options.folder)
+        measure_restore(options.messages, options.folder, options.archive)
 
 
 if __name__ == "__main__":
