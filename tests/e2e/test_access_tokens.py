@@ -171,7 +171,7 @@ def test_a_large_body_without_a_credential_is_not_read(operator):
 
 
 def test_the_refusal_of_a_large_body_gives_the_true_reason(operator):
-    expired = operator.new("admin", ttl_ms=1)
+    expired = operator.new("admin", ttl_ms=1_000)
     until_now(lambda: status_of(operator, expired) == 401, 10)
     for token, reason in ((expired, "expired at"), ("dq_x", "is not valid"), ("", "is not valid")):
         small = operator.server.call("POST", "/v1/produce", {"topic": "t", "value": "x"}, bearer(token))

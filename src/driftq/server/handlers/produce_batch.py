@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=ProduceItem)
 
 MESSAGES_MAX = 10_000
-AT_ONCE = 1_000  # messages that are submitted before other requests get a turn
+AT_ONCE = 500  # messages that are submitted before other requests get a turn
 DECODED_AT_ONCE_BYTES = 512 << 10  # of a body; a larger one is decoded message by message, in slices
 
 _Requested = tuple[str, ProduceItem, Routing | None]  # the requested topic, the message, the router's decision
